@@ -1,0 +1,256 @@
+"""One description of a kernel makes a JAX primitive with all of its rules.
+
+A kernel family describes each of its kernels once: operands and results by named
+dimensions, the functions that complete sizes, the ways to absorb a vmapped axis, and a
+reference in pure JAX. From that `KernelPrimitive` derives abstract evaluation, eager
+evaluation, lowering, batching and differentiation.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from oxijax import _compat
+
+__all__ = ["Fold", "KernelPrimitive", "Result", "reverse_mode_only"]
+
+Config = Any  # hashable and static; each family has its own frozen dataclass
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A result of a kernel.
+
+    Attributes:
+      dims: names of its dimensions, for example "n p q o".
+      like: the operand whose dtype it has. Where that operand is absent, so is the result.
+    """
+
+    dims: str
+    like: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """A way to absorb a vmapped axis into dimensions that a kernel already has.
+
+    It fits where every mapped operand and every result has one of `dims`. The mapped axis
+    becomes the major part of that dimension; an operand that is not mapped is repeated
+    where it has one of `dims` and shared where it has none.
+
+    Attributes:
+      dims: names of the dimensions, for example "c d m o".
+      fits: whether the fold means the same as the vmap, for this configuration.
+      update: the configuration of the folded call, from the present one and the size of
+        the mapped axis.
+    """
+
+    dims: str
+    fits: Callable[[Config], bool] = lambda config: True
+    update: Callable[[Config, int], Config] = lambda config, size: config
+
+
+class KernelPrimitive:
+    """A kernel as a JAX primitive: called with a configuration and its operands.
+
+    Operands may be None where the kernel can do without them; results that are `like` an
+    absent operand are None.
+
+    Args:
+      name: name of the primitive in jaxprs and in HLO metadata.
+      operands: dimensions of each operand, by its name, in order of the call.
+      results: the results, by name, in order.
+      sizes: completes the sizes of dimensions that no operand has: called with the
+        configuration and the sizes known from the operands, returns all.
+      folds: how a vmapped axis is absorbed; the first that fits is taken.
+      reference: the kernel in pure JAX: called with the configuration and the operands,
+        returns the results as a tuple. It is the lowering of every platform that has no
+        kernel, and what the primitive is differentiated through.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        operands: Mapping[str, str],
+        results: Mapping[str, Result],
+        sizes: Callable[[Config, dict[str, int]], dict[str, int]],
+        folds: Sequence[Fold],
+        reference: Callable[..., tuple[jax.Array | None, ...]],
+    ):
+        self.name = name
+        self.operands = {key: dims.split() for key, dims in operands.items()}
+        self.results = dict(results)
+        self.sizes = sizes
+        self.folds = folds
+        self.reference = reference
+
+        self.primitive = primitive = Primitive(name)
+        primitive.multiple_results = True
+        primitive.def_impl(jax.jit(primitive.bind, static_argnames=("config", "present")))
+        primitive.def_abstract_eval(self._abstract_eval)
+        mlir.register_lowering(primitive, mlir.lower_fun(self._reference, multiple_results=True))
+        batching.primitive_batchers[primitive] = self._batch
+        ad.primitive_jvps[primitive] = self._jvp
+
+    def __call__(self, config: Config, *operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
+        assert len(operands) == len(self.operands), f"{self.name}: {len(operands)} operands"
+        present = tuple(operand is not None for operand in operands)
+        arrays = (operand for operand in operands if operand is not None)
+        outs = iter(self.primitive.bind(*arrays, config=config, present=present))
+        here = self._present_results(present)
+        return tuple(next(outs) if key in here else None for key in self.results)
+
+    def _present_operands(self, present: Sequence[bool]) -> list[str]:
+        return [key for key, here in zip(self.operands, present, strict=True) if here]
+
+    def _present_results(self, present: Sequence[bool]) -> dict[str, Result]:
+        here = self._present_operands(present)
+        return {key: result for key, result in self.results.items() if result.like in here}
+
+    def _reference(self, *arrays: jax.Array, config: Config, present: Sequence[bool]):
+        operands = iter(arrays)
+        results = self.reference(config, *(next(operands) if here else None for here in present))
+        return [result for result in results if result is not None]
+
+    def _abstract_eval(self, *avals, config: Config, present: Sequence[bool]):
+        _compat.check_varying(self.name, *avals)
+        operands = dict(zip(self._present_operands(present), avals, strict=True))
+        sizes: dict[str, int] = {}
+        for key, aval in operands.items():
+            for dim, size in zip(self.operands[key], aval.shape, strict=True):
+                if sizes.setdefault(dim, size) != size:
+                    raise ValueError(
+                        f"{self.name}: {key} has {dim} = {size}, other operands {sizes[dim]}"
+                    )
+        sizes = self.sizes(config, sizes)
+        return [
+            operands[result.like].update(
+                shape=tuple(sizes[dim] for dim in result.dims.split()), weak_type=False
+            )
+            for result in self._present_results(present).values()
+        ]
+
+    def _batch(self, arrays, axes, *, config: Config, present: Sequence[bool]):
+        bind = functools.partial(self.primitive.bind, present=present)
+        size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
+        operands = [self.operands[key] for key in self._present_operands(present)]
+        results = [result.dims.split() for result in self._present_results(present).values()]
+        if size == 0:
+            one = [
+                jax.ShapeDtypeStruct(
+                    a.shape if x is None else a.shape[:x] + a.shape[x + 1 :], a.dtype
+                )
+                for a, x in zip(arrays, axes, strict=True)
+            ]
+            outs = jax.eval_shape(functools.partial(bind, config=config), *one)
+            return [jnp.zeros((0, *out.shape), out.dtype) for out in outs], [0] * len(outs)
+
+        mapped = [dims for dims, axis in zip(operands, axes, strict=True) if axis is not None]
+        fold = next(
+            fold
+            for fold in self.folds
+            if fold.fits(config)
+            and all(set(fold.dims.split()).intersection(dims) for dims in mapped + results)
+        )
+        arrays = [
+            _merge(array, axis, _position(dims, fold), size)
+            for array, axis, dims in zip(arrays, axes, operands, strict=True)
+        ]
+        outs = bind(*arrays, config=fold.update(config, size))
+        positions = [_position(dims, fold) for dims in results]
+        return [_split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
+
+    def _jvp(self, primals, tangents, *, config: Config, present: Sequence[bool]):
+        outs = self.primitive.bind(*primals, config=config, present=present)
+        active = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
+
+        def reference(*values):
+            arrays = list(primals)
+            for i, value in zip(active, values, strict=True):
+                arrays[i] = value
+            return self._reference(*arrays, config=config, present=present)
+
+        _, tangents_out = jax.jvp(
+            reference, [primals[i] for i in active], [tangents[i] for i in active]
+        )
+        return outs, tangents_out
+
+
+def _position(dims: Sequence[str], fold: Fold) -> int | None:
+    return next((i for i, dim in enumerate(dims) if dim in fold.dims.split()), None)
+
+
+def _merge(array: jax.Array, axis: int | None, position: int | None, size: int) -> jax.Array:
+    """Makes the mapped axis, or `size` copies, the major part of the dimension at `position`."""
+    if position is None:
+        return array
+    if axis is None:
+        array = jnp.broadcast_to(
+            jnp.expand_dims(array, position),
+            (*array.shape[:position], size, *array.shape[position:]),
+        )
+    else:
+        array = jnp.moveaxis(array, axis, position)
+    shape = array.shape
+    return array.reshape(*shape[:position], size * shape[position + 1], *shape[position + 2 :])
+
+
+def _split(array: jax.Array, position: int | None, size: int) -> jax.Array:
+    assert position is not None
+    shape = array.shape
+    return array.reshape(*shape[:position], size, shape[position] // size, *shape[position + 1 :])
+
+
+def reverse_mode_only(advice: str, *operands: jax.Array) -> list[jax.Array]:
+    """The operands, as they are; forward-mode differentiation through them raises `advice`.
+
+    `jax.custom_vjp` raises in forward mode too, but its error cannot say what to do.
+
+    Raises:
+      TypeError: in forward mode: at the call or, under `jax.jit`, when the program is lowered.
+    """
+    return _guard_p.bind(*operands, advice=advice)
+
+
+_guard_p = Primitive("reverse_mode_only")
+_guard_p.multiple_results = True
+_guard_p.def_impl(lambda *operands, advice: list(operands))
+_guard_p.def_abstract_eval(lambda *avals, advice: list(avals))
+mlir.register_lowering(_guard_p, lambda ctx, *operands, advice: operands)
+
+
+def _guard_batch(arrays, axes, *, advice):
+    return _guard_p.bind(*arrays, advice=advice), axes
+
+
+def _guard_jvp(primals, tangents, *, advice):
+    tangents = [
+        tangent if type(tangent) is ad.Zero else _guard_tangent_p.bind(tangent, advice=advice)
+        for tangent in tangents
+    ]
+    return _guard_p.bind(*primals, advice=advice), tangents
+
+
+batching.primitive_batchers[_guard_p] = _guard_batch
+ad.primitive_jvps[_guard_p] = _guard_jvp
+
+# Linear, and transposed to nothing: reverse mode never evaluates it, forward mode must.
+_guard_tangent_p = Primitive("reverse_mode_only_tangent")
+
+
+def _raise_advice(*_, advice):
+    raise TypeError(advice)
+
+
+_guard_tangent_p.def_impl(_raise_advice)
+_guard_tangent_p.def_abstract_eval(lambda aval, advice: aval)
+mlir.register_lowering(_guard_tangent_p, _raise_advice)
+ad.deflinear2(_guard_tangent_p, lambda cotangent, _, advice: [cotangent])
+batching.defvectorized(_guard_tangent_p)
