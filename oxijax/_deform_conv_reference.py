@@ -232,7 +232,8 @@ def _taps(config: DeformConvConfig, offset: jax.Array, mask: jax.Array | None) -
 
 def _to_taps(config: DeformConvConfig, channels: jax.Array, parts: int = 1) -> jax.Array:
     """[N, Ho, Wo, OG*K*parts] -> [K, parts, N, Ho, Wo, OG]."""
-    split = channels.reshape(*channels.shape[:3], -1, config.taps, parts)
+    *pixels, size = channels.shape
+    split = channels.reshape(*pixels, size // (config.taps * parts), config.taps, parts)
     return split.transpose(4, 5, 0, 1, 2, 3)
 
 
@@ -266,7 +267,7 @@ class _Image(NamedTuple):
         border = (_BORDER, _BORDER)
         padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
         right, down = offset_groups, padded.shape[2] * offset_groups
-        rows = padded.reshape(-1 if x.size else 0, x.shape[-1] // offset_groups)
+        rows = padded.reshape(-1, x.shape[-1] // offset_groups)
         return cls(rows, (0, right, down, down + right))
 
     def corners(self, tap: _Tap) -> list[jax.Array]:
@@ -313,7 +314,7 @@ def _matmul(config: DeformConvConfig, samples: jax.Array, tap_weight: jax.Array)
     product = jnp.einsum(
         "pgc,cgo->pgo", _grouped(config, samples), weight, precision=config.precision
     )
-    return product.reshape(samples.shape[0], -1)
+    return product.reshape(samples.shape[0], weight.shape[1] * weight.shape[2])
 
 
 def _samples_gradient(

@@ -124,6 +124,12 @@ class KernelPrimitive:
         operands = dict(zip(self._present_operands(present), avals, strict=True))
         sizes: dict[str, int] = {}
         for key, aval in operands.items():
+            if any(aval.sharding.spec):
+                raise NotImplementedError(
+                    f"{self.name}: {key} is sharded over Explicit mesh axes, {aval.sharding.spec}, "
+                    "for which this operation has no sharding rule: call it inside jax.shard_map "
+                    "or jax.sharding.auto_axes, or make the mesh axes Auto"
+                )
             for dim, size in zip(self.operands[key], aval.shape, strict=True):
                 if sizes.setdefault(dim, size) != size:
                     raise ValueError(

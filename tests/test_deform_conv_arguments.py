@@ -1,0 +1,225 @@
+"""Every wrong argument raises at trace time, and says what is wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import oxijax
+
+F32 = jnp.float32
+
+
+def spec(*shape, dtype=F32):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+NHWC = {
+    "x": spec(2, 8, 7, 6),
+    "offset": spec(2, 8, 7, 36),
+    "weight": spec(3, 3, 3, 4),
+    "mask": spec(2, 8, 7, 18),
+    "bias": spec(4),
+}
+NCHW = {
+    "x": spec(2, 6, 8, 7),
+    "offset": spec(2, 36, 8, 7),
+    "weight": spec(4, 3, 3, 3),
+    "mask": spec(2, 18, 8, 7),
+    "bias": spec(4),
+    "data_format": "NCHW",
+}
+
+WRONG = [
+    # rank
+    ({"x": spec(8, 7, 6)}, ValueError, r"x must have 4 dimensions, got shape \(8, 7, 6\)"),
+    ({"offset": spec(2, 8, 7)}, ValueError, r"offset must have 4 dim.*\(2, 8, 7\)"),
+    ({"weight": spec(3, 3, 3)}, ValueError, r"weight must have 4 dim.*\(3, 3, 3\)"),
+    ({"mask": spec(2, 8, 7, 18, 1)}, ValueError, r"mask must have 4 dim.*\(2, 8, 7, 18, 1\)"),
+    ({"bias": spec(1, 4)}, ValueError, r"bias must have 1 dim.*\(1, 4\)"),
+    # kind and dtype
+    ({"x": 1.0}, TypeError, r"x must be an array, got float"),
+    ({"offset": [1.0]}, TypeError, r"offset must be an array, got list"),
+    ({"x": spec(2, 8, 7, 6, dtype=jnp.int32)}, TypeError, r"x must have one.*float16.*got int32"),
+    ({"mask": spec(2, 8, 7, 18, dtype=bool)}, TypeError, r"mask must have one.*got bool"),
+    ({"offset": spec(2, 8, 7, 36, dtype=jnp.complex64)}, TypeError, r"offset .*got complex64"),
+    (
+        {"weight": spec(3, 3, 3, 4, dtype=jnp.bfloat16)},
+        TypeError,
+        r"weight must have the dtype of x, float32, got bfloat16",
+    ),
+    (
+        {"bias": spec(4, dtype=jnp.float16)},
+        TypeError,
+        r"bias must have the dtype of x, float32, got float16",
+    ),
+    # channels and groups
+    ({"x": spec(2, 8, 7, 0)}, ValueError, r"x must have channels.*\(2, 8, 7, 0\)"),
+    ({"x": spec(2, 0, 7, 6)}, ValueError, r"x must have .*height.*\(2, 0, 7, 6\)"),
+    ({"weight": spec(3, 0, 3, 4)}, ValueError, r"weight must have no.*size 0.*\(3, 0, 3, 4\)"),
+    (
+        {"weight": spec(3, 3, 4, 4)},
+        ValueError,
+        r"weight .*input channels that divides those of x, 6, got 4 in shape \(3, 3, 4, 4\)",
+    ),
+    (
+        {"weight": spec(3, 3, 3, 5)},
+        ValueError,
+        r"weight .*output channels.*multiple of the groups, 2 .*got 5 in shape \(3, 3, 3, 5\)",
+    ),
+    # shapes
+    (
+        {"offset": spec(3, 8, 7, 36)},
+        ValueError,
+        r"offset must have shape \(N, Ho, Wo, OG\*Kh\*Kw\*2\) = \(2, 8, 7, OG\*9\*2\), "
+        r"got \(3, 8, 7, 36\)",
+    ),
+    ({"offset": spec(2, 7, 7, 36)}, ValueError, r"offset must .*\(2, 8, 7, .*got \(2, 7, 7, 36\)"),
+    ({"offset": spec(2, 8, 8, 36)}, ValueError, r"offset must .*\(2, 8, 7, .*got \(2, 8, 8, 36\)"),
+    ({"offset": spec(2, 8, 7, 35)}, ValueError, r"offset must .*OG\*18 .*got 35 in shape"),
+    ({"offset": spec(2, 8, 7, 0)}, ValueError, r"offset must .*OG\*18 .*got 0 in shape"),
+    ({"offset": spec(2, 8, 7, 72)}, ValueError, r"offset must .*divides.* of x, 6; got 72"),
+    (
+        {"mask": spec(2, 8, 7, 9)},
+        ValueError,
+        r"mask must have shape \(N, Ho, Wo, OG\*Kh\*Kw\) = \(2, 8, 7, 18\), got \(2, 8, 7, 9\)",
+    ),
+    ({"mask": spec(2, 1, 1, 18)}, ValueError, r"mask must .*\(2, 8, 7, 18\), got \(2, 1, 1, 18\)"),
+    ({"bias": spec(5)}, ValueError, r"bias must have shape \(Co\) = \(4\), got \(5,\)"),
+    # options
+    ({"strides": 0}, ValueError, r"strides must be positive, got 0"),
+    ({"strides": (1, -1)}, ValueError, r"strides must be positive, got \(1, -1\)"),
+    ({"strides": (1, 1, 1)}, TypeError, r"strides must be an int or a pair.*\(1, 1, 1\)"),
+    ({"strides": 1.5}, TypeError, r"strides must be an int or a pair of ints, got 1\.5"),
+    ({"strides": True}, TypeError, r"strides must be an int or a pair of ints, got True"),
+    ({"dilation": (0, 1)}, ValueError, r"dilation must be positive, got \(0, 1\)"),
+    ({"dilation": "2"}, TypeError, r"dilation must be an int or a pair of ints, got '2'"),
+    ({"padding": "FULL"}, ValueError, r"padding must be one of 'SAME'.*got 'FULL'"),
+    ({"padding": -1}, ValueError, r"padding must not be negative, got -1"),
+    ({"padding": ((1, 1), (0, -2))}, ValueError, r"padding must not be negative, got \(\(1"),
+    ({"padding": (1, 1, 1)}, TypeError, r"padding must be 'SAME'.*got \(1, 1, 1\)"),
+    ({"padding": 1.0}, TypeError, r"padding must be 'SAME'.*got 1\.0"),
+    ({"padding": None}, TypeError, r"padding must be 'SAME'.*got None"),
+    ({"data_format": "NWHC"}, ValueError, r"data_format must be one of 'NHWC', 'NCHW', got 'NWHC'"),
+    ({"data_format": None}, ValueError, r"data_format must be one of .* got None"),
+    ({"precision": "exact"}, ValueError, r"precision must be None.*'highest', got 'exact'"),
+    # extent
+    (
+        {"padding": "VALID", "dilation": 4},
+        ValueError,
+        r"output would have no extent: x .*\(8, 7\).*kernel size \(3, 3\) and dilation \(4, 4\)",
+    ),
+]
+
+WRONG_NCHW = [
+    (
+        {"offset": spec(2, 8, 7, 36)},
+        ValueError,
+        r"offset must have shape \(N, OG\*Kh\*Kw\*2, Ho, Wo\) = \(2, OG\*9\*2, 8, 7\), "
+        r"got \(2, 8, 7, 36\)",
+    ),
+    (
+        {"mask": spec(2, 8, 7, 18)},
+        ValueError,
+        r"mask must have shape \(N, OG\*Kh\*Kw, Ho, Wo\) = \(2, 18, 8, 7\), got \(2, 8, 7, 18\)",
+    ),
+    ({"weight": spec(3, 3, 3, 4)}, ValueError, r"weight .*output channels.*got 3 in shape"),
+    ({"offset": spec(2, 35, 8, 7)}, ValueError, r"offset must .*OG\*18 .*got 35 in shape"),
+]
+
+TABLE = [(NHWC, *row) for row in WRONG] + [(NCHW, *row) for row in WRONG_NCHW]
+
+
+def trace(function, arguments):
+    arrays = {k: v for k, v in arguments.items() if isinstance(v, jax.ShapeDtypeStruct)}
+    rest = {k: v for k, v in arguments.items() if k not in arrays}
+    return jax.eval_shape(lambda arrays: function(**arrays, **rest), arrays)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("function", [oxijax.deform_conv, oxijax.reference.deform_conv])
+@pytest.mark.parametrize("right", [NHWC, NCHW])
+def test_right_arguments(right, function):
+    shape = (2, 4, 8, 7) if right is NCHW else (2, 8, 7, 4)
+    assert trace(function, right) == spec(*shape)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("function", [oxijax.deform_conv, oxijax.reference.deform_conv])
+@pytest.mark.parametrize(("right", "wrong", "error", "message"), TABLE)
+def test_wrong_argument(right, wrong, error, message, function):
+    with pytest.raises(error, match=message):
+        trace(function, {**right, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("padding", "same_as"),
+    [
+        ("VALID", 0),
+        ("same", "SAME"),
+        (2, ((2, 2), (2, 2))),
+        ((2, 1), ((2, 2), (1, 1))),
+        ([2, (0, 1)], ((2, 2), (0, 1))),
+        (np.int64(1), 1),
+        ("SAME_LOWER", ((1, 1), (1, 1))),
+    ],
+)
+def test_forms_of_padding(padding, same_as):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 6, 5, 2), np.float32)
+    weight = rng.standard_normal((3, 3, 2, 3), np.float32)
+
+    def run(padding):
+        size = jax.eval_shape(
+            lambda: jax.lax.conv_general_dilated(
+                x,
+                weight,
+                (1, 1),
+                jax.lax.padtype_to_pads((6, 5), (3, 3), (1, 1), same_as)
+                if isinstance(same_as, str)
+                else (((same_as,) * 2,) * 2 if isinstance(same_as, int) else same_as),
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            )
+        ).shape
+        offset = np.full((*size[:3], 18), 0.25, np.float32)
+        return oxijax.deform_conv(x, offset, weight, padding=padding)
+
+    np.testing.assert_array_equal(run(padding), run(same_as))
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        (None, "DEFAULT"),
+        ("highest", "HIGHEST"),
+        (jax.lax.Precision.HIGH, "HIGH"),
+        (("highest", "highest"), "HIGHEST"),
+    ],
+)
+def test_precision(precision, expected):
+    arrays = {name: jnp.zeros(a.shape, a.dtype) for name, a in NHWC.items()}
+    jaxpr = jax.make_jaxpr(lambda a: oxijax.deform_conv(**a, precision=precision))(arrays)
+    assert f"precision=Precision.{expected}" in str(jaxpr)
+
+
+def test_precision_follows_the_default():
+    arrays = {name: jnp.zeros(a.shape, a.dtype) for name, a in NHWC.items()}
+    with jax.default_matmul_precision("float32"):
+        jaxpr = jax.make_jaxpr(lambda a: oxijax.deform_conv(**a))(arrays)
+    assert "precision=Precision.HIGHEST" in str(jaxpr)
+
+
+def test_arrays_of_other_kinds():
+    """NumPy arrays are taken, and what knows how to become a JAX array, like nnx.Param."""
+
+    class Parameter:
+        def __init__(self, value):
+            self.value = value
+
+        def __jax_array__(self):
+            return self.value
+
+    arrays = {name: np.ones(a.shape, np.float32) for name, a in NHWC.items()}
+    expected = oxijax.deform_conv(**arrays)
+    parameters = {**arrays, "weight": Parameter(jnp.asarray(arrays["weight"]))}
+    np.testing.assert_array_equal(oxijax.deform_conv(**parameters), expected)
