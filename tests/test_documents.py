@@ -1,0 +1,25 @@
+"""The Python of README runs as written."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.quick
+def test_readme_python():
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert len(blocks) >= 2
+    namespace = {}
+    for block in blocks:
+        exec(block, namespace)
+    assert namespace["y"].shape == (2, 32, 32, 8)
+
+
+@pytest.mark.parametrize("command", ["demo", "test"])
+def test_readme_commands_are_marked(command):
+    """`.ci/run` takes README's commands from these markers."""
+    marker = rf"<!-- command: {command} -->\n```sh\npython3 -m venv \.venv\n"
+    assert re.search(marker, (ROOT / "README.md").read_text())
