@@ -1,7 +1,28 @@
 """Deformable convolution for JAX, as primitives."""
 
+import importlib
+from typing import TYPE_CHECKING
+
 from oxijax import reference
 from oxijax._deform_conv import deform_conv
 from oxijax._version import __version__
 
 __all__ = ["__version__", "deform_conv", "reference"]
+
+_LAYERS = ("equinox", "linen", "nnx")
+
+if TYPE_CHECKING:
+    from oxijax import equinox as equinox
+    from oxijax import linen as linen
+    from oxijax import nnx as nnx
+else:
+
+    def __getattr__(name):
+        # Flax and Equinox are optional, and slow to import: whoever asks for a layer pays.
+        if name in _LAYERS:
+            return importlib.import_module(f"oxijax.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAYERS})

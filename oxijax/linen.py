@@ -1,0 +1,150 @@
+"""Deformable convolution as a Flax Linen layer."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from oxijax import _arguments as arguments
+from oxijax import _layers as layers
+
+try:
+    from flax import linen as nn
+    from flax.linen.dtypes import promote_dtype
+    from flax.typing import Dtype, Initializer, PrecisionLike
+except ImportError as error:
+    raise ImportError('oxijax.linen needs Flax: pip install "oxijax[demo]"') from error
+
+__all__ = ["DeformConv"]
+
+_ZEROS = nn.initializers.zeros_init()
+
+
+class DeformConv(nn.Module):
+    """A deformable convolution that predicts its own offsets and modulation.
+
+    A plain convolution of the same geometry, `offset_conv`, predicts from the inputs where
+    each tap samples and, with `use_mask`, how much the sample weighs: see
+    `oxijax.deform_conv`. `offset_conv` starts with zeros, so that a new layer computes what
+    `nn.Conv` does with the same `kernel` and `bias`. For that the modulation is
+    `2 * sigmoid(logit)`, 1 at the start, where the paper has `sigmoid(logit)`: halve a
+    `kernel` that was trained with the latter.
+
+    Parameters: `kernel` [Kh, Kw, C / feature_group_count, features], `bias` [features], and
+    those of the `nn.Conv` `offset_conv` to offset_groups * Kh * Kw * 3 features, with
+    `use_mask=False` to offset_groups * Kh * Kw * 2.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import oxijax.linen
+      >>> layer = oxijax.linen.DeformConv(16, kernel_size=(3, 3), strides=2)
+      >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((2, 32, 32, 8)))
+      >>> y.shape
+      (2, 16, 16, 16)
+
+    Attributes:
+      features: number of output channels.
+      kernel_size: height and width of the kernel; an int is a square (in `nn.Conv` it is a
+        convolution over one dimension).
+      strides: an int, or one for height and one for width.
+      padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a
+        pair (before, after) each.
+      kernel_dilation: an int, or one for height and one for width.
+      feature_group_count: number of groups; it divides the input channels and features.
+      use_bias: whether to add a bias.
+      dtype: of the computation; None infers it from inputs, kernel and bias.
+      param_dtype: of all parameters.
+      precision: of the matrix products, as in `jax.lax`.
+      kernel_init: initializer of `kernel`.
+      bias_init: initializer of `bias`.
+      promote_dtype: as in `nn.Conv`, brings inputs, kernel and bias to one dtype.
+      offset_groups: in how many groups input channels share offsets and modulation.
+      use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
+      offset_dtype: in which offsets and modulation are predicted, whatever `dtype` is. Half
+        precision misplaces samples; for float64 throughout, give float64.
+
+    Arguments are checked when the layer is called.
+
+    Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
+    """
+
+    features: int
+    kernel_size: int | Sequence[int]
+    strides: int | Sequence[int] | None = 1
+    padding: arguments.PaddingLike = "SAME"
+    kernel_dilation: int | Sequence[int] | None = 1
+    feature_group_count: int = 1
+    use_bias: bool = True
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    precision: PrecisionLike = None
+    kernel_init: Initializer = nn.initializers.lecun_normal()
+    bias_init: Initializer = _ZEROS
+    promote_dtype: Callable[..., list[jax.Array]] = promote_dtype
+    offset_groups: int = 1
+    use_mask: bool = True
+    offset_dtype: Dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Applies the layer.
+
+        Args:
+          inputs: [..., H, W, C]: any number of batch dimensions, also none.
+
+        Returns:
+          [..., Ho, Wo, features].
+
+        Raises:
+          ValueError: a value of an argument that does not fit, by name, or inputs of
+            another shape or too small for the kernel.
+          TypeError: an argument of the wrong type or dtype, by name.
+        """
+        layers.check_inputs(inputs)
+        in_features = inputs.shape[-1]
+        layers.check_divides(
+            "feature_group_count",
+            self.feature_group_count,
+            in_features=in_features,
+            features=self.features,
+        )
+        layers.check_divides("offset_groups", self.offset_groups, in_features=in_features)
+        kernel_size = arguments.read_pair("kernel_size", self.kernel_size)
+        strides = arguments.read_pair("strides", 1 if self.strides is None else self.strides)
+        padding = layers.read_padding(self.padding)
+        dilation = arguments.read_pair(
+            "kernel_dilation", 1 if self.kernel_dilation is None else self.kernel_dilation
+        )
+        offset_dtype = layers.read_float_dtype("offset_dtype", self.offset_dtype)
+
+        kernel_shape = (*kernel_size, in_features // self.feature_group_count, self.features)
+        kernel = self.param("kernel", self.kernel_init, kernel_shape, self.param_dtype)
+        bias = None
+        if self.use_bias:
+            bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
+        prediction = nn.Conv(
+            layers.predictor_channels(kernel_size, self.offset_groups, self.use_mask),
+            kernel_size,
+            strides,
+            padding,
+            kernel_dilation=dilation,
+            dtype=offset_dtype,
+            param_dtype=self.param_dtype,
+            precision=self.precision,
+            kernel_init=_ZEROS,
+            bias_init=_ZEROS,
+            name="offset_conv",
+        )(inputs)
+        inputs, kernel, bias = self.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        return layers.deform_conv_nhwc(
+            inputs,
+            prediction,
+            kernel,
+            bias,
+            use_mask=self.use_mask,
+            strides=strides,
+            padding=padding,
+            dilation=dilation,
+            precision=self.precision,
+        )

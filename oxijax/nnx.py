@@ -1,0 +1,183 @@
+"""Deformable convolution as a Flax NNX layer."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from oxijax import _arguments as arguments
+from oxijax import _layers as layers
+
+try:
+    from flax import nnx
+    from flax.nnx.nn import dtypes
+    from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
+except ImportError as error:
+    raise ImportError('oxijax.nnx needs Flax: pip install "oxijax[demo]"') from error
+
+__all__ = ["DeformConv"]
+
+_LECUN, _ZEROS = nnx.initializers.lecun_normal(), nnx.initializers.zeros_init()
+
+
+class DeformConv(nnx.Module):
+    """A deformable convolution that predicts its own offsets and modulation.
+
+    A plain convolution of the same geometry, `offset_conv`, predicts from the inputs where
+    each tap samples and, with `use_mask`, how much the sample weighs: see
+    `oxijax.deform_conv`. `offset_conv` starts with zeros, so that a new layer computes what
+    `nnx.Conv` does with the same `kernel` and `bias`. For that the modulation is
+    `2 * sigmoid(logit)`, 1 at the start, where the paper has `sigmoid(logit)`: halve a
+    `kernel` that was trained with the latter.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import oxijax.nnx
+      >>> from flax import nnx
+      >>> layer = oxijax.nnx.DeformConv(8, 16, kernel_size=(3, 3), strides=2, rngs=nnx.Rngs(0))
+      >>> layer(jnp.ones((2, 32, 32, 8))).shape
+      (2, 16, 16, 16)
+
+    Attributes:
+      kernel: `nnx.Param`, [Kh, Kw, in_features / feature_group_count, out_features].
+      bias: `nnx.Param`, [out_features], or None.
+      offset_conv: `nnx.Conv` to offset_groups * Kh * Kw * 3 features, with `use_mask=False`
+        to offset_groups * Kh * Kw * 2.
+
+    Args:
+      in_features: number of input channels.
+      out_features: number of output channels.
+      kernel_size: height and width of the kernel; an int is a square (in `nnx.Conv` it
+        is a convolution over one dimension).
+      strides: an int, or one for height and one for width.
+      padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a
+        pair (before, after) each.
+      kernel_dilation: an int, or one for height and one for width.
+      feature_group_count: number of groups; it divides in_features and out_features.
+      use_bias: whether to add a bias.
+      dtype: of the computation; None infers it from inputs, kernel and bias.
+      param_dtype: of all parameters.
+      precision: of the matrix products, as in `jax.lax`.
+      kernel_init: initializer of `kernel`.
+      bias_init: initializer of `bias`.
+      promote_dtype: as in `nnx.Conv`, brings (inputs, kernel, bias) to one dtype.
+      rngs: random keys. As many are used as by `nnx.Conv`.
+      kernel_metadata: metadata of `kernel`.
+      bias_metadata: metadata of `bias`.
+      offset_groups: in how many groups input channels share offsets and modulation.
+      use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
+      offset_dtype: in which offsets and modulation are predicted, whatever `dtype` is. Half
+        precision misplaces samples; for float64 throughout, give float64.
+
+    Raises:
+      ValueError: a value that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        strides: int | Sequence[int] | None = 1,
+        *,
+        padding: arguments.PaddingLike = "SAME",
+        kernel_dilation: int | Sequence[int] | None = 1,
+        feature_group_count: int = 1,
+        use_bias: bool = True,
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        precision: PrecisionLike = None,
+        kernel_init: Initializer = _LECUN,
+        bias_init: Initializer = _ZEROS,
+        promote_dtype: PromoteDtypeFn = dtypes.promote_dtype,
+        rngs: nnx.Rngs,
+        kernel_metadata: Mapping[str, Any] = MappingProxyType({}),
+        bias_metadata: Mapping[str, Any] = MappingProxyType({}),
+        offset_groups: int = 1,
+        use_mask: bool = True,
+        offset_dtype: Dtype = jnp.float32,
+    ):
+        layers.check_divides(
+            "feature_group_count",
+            feature_group_count,
+            in_features=in_features,
+            out_features=out_features,
+        )
+        layers.check_divides("offset_groups", offset_groups, in_features=in_features)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.kernel_size = arguments.read_pair("kernel_size", kernel_size)
+        self.strides = arguments.read_pair("strides", 1 if strides is None else strides)
+        self.padding = layers.read_padding(padding)
+        self.kernel_dilation = arguments.read_pair(
+            "kernel_dilation", 1 if kernel_dilation is None else kernel_dilation
+        )
+        self.feature_group_count = feature_group_count
+        self.use_bias = use_bias
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.promote_dtype = promote_dtype
+        self.offset_groups = offset_groups
+        self.use_mask = use_mask
+        self.offset_dtype = layers.read_float_dtype("offset_dtype", offset_dtype)
+
+        kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
+        self.kernel = nnx.Param(
+            kernel_init(rngs.params(), kernel_shape, param_dtype), **kernel_metadata
+        )
+        self.bias: nnx.Param[jax.Array] | None = nnx.data(None)
+        if use_bias:
+            self.bias = nnx.Param(
+                bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata
+            )
+        self.offset_conv = nnx.Conv(
+            in_features,
+            layers.predictor_channels(self.kernel_size, offset_groups, use_mask),
+            self.kernel_size,
+            self.strides,
+            padding=self.padding,
+            kernel_dilation=self.kernel_dilation,
+            dtype=self.offset_dtype,
+            param_dtype=param_dtype,
+            precision=precision,
+            kernel_init=_ZEROS,
+            bias_init=_ZEROS,
+            # Zeros need no keys: all other layers start as they do with `nnx.Conv` here.
+            rngs=nnx.Rngs(0),
+        )
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Applies the layer.
+
+        Args:
+          inputs: [..., H, W, in_features]: any number of batch dimensions, also none.
+
+        Returns:
+          [..., Ho, Wo, out_features].
+
+        Raises:
+          ValueError: inputs of another shape, or too small for the kernel.
+        """
+        layers.check_inputs(inputs, self.in_features)
+        prediction = self.offset_conv(inputs)
+        bias = None if self.bias is None else self.bias[...]
+        inputs, kernel, bias = self.promote_dtype(
+            (inputs, self.kernel[...], bias), dtype=self.dtype
+        )
+        return layers.deform_conv_nhwc(
+            inputs,
+            prediction,
+            kernel,
+            bias,
+            use_mask=self.use_mask,
+            strides=self.strides,
+            padding=self.padding,
+            dilation=self.kernel_dilation,
+            precision=self.precision,
+        )
