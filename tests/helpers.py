@@ -1,6 +1,7 @@
 """What several test files use."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ def values_and_gradients(function: Callable, operands, grad_y) -> dict[str, jax.
     return {"y": y, **present}
 
 
-def astype(operands, dtype, offset_dtype=None):
+def astype(operands, dtype, offset_dtype=None) -> tuple[Any, ...]:
     """The operands as JAX arrays; offset and mask in a dtype of their own if one is given.
 
     Offsets over 65504 become infinite in float16, which is fine: they read zeros all the same.

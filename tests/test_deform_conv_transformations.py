@@ -68,7 +68,9 @@ def test_forward_mode_says_what_to_use(argument, under_jit):
 
     def tangent(value):
         def function(value):
-            return oxijax.deform_conv(*operands[:argument], value, *operands[argument + 1 :])
+            arrays = [*operands]
+            arrays[argument] = value
+            return oxijax.deform_conv(*arrays)
 
         return jax.jvp(function, [value], [value])
 

@@ -133,7 +133,8 @@ def test_zero_offsets_are_a_convolution():
     expected = jax.lax.conv_general_dilated(
         x, weight, (1, 1), "SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=case.groups,
-    ) + bias  # fmt: skip
+    )  # fmt: skip
+    expected = expected + bias
     assert_close(y, expected, TOLERANCES["float32"])
 
 

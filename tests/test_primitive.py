@@ -51,7 +51,7 @@ SCALE = jnp.array([2.0, -1.0], jnp.bfloat16)
 
 
 def test_results_follow_their_operands():
-    y, squares = KERNEL(CONFIG, X, SCALE)
+    y, squares = map(jnp.asarray, KERNEL(CONFIG, X, SCALE))
     assert (y.shape, y.dtype, squares.shape, squares.dtype) == ((2, 6), X.dtype, (2,), SCALE.dtype)
     np.testing.assert_array_equal(y, scale_and_sum(CONFIG, X, SCALE)[0])
     y, squares = KERNEL(CONFIG, X, None)

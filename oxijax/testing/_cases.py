@@ -51,8 +51,8 @@ class DeformConvCase:
         """Shape of the output, [N, Ho, Wo, Co]."""
         return self.x[0], *self.out_size, self.out_channels
 
-    def operands(self) -> tuple[np.ndarray | None, ...]:
-        """X, offset, weight, mask and bias in float32: the same ones at every call.
+    def operands(self) -> tuple[Any, ...]:
+        """X, offset, weight, mask and bias in float32, or None: the same at every call.
 
         Offsets are of the order of two pixels, so that some samples fall outside, and keep
         a distance from integers, where the function has kinks.
