@@ -94,7 +94,7 @@ def deform_conv(
     )
     here = [operand for operand in operands if operand is not None]
     # The casts and the guard are outside the custom_vjp: their own rules see the operands.
-    here = iter(reverse_mode_only(_FORWARD_MODE, *_compat.match_varying(*here)))
+    here = iter(reverse_mode_only("deform_conv", *_compat.match_varying(*here)))
     y = _deform_conv(config, *(None if o is None else next(here) for o in operands))
     return _from_nhwc(cast(jax.Array, y), data_format)
 
@@ -125,12 +125,6 @@ def deform_conv_reference(
 
 
 deform_conv_reference.__name__ = deform_conv_reference.__qualname__ = "deform_conv"
-
-_FORWARD_MODE = (
-    "oxijax.deform_conv is differentiable in reverse mode (jax.grad, jax.vjp) only. For forward "
-    "mode (jax.jvp, jax.jacfwd, jax.hessian) use oxijax.reference.deform_conv, the same "
-    "function in pure JAX."
-)
 
 
 class _Operands(NamedTuple):

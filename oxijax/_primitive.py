@@ -214,34 +214,38 @@ def _split(array: jax.Array, position: int | None, size: int) -> jax.Array:
     return array.reshape(*shape[:position], size, shape[position] // size, *shape[position + 1 :])
 
 
-def reverse_mode_only(advice: str, *operands: jax.Array) -> list[jax.Array]:
-    """The operands, as they are; forward-mode differentiation through them raises `advice`.
+def reverse_mode_only(function: str, *operands: jax.Array) -> list[jax.Array]:
+    """The operands, as they are; differentiating through them in forward mode raises.
 
     `jax.custom_vjp` raises in forward mode too, but its error cannot say what to do.
+
+    Args:
+      function: name of the public function, which has a twin in `oxijax.reference`.
+      operands: the arrays that it is differentiable in.
 
     Raises:
       TypeError: in forward mode: at the call or, under `jax.jit`, when the program is lowered.
     """
-    return _guard_p.bind(*operands, advice=advice)
+    return _guard_p.bind(*operands, function=function)
 
 
 _guard_p = Primitive("reverse_mode_only")
 _guard_p.multiple_results = True
-_guard_p.def_impl(lambda *operands, advice: list(operands))
-_guard_p.def_abstract_eval(lambda *avals, advice: list(avals))
-mlir.register_lowering(_guard_p, lambda ctx, *operands, advice: operands)
+_guard_p.def_impl(lambda *operands, function: list(operands))
+_guard_p.def_abstract_eval(lambda *avals, function: list(avals))
+mlir.register_lowering(_guard_p, lambda ctx, *operands, function: operands)
 
 
-def _guard_batch(arrays, axes, *, advice):
-    return _guard_p.bind(*arrays, advice=advice), axes
+def _guard_batch(arrays, axes, *, function):
+    return _guard_p.bind(*arrays, function=function), axes
 
 
-def _guard_jvp(primals, tangents, *, advice):
+def _guard_jvp(primals, tangents, *, function):
     tangents = [
-        tangent if type(tangent) is ad.Zero else _guard_tangent_p.bind(tangent, advice=advice)
+        tangent if type(tangent) is ad.Zero else _guard_tangent_p.bind(tangent, function=function)
         for tangent in tangents
     ]
-    return _guard_p.bind(*primals, advice=advice), tangents
+    return _guard_p.bind(*primals, function=function), tangents
 
 
 batching.primitive_batchers[_guard_p] = _guard_batch
@@ -251,12 +255,16 @@ ad.primitive_jvps[_guard_p] = _guard_jvp
 _guard_tangent_p = Primitive("reverse_mode_only_tangent")
 
 
-def _raise_advice(*_, advice):
-    raise TypeError(advice)
+def _raise_in_forward_mode(*_, function):
+    raise TypeError(
+        f"oxijax.{function} is differentiable in reverse mode (jax.grad, jax.vjp) only. For "
+        f"forward mode (jax.jvp, jax.jacfwd, jax.hessian) use oxijax.reference.{function}, the "
+        "same function in pure JAX."
+    )
 
 
-_guard_tangent_p.def_impl(_raise_advice)
-_guard_tangent_p.def_abstract_eval(lambda aval, advice: aval)
-mlir.register_lowering(_guard_tangent_p, _raise_advice)
-ad.deflinear2(_guard_tangent_p, lambda cotangent, _, advice: [cotangent])
+_guard_tangent_p.def_impl(_raise_in_forward_mode)
+_guard_tangent_p.def_abstract_eval(lambda aval, function: aval)
+mlir.register_lowering(_guard_tangent_p, _raise_in_forward_mode)
+ad.deflinear2(_guard_tangent_p, lambda cotangent, _, function: [cotangent])
 batching.defvectorized(_guard_tangent_p)
