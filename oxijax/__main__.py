@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from oxijax import __version__
-from oxijax._cli import CommandError, bench, demo
+from oxijax._cli import CommandError, bench, check, demo, ptx
 
 __all__ = ["main"]
 
@@ -18,7 +18,12 @@ class _Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-_COMMANDS: dict[str, _Command] = {"bench": bench, "demo": demo}
+_COMMANDS: dict[str, _Command] = {
+    "bench": bench,
+    "check": check,
+    "demo": demo,
+    "ptx": ptx,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,222 @@
+"""Assemble every kernel with ptxas, for every GPU: registers, spills, shared memory.
+
+Ends with exit code 1 if ptxas rejects a kernel or has to spill registers to memory.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from oxijax._cli import CommandError, needs_extra
+from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
+from ptx.assembler import (
+    Assembled,
+    AssemblyError,
+    PtxasNotFoundError,
+    assemble,
+    ptxas_version,
+)
+from ptx.registry import RegisteredKernel
+from ptx.targets import TARGETS, Target, UnsupportedError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["CheckResult", "add_arguments", "check", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target",
+        action="append",
+        choices=TARGETS,
+        help="a GPU; may be given more than once (default: all)",
+    )
+    parser.add_argument(
+        "--kernel",
+        action="append",
+        metavar="K",
+        help="a kernel; may be given more than once (default: all)",
+    )
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
+    add_registry_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    with needs_extra("demo"):
+        from rich.console import Console
+        from rich.measure import Measurement
+
+    kernels = registered_kernels(args.registry)
+    if unknown := sorted(set(args.kernel or ()) - set(kernels)):
+        raise CommandError(f"no kernel {', '.join(unknown)}; there are {', '.join(kernels)}")
+    chosen = [
+        kernel for kernel in kernels.values() if not args.kernel or kernel.name in args.kernel
+    ]
+    targets = [t for t in TARGETS.values() if not args.target or t.name in args.target]
+    try:
+        version = ptxas_version()
+    except PtxasNotFoundError as error:
+        raise CommandError(str(error)) from error
+
+    results = check(chosen, targets)
+    table = _table(results, version)
+    console = Console(highlight=False)
+    # A figure cut short is a wrong figure: a narrow terminal wraps the lines instead.
+    needed = Measurement.get(console, console.options.update(max_width=1000), table).minimum
+    console.width = max(console.width, needed)
+    console.print(table)
+    for result in results:
+        for message in result.messages:
+            console.print(f"{result.name}: {message}", markup=False, soft_wrap=True)
+    failures = [result for result in results if result.status in ("error", "spills")]
+    assembled = [result for result in results if result.kernels]
+    console.print(
+        f"{len(assembled)} assembled, {len(failures)} failed, "
+        f"{sum(result.status == 'lacks' for result in results)} lack an instruction"
+    )
+
+    if args.json:
+        report = {"ptxas": version, "results": [result.as_json() for result in results]}
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    if not assembled and not failures:
+        raise CommandError("nothing was assembled: each target lacks an instruction")
+    return 1 if failures else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckResult:
+    """What became of one kernel in one configuration on one target.
+
+    Attributes:
+      kernel: its name in the registry.
+      configuration: its name.
+      target: the GPU.
+      status: "ok"; "lacks", the target lacks an instruction; "spills"; or "error".
+      messages: what the target lacks, what ptxas rejects or warns of.
+      kernels: what ptxas says of each entry function.
+      blocks_per_sm: for each of them; None where the PTX does not give the block's size.
+    """
+
+    kernel: str
+    configuration: str
+    target: Target
+    status: str
+    messages: tuple[str, ...] = ()
+    kernels: tuple[Assembled, ...] = ()
+    blocks_per_sm: tuple[int | None, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel}/{self.configuration} on {self.target}"
+
+    def as_json(self) -> dict[str, Any]:
+        entries = []
+        for assembled, blocks in zip(self.kernels, self.blocks_per_sm, strict=True):
+            figures = dataclasses.asdict(assembled)
+            del figures["target"], figures["warnings"]
+            entries.append({**figures, "blocks_per_sm": blocks})
+        return {
+            "kernel": self.kernel,
+            "configuration": self.configuration,
+            "target": self.target.name,
+            "status": self.status,
+            "messages": self.messages,
+            "entries": entries,
+        }
+
+
+def check(kernels: Sequence[RegisteredKernel], targets: Sequence[Target]) -> list[CheckResult]:
+    """Assembles each configuration of the kernels for each target."""
+    cases = [(k, config, target) for k in kernels for config in k.configs for target in targets]
+    # Each assembly is a process of its own: threads are enough to keep the cores busy.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda case: _check_one(*case), cases))
+
+
+def _check_one(kernel: RegisteredKernel, config: str, target: Target) -> CheckResult:
+    case = (kernel.name, config, target)
+    supported = target.supports(kernel.needs)
+    try:
+        text = kernel.ptx(config, target)
+        dynamic_shared = kernel.dynamic_shared(kernel.config(config), target)
+    except UnsupportedError as error:
+        # Above the target that the kernel says it needs, to lack an instruction is an error:
+        # else a kernel that no longer runs on a GPU would pass.
+        return CheckResult(*case, "error" if supported else "lacks", (str(error),))
+    except Exception as error:  # one faulty kernel must not hide what the others cost
+        return CheckResult(*case, "error", (f"{type(error).__name__}: {error}",))
+    if not supported:
+        return CheckResult(*case, "lacks", (f"the kernel needs {kernel.needs}",))
+    if ".extern .shared" in text and not dynamic_shared:
+        message = "the PTX has dynamic shared memory, and the registry does not say how much"
+        return CheckResult(*case, "error", (message,))
+    try:
+        assembled = tuple(assemble(text, target).values())
+    except (AssemblyError, ValueError) as error:
+        return CheckResult(*case, "error", (str(error),))
+
+    status, messages = "ok", list(dict.fromkeys(w for a in assembled for w in a.warnings))
+    for entry in assembled:
+        if entry.local_bytes:
+            messages.append(f"{entry.kernel} has a stack frame of {entry.local_bytes} bytes")
+        if entry.spills:
+            status = "spills"
+            messages.append(
+                f"{entry.kernel} spills registers: {entry.spill_stores} bytes stored, "
+                f"{entry.spill_loads} bytes loaded"
+            )
+    blocks = tuple(
+        None if entry.threads_per_block is None else entry.blocks_per_sm(None, dynamic_shared)
+        for entry in assembled
+    )
+    for entry, fitting in zip(assembled, blocks, strict=True):
+        if fitting == 0:
+            status = "error"
+            messages.append(
+                f"no block of {entry.kernel} fits on an SM: {entry.threads_per_block} threads of "
+                f"{entry.registers} registers, {entry.shared_bytes} + {dynamic_shared} bytes of "
+                "shared memory"
+            )
+    return CheckResult(*case, status, tuple(messages), assembled, blocks)
+
+
+def _table(results: Sequence[CheckResult], version: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=f"ptxas {version}",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    for heading in ("kernel", "configuration", "target"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("PTX", "registers", "spills", "shared", "CTAs/SM"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    previous = None
+    for result in results:
+        if previous not in (None, (result.kernel, result.configuration)):
+            table.add_section()
+        previous = (result.kernel, result.configuration)
+        case = (result.kernel, result.configuration, result.target.name)
+        if not result.kernels:
+            table.add_row(*case, result.status)
+        for entry, blocks in zip(result.kernels, result.blocks_per_sm, strict=True):
+            several = len(result.kernels) > 1
+            table.add_row(
+                f"{result.kernel}: {entry.kernel}" if several else result.kernel,
+                *case[1:],
+                ".".join(map(str, entry.ptx_version)),
+                str(entry.registers),
+                str(entry.spills),
+                str(entry.shared_bytes),
+                "?" if blocks is None else str(blocks),
+            )
+    return table

@@ -1,0 +1,322 @@
+"""The part of a kernel that takes instructions: registers, literals, blocks, checks, the text."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import ml_dtypes
+import numpy as np
+
+from ptx.builder import text
+from ptx.builder.text import (
+    Address,
+    Comment,
+    Constant,
+    Instruction,
+    Label,
+    Register,
+    Symbol,
+    Vector,
+)
+from ptx.builder.values import Block, Scalar, Val, Var, is_number
+from ptx.dtypes import DType, pred
+from ptx.opcodes import Opcode, OperandKind, lookup
+from ptx.targets import TARGETS, Target
+
+if TYPE_CHECKING:
+    from ptx.builder.kernel import Kernel
+
+__all__ = ["Emitter", "Source"]
+
+Source: TypeAlias = (
+    Val | int | Sequence[Val] | Register | Constant | Symbol | Address | Vector | Label
+)
+
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_$]*")
+_SPECIAL_REGISTERS = (
+    "tid", "ntid", "laneid", "warpid", "nwarpid", "ctaid", "nctaid", "smid", "nsmid", "gridid",
+    "clock", "clock_hi", "clock64",
+)  # fmt: skip
+_HALVES = {
+    "f16": np.float16,
+    "f16x2": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "bf16x2": ml_dtypes.bfloat16,
+}
+
+
+class Emitter:
+    """Takes instructions from the opcode table, checks them and prints them."""
+
+    def __init__(self, name: str, target: Target | str):
+        if not _IDENTIFIER.fullmatch(name):
+            raise ValueError(f"a kernel's name is a PTX identifier, not {name!r}")
+        if isinstance(target, str):
+            if target not in TARGETS:
+                raise ValueError(f"target {target!r} is none of {', '.join(TARGETS)}")
+            target = TARGETS[target]
+        self.kernel_name = name
+        self.target = target
+        self._ptx_version = target.lowest_ptx
+        self._prologue: list[text.Item] = []
+        self._body: list[text.Item] = []
+        self._items = self._body
+        self._root = Block(f"kernel {name}")
+        self._blocks = [self._root]
+        self._names: set[str] = set()
+        self._labels: dict[str, int] = {}
+
+    # ---- for kernels that need an instruction which has no method
+
+    def op(self, name: str, dtype: DType, *sources: Source, where: Val | None = None) -> Val:
+        """Emits instruction `name` of the opcode table with a new register as its destination.
+
+        Args:
+          name: with all modifiers, for example "popc.b32".
+          dtype: type of the result.
+          *sources: values, integers for constants, lists of values for vectors.
+          where: a predicate that guards the instruction.
+
+        Raises:
+          ValueError: the table has no such instruction, or none with such operands.
+          UnsupportedError: the target lacks it.
+        """
+        destination = Register(dtype, origin=name)
+        self.emit(name, destination, *sources, where=where)
+        return Val(self._kernel, destination, self._blocks[-1])
+
+    def emit(
+        self, name: str, *operands: Source, where: Val | None = None, negate: bool = False
+    ) -> None:
+        """Emits instruction `name` of the opcode table; for arguments and errors see `op`."""
+        opcode = lookup(name)
+        opcode.require(self.target, self.kernel_name)
+        self._ptx_version = max(self._ptx_version, opcode.lowest_ptx)
+        given = tuple(self._operand(operand) for operand in operands)
+        self._check_operands(opcode, given)
+        guard = None if where is None else self.predicate(where)
+        self._items.append(Instruction(name, given, len(self._blocks) - 1, guard, negate))
+
+    # ---- names and comments
+
+    def comment(self, text: str) -> None:
+        """Writes a comment line: what the next step of the algorithm is."""
+        self._items.append(Comment(text, len(self._blocks) - 1))
+
+    def name(self, **values: Val) -> None:
+        """Names registers in the text: `k.name(row=row, col=col)` prints %row and %col."""
+        for name, value in values.items():
+            self.use(value)
+            if value.register.name is None:
+                value.register.name = self._unique(name)
+
+    # ---- checks and literals
+
+    def use(self, value: Val) -> Register:
+        """The register of a value; TypeError if it may not be used here."""
+        if value.kernel is not self:
+            raise TypeError(
+                f"{value!r} belongs to kernel {value.kernel.kernel_name}, not {self.kernel_name}"
+            )
+        if value.block not in self._blocks:
+            raise TypeError(
+                f"{value!r} is used outside the block that defines it ({value.block.name}), where "
+                "its register may not have been written: carry it out in a k.var(...) made before "
+                "the block"
+            )
+        return value.register
+
+    def predicate(self, value: Val) -> Register:
+        """The register of a predicate; TypeError for anything else."""
+        if not isinstance(value, Val) or value.dtype is not pred:
+            raise TypeError(f"expected a predicate such as a < b, got {value!r}")
+        return self.use(value)
+
+    def literal(self, value: Scalar, dtype: DType) -> Register | Constant:
+        """A value or Python number as an operand of type `dtype`.
+
+        Raises:
+          TypeError: another type, or a fraction where an integer is needed.
+          ValueError: an integer that does not fit.
+        """
+        if isinstance(value, Val):
+            if value.dtype is not dtype:
+                raise TypeError(
+                    f"expected {dtype}, got {value!r}: types are never mixed; convert with "
+                    f"k.convert(value, {dtype}) or, for the same bits, k.bitcast(value, {dtype})"
+                )
+            return self.use(value)
+        if not is_number(value):
+            raise TypeError(f"expected {dtype} or a Python number, got {value!r}")
+        if dtype.kind == "predicate":
+            raise TypeError(f"expected a predicate such as a < b, got {value!r}")
+        if not dtype.is_float:
+            if not isinstance(value, numbers.Integral):
+                raise TypeError(f"expected {dtype} or an integer, got {value!r}")
+            return Constant(_integer(int(value), dtype))
+        if dtype.name in _HALVES:
+            half = int(np.asarray(value).astype(_HALVES[dtype.name]).view(np.uint16))
+            declared = text.register_type(dtype)
+            bits = half | half << 16 if dtype.lanes == 2 else half
+            register = Register(dtype, origin=f"literal {value}")
+            self.emit(f"mov.{declared}", register, Constant(f"{bits:#x}"))
+            return register
+        if dtype.name == "f64":
+            return Constant(f"0d{np.float64(value).view(np.uint64):016X}")
+        if dtype.name == "f32":
+            with np.errstate(over="ignore"):
+                return Constant(f"0f{np.float32(value).view(np.uint32):08X}")
+        raise TypeError(f"{dtype} has no literals: convert an f32 with k.convert(value, {dtype})")
+
+    def common_type(self, *values: Scalar) -> DType:
+        """The one type of the registers among `values`; TypeError where there is none."""
+        types = [value.dtype for value in values if isinstance(value, Val)]
+        if not types:
+            raise TypeError(f"of {values!r}, at least one has to be a register")
+        return types[0]
+
+    # ---- registers
+
+    def var(self, dtype: DType, initial: Scalar, name: str | None = None) -> Var:
+        """A register that can be written again, set to `initial`."""
+        register = Register(dtype, self._unique(name) if name else None, "k.var")
+        variable = Var(self._kernel, register, self._blocks[-1])
+        self.assign(variable, initial)
+        return variable
+
+    def assign(self, variable: Var, value: Scalar) -> None:
+        """Writes `value` to a variable; `Var.set` calls it."""
+        if not isinstance(variable, Var):
+            raise TypeError(f"{variable!r} is immutable: only a k.var(...) can be set")
+        source = self.literal(value, variable.dtype)
+        self.emit(f"mov.{text.register_type(variable.dtype)}", self.use(variable), source)
+
+    def copy(self, value: Val) -> Val:
+        """The present value of a register as a new one."""
+        return self.op(f"mov.{text.register_type(value.dtype)}", value.dtype, value)
+
+    # ---- the machinery
+
+    @contextlib.contextmanager
+    def _block(self, name: str) -> Iterator[None]:
+        self._blocks.append(Block(name))
+        try:
+            yield
+        finally:
+            self._blocks.pop()
+
+    @contextlib.contextmanager
+    def _at_entry(self) -> Iterator[None]:
+        """What is emitted inside comes first in the kernel and is valid everywhere in it."""
+        items, blocks = self._items, self._blocks
+        self._items, self._blocks = self._prologue, [self._root]
+        try:
+            yield
+        finally:
+            self._items, self._blocks = items, blocks
+
+    def _mark(self, label: Label) -> None:
+        label.depth = len(self._blocks) - 1
+        self._items.append(label)
+
+    def _label(self, name: str) -> str:
+        """A label's name with a number that makes it unique, without the dollar sign."""
+        self._labels[name] = self._labels.get(name, 0) + 1
+        return f"{name}_{self._labels[name]}"
+
+    def _unique(self, name: str) -> str:
+        if not _IDENTIFIER.fullmatch(name):
+            raise ValueError(f"a register's name is a PTX identifier, not {name!r}")
+        if name in _SPECIAL_REGISTERS or name.rstrip("0123456789") in text.PREFIXES:
+            name += "_"
+        unique, number = name, 1
+        while unique in self._names:
+            number += 1
+            unique = f"{name}_{number}"
+        self._names.add(unique)
+        return f"%{unique}"
+
+    def _operand(self, operand: Source) -> text.Operand:
+        if isinstance(operand, Val):
+            return self.use(operand)
+        if isinstance(operand, Register | Constant | Symbol | Address | Vector | Label):
+            return operand
+        if isinstance(operand, numbers.Integral):
+            return Constant(str(int(operand)))
+        if isinstance(operand, Sequence):
+            registers = []
+            for value in operand:
+                if not isinstance(value, Val | Register):
+                    raise TypeError(f"a vector operand holds registers, not {value!r}")
+                registers.append(self.use(value) if isinstance(value, Val) else value)
+            return Vector(tuple(registers))
+        raise TypeError(f"{operand!r} is no operand")
+
+    def _check_operands(self, opcode: Opcode, operands: tuple[text.Operand, ...]) -> None:
+        if any(
+            len(form) == len(operands) and all(map(_fits, form, operands)) for form in opcode.forms
+        ):
+            return
+        given = ", ".join(_described(operand) for operand in operands)
+        forms = " or ".join(
+            "(" + ", ".join(_described(kind) for kind in form) + ")" for form in opcode.forms
+        )
+        raise ValueError(f"{opcode.name} takes {forms}, not ({given})")
+
+    @property
+    def _kernel(self) -> Kernel:
+        return cast("Kernel", self)
+
+
+def _integer(value: int, dtype: DType) -> str:
+    lowest = 0 if dtype.kind == "unsigned" else -(1 << dtype.bits - 1)
+    highest = (1 << (dtype.bits - (dtype.kind == "signed"))) - 1
+    if not lowest <= value <= highest:
+        raise ValueError(f"{value} does not fit {dtype}, which holds {lowest} to {highest}")
+    return str(value)
+
+
+def _fits(kind: OperandKind, operand: text.Operand) -> bool:
+    match kind.kind:
+        case "address":
+            return isinstance(operand, Address)
+        case "constant":
+            return isinstance(operand, Constant)
+        case "label":
+            return isinstance(operand, Label)
+        case "register":
+            if isinstance(operand, Register):
+                return kind.accepts(operand.dtype)
+            return isinstance(operand, Constant | Symbol)
+    if kind.kind == "memory" and kind.count == 1:
+        return isinstance(operand, Constant) or (
+            isinstance(operand, Register) and kind.accepts(operand.dtype)
+        )
+    return (
+        isinstance(operand, Vector)
+        and len(operand.registers) == kind.count
+        and all(kind.accepts(register.dtype) for register in operand.registers)
+    )
+
+
+def _described(operand: Any) -> str:
+    match operand:
+        case OperandKind(kind="register", dtype=dtype):
+            return str(dtype)
+        case OperandKind(kind="memory" | "vector", dtype=dtype, count=count):
+            return f"{count} x {dtype}"
+        case OperandKind(kind=kind):
+            return f"a {kind}" if kind != "address" else "an address"
+        case Register(dtype=dtype):
+            return str(dtype)
+        case Vector(registers=registers):
+            return f"{len(registers)} x {registers[0].dtype if registers else 'nothing'}"
+        case Address():
+            return "an address"
+        case Label():
+            return "a label"
+    return f"a constant {operand}"

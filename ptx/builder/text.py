@@ -1,0 +1,170 @@
+"""What a kernel consists of while it is being written, and how that is printed."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from ptx.dtypes import DType, b16, b32
+
+__all__ = [
+    "Address",
+    "Comment",
+    "Constant",
+    "Instruction",
+    "Item",
+    "Label",
+    "Operand",
+    "Register",
+    "Symbol",
+    "Vector",
+    "declarations",
+    "printed",
+    "register_type",
+]
+
+_PREFIX_OF = {
+    "pred": "p", "f16": "h", "bf16": "h", "f16x2": "hh", "bf16x2": "hh", "tf32": "t",
+    "f32": "f", "f64": "d", "u16": "rs", "u32": "r", "u64": "rd", "s16": "ss", "s32": "s",
+    "s64": "sd", "b16": "bs", "b32": "b", "b64": "bd",
+}  # fmt: skip
+PREFIXES = frozenset(_PREFIX_OF.values())
+
+
+def register_type(dtype: DType) -> DType:
+    """The type that a register of `dtype` is declared with: halves and tf32 are bits to PTX."""
+    if dtype.name in ("f16", "bf16"):
+        return b16
+    return b32 if dtype.name in ("f16x2", "bf16x2", "tf32") else dtype
+
+
+@dataclasses.dataclass(eq=False)
+class Register:
+    """A virtual register. Without a name of its own it is numbered when the kernel is printed."""
+
+    dtype: DType
+    name: str | None = None
+    origin: str = ""
+    numbered: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.numbered
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclasses.dataclass(eq=False)
+class Symbol:
+    """A parameter or an array in shared memory: an address by name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    base: Register | Symbol
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.base}+{self.offset}]" if self.offset else f"[{self.base}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Vector:
+    registers: tuple[Register, ...]
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(map(str, self.registers)) + "}"
+
+
+@dataclasses.dataclass(eq=False)
+class Label:
+    name: str
+    depth: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Operand = Register | Constant | Symbol | Address | Vector | Label
+
+
+@dataclasses.dataclass(eq=False)
+class Instruction:
+    name: str
+    operands: tuple[Operand, ...]
+    depth: int
+    predicate: Register | None = None
+    negated: bool = False
+
+
+@dataclasses.dataclass(eq=False)
+class Comment:
+    text: str
+    depth: int
+
+
+Item = Instruction | Label | Comment
+
+
+def declarations(items: Iterable[Item]) -> list[str]:
+    """Numbers the registers in order of appearance; the `.reg` lines, a class a line."""
+    counts: dict[str, tuple[str, int]] = {}
+    named: dict[str, list[str]] = {}
+    seen: set[int] = set()
+    for register in _registers(items):
+        if id(register) in seen:
+            continue
+        seen.add(id(register))
+        declared = register_type(register.dtype).name
+        if register.name is not None:
+            named.setdefault(declared, []).append(register.name)
+            continue
+        prefix = "%" + _PREFIX_OF[register.dtype.name]
+        _, number = counts.get(prefix, (declared, 0))
+        counts[prefix] = declared, number + 1
+        register.numbered = f"{prefix}{number}"
+    lines = [(declared, f"{prefix}<{count}>") for prefix, (declared, count) in counts.items()]
+    for declared, names in named.items():
+        lines += [(declared, ", ".join(names[i : i + 8])) for i in range(0, len(names), 8)]
+    return [f"    .reg .{declared:<5}{names};" for declared, names in lines]
+
+
+def printed(items: Iterable[Item]) -> Iterator[str]:
+    """The lines of a kernel's body, operands aligned."""
+    for item in items:
+        indent = "    " * (item.depth + 1)
+        match item:
+            case Comment():
+                yield from (f"{indent}// {line}" for line in item.text.splitlines())
+            case Label():
+                yield f"{indent[4:]}{item.name}:"
+            case Instruction():
+                guard = f"@{'!' if item.negated else ''}{item.predicate} " if item.predicate else ""
+                operands = ", ".join(map(str, item.operands))
+                yield f"{indent}{f'{guard}{item.name}':<22} {operands}".rstrip() + ";"
+
+
+def _registers(items: Iterable[Item]) -> Iterator[Register]:
+    for item in items:
+        if not isinstance(item, Instruction):
+            continue
+        if item.predicate is not None:
+            yield item.predicate
+        for operand in item.operands:
+            match operand:
+                case Register():
+                    yield operand
+                case Vector():
+                    yield from operand.registers
+                case Address(base=Register() as base):
+                    yield base
+                case _:
+                    pass

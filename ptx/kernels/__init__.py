@@ -1,0 +1,1 @@
+"""The kernels that the package ships: importing this registers each in `ptx.registry`."""
