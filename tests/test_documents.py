@@ -1,7 +1,8 @@
-"""The Python of README runs as written."""
+"""The Python of README runs as written, and so do the examples."""
 
 import pathlib
 import re
+import runpy
 
 import pytest
 
@@ -23,3 +24,8 @@ def test_readme_commands_are_marked(command):
     """`.ci/run` takes README's commands from these markers."""
     marker = rf"<!-- command: {command} -->\n```sh\npython3 -m venv \.venv\n"
     assert re.search(marker, (ROOT / "README.md").read_text())
+
+
+def test_example_learns():
+    losses = runpy.run_path(str(ROOT / "examples" / "flax_nnx.py"))["main"](steps=40)
+    assert losses[-1] < 0.5 * losses[0]
