@@ -1,0 +1,40 @@
+"""Runs PTX text without a GPU, and raises on what a GPU would silently get wrong."""
+
+from ptx.emulator.errors import (
+    DivergenceError,
+    EmulatorError,
+    InFlightError,
+    MisalignedError,
+    OutOfBoundsError,
+    ParseError,
+    RaceError,
+    ReadOnlyError,
+    StepLimitError,
+    UndefinedResultError,
+    UninitializedError,
+    UnknownInstructionError,
+    UnwrittenError,
+)
+from ptx.emulator.launch import Buffer, launch
+from ptx.emulator.report import BankConflicts, Report, Sectors
+
+__all__ = [
+    "BankConflicts",
+    "Buffer",
+    "DivergenceError",
+    "EmulatorError",
+    "InFlightError",
+    "MisalignedError",
+    "OutOfBoundsError",
+    "ParseError",
+    "RaceError",
+    "ReadOnlyError",
+    "Report",
+    "Sectors",
+    "StepLimitError",
+    "UndefinedResultError",
+    "UninitializedError",
+    "UnknownInstructionError",
+    "UnwrittenError",
+    "launch",
+]

@@ -1,0 +1,257 @@
+"""Finds races: a vector clock for each warp, and shadow memory that knows the last accesses.
+
+Two accesses to one place race where at least one writes, different threads make them, and no
+barrier lies between: `bar.sync` for warps, `bar.warp.sync` for the threads of one warp. Atomic
+operations do not race with each other, and on global memory not with reads.
+
+Method: C. Flanagan, S. Freund: FastTrack: efficient and precise dynamic race detection (PLDI
+2009), with clocks of warps instead of threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptx.emulator.access import Access, Kind
+from ptx.emulator.errors import RaceError
+from ptx.emulator.lanes import WARP, Lanes, Selection
+
+__all__ = ["Clocks", "GlobalRaces", "SharedRaces"]
+
+# A stamp says who made an access, and when: block + 1, clock of the warp, flags, thread.
+_THREAD = (1 << 10) - 1
+_SEVERAL, _BLOCKS, _ATOMIC = 1 << 10, 1 << 11, 1 << 12  # more threads; of more blocks; atomic
+_FLAGS = _SEVERAL | _BLOCKS | _ATOMIC
+_CLOCK_SHIFT, _CLOCK = 13, (1 << 24) - 1
+_BLOCK_SHIFT = 37
+
+
+class Clocks:
+    """What each warp has seen of the others.
+
+    Attributes:
+      known: [blocks, warps, warps]; a warp has seen the accesses of another whose clock was
+        lower. Its own entry is its clock.
+      stamp: int64, by lane.
+      row: number of each lane's warp among all warps.
+    """
+
+    def __init__(self, lanes: Lanes):
+        warps = lanes.warps_per_block
+        self.known = np.zeros((len(lanes.block_ids), warps, warps), np.int64)
+        self.known[:, np.arange(warps), np.arange(warps)] = 1
+        self.row = lanes.indices // WARP
+        self._fixed = ((lanes.block_ids[lanes.block] + 1) << _BLOCK_SHIFT) | lanes.thread
+        self._warps = warps
+        self._update()
+
+    def advance(self, blocks: np.ndarray) -> None:
+        """All warps of these blocks have met at a barrier."""
+        self.known[blocks] = self.known[blocks].max(axis=(1, 2), keepdims=True) + 1
+        self._update()
+
+    def row_at_arrival(self, block: int, warp: int) -> np.ndarray:
+        """What others learn from a warp that arrives at a barrier without waiting."""
+        self.known[block, warp, warp] += 1
+        self._update()
+        return self.known[block, warp].copy()
+
+    def join(self, block: int, waiting: np.ndarray, arrived: list[np.ndarray]) -> None:
+        """The warps `waiting` of a block have met, and learn what the others brought."""
+        known = self.known[block]
+        joint = np.maximum.reduce([*known[waiting], *arrived])
+        clock = joint.max() + 1
+        joint[waiting] = clock
+        known[waiting] = np.maximum(known[waiting], joint)
+        self._update()
+
+    def meet(self, rows: np.ndarray) -> None:
+        """The threads of each of these warps have met."""
+        block, warp = rows // self._warps, rows % self._warps
+        self.known[block, warp, warp] += 1
+        self._update()
+
+    def ordered(self, rows: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+        """Whether warps have seen accesses of their own block. `rows` broadcasts to `stamps`."""
+        warp = (stamps & _THREAD) // WARP
+        seen = self.known.reshape(-1)[rows * self._warps + warp]
+        return seen > ((stamps >> _CLOCK_SHIFT) & _CLOCK)
+
+    def all_ordered(self, rows: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+        """Whether warps have seen the accesses of all warps of their block up to these."""
+        seen = self.known.reshape(-1, self._warps).min(axis=1)[rows]
+        return seen > ((stamps >> _CLOCK_SHIFT) & _CLOCK)
+
+    def _update(self) -> None:
+        own = np.arange(self._warps)
+        self.stamp = self._fixed | (self.known[:, own, own].reshape(-1)[self.row] << _CLOCK_SHIFT)
+
+
+class SharedRaces:
+    """Shadow of shared memory: the last write of each granule, and the last read of each warp."""
+
+    def __init__(self, size: int, granule: int, lanes: Lanes):
+        self._granule, self._warps = granule, lanes.warps_per_block
+        count = size // granule
+        self._writes = np.zeros(count, np.int64)
+        self._reads = np.zeros((count, self._warps), np.int64)
+        self._atomics: np.ndarray | None = None
+
+    def access(self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access) -> None:
+        """Checks an access against those before it, and remembers it."""
+        place = _granules(position, access.width, self._granule)
+        stamp = lanes.clocks.stamp[active][:, None]
+        row = lanes.clocks.row[active][:, None]
+        atomic = access.kind is Kind.ATOMIC
+        reads = access.kind is Kind.READ
+        write = self._writes[place]
+        if (clash := self._clash(lanes, row, stamp, write)).any():
+            _race(lanes, active, clash, write, access, "write")
+        if self._atomics is not None and not atomic and not access.strong:
+            self._check_each_warp(lanes, active, row, stamp, self._atomics[place], access, "atomic")
+        if reads:
+            if not access.strong:
+                self._note(self._reads, place, row % self._warps, stamp)
+            return
+        self._check_each_warp(lanes, active, row, stamp, self._reads[place], access, "read")
+        if atomic or access.strong:
+            if self._atomics is None:
+                self._atomics = np.zeros_like(self._reads)
+            self._note(self._atomics, place, row % self._warps, stamp)
+            return
+        self._writes[place] = stamp
+        if (clash := self._writes[place] != stamp).any():
+            _race(lanes, active, clash, self._writes[place], access, "write")
+
+    def _clash(
+        self, lanes: Lanes, row: np.ndarray, stamp: np.ndarray, other: np.ndarray
+    ) -> np.ndarray:
+        """Where accesses before are of other threads, and not ordered before those of `stamp`."""
+        suspect = (other != 0) & (((other ^ stamp) & (_THREAD | _SEVERAL)) != 0)
+        if suspect.any():
+            suspect &= ~lanes.clocks.ordered(row, other)
+        return suspect
+
+    def _check_each_warp(
+        self,
+        lanes: Lanes,
+        active: Selection,
+        row: np.ndarray,
+        stamp: np.ndarray,
+        others: np.ndarray,
+        access: Access,
+        before: str,
+    ) -> None:
+        clash = self._clash(lanes, row[..., None], stamp[..., None], others)
+        if clash.any():
+            column = clash.argmax(axis=2)[..., None]
+            other = np.take_along_axis(others, column, axis=2)[..., 0]
+            _race(lanes, active, np.any(clash, axis=2), other, access, before)
+
+    def _note(
+        self, table: np.ndarray, place: np.ndarray, warp: np.ndarray, stamp: np.ndarray
+    ) -> None:
+        """Remembers an access of each warp, and whether several of its threads made it."""
+        flat = table.reshape(-1)
+        index = place * self._warps + warp
+        old = flat[index]
+        # Of the same clock, and another thread or several.
+        joined = ((old ^ stamp) >> _CLOCK_SHIFT == 0) & (old != stamp)
+        flat[index] = stamp | np.where(joined, _SEVERAL, 0)
+        if (lost := (flat[index] ^ stamp) & _THREAD != 0).any():
+            flat[index[lost]] |= _SEVERAL
+
+
+class GlobalRaces:
+    """Shadow of the writable buffers: the last write and the last read of each granule."""
+
+    def __init__(self, size: int, granule: int):
+        self._granule = granule
+        self._writes = np.zeros(-(-size // granule), np.int64)
+        self._reads = np.zeros_like(self._writes)
+
+    def access(self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access) -> None:
+        """Checks an access against those before it, and remembers it."""
+        place = _granules(position, access.width, self._granule)
+        stamp = lanes.clocks.stamp[active][:, None]
+        row = lanes.clocks.row[active][:, None]
+        atomic = access.kind is Kind.ATOMIC or access.strong
+        reads = access.kind is Kind.READ
+        write = self._writes[place]
+        if access.constant and (write != 0).any():
+            _race(lanes, active, write != 0, write, access, "write")
+        clash = self._clash(lanes, row, stamp, write)
+        if (atomic or reads) and clash.any():
+            clash &= write & _ATOMIC == 0
+        if clash.any():
+            _race(lanes, active, clash, write, access, "write")
+        if reads:
+            if not access.strong:
+                self._note(lanes, row, stamp, self._reads, place)
+            return
+        if atomic:
+            self._note(lanes, row, stamp, self._writes, place)
+            self._writes[place] |= _ATOMIC
+            return
+        if (clash := self._clash(lanes, row, stamp, self._reads[place])).any():
+            _race(lanes, active, clash, self._reads[place], access, "read")
+        self._writes[place] = stamp
+        if (clash := self._writes[place] != stamp).any():
+            _race(lanes, active, clash, self._writes[place], access, "write")
+
+    def _clash(
+        self, lanes: Lanes, row: np.ndarray, stamp: np.ndarray, other: np.ndarray
+    ) -> np.ndarray:
+        away = (other ^ stamp) >> _BLOCK_SHIFT != 0
+        suspect = (other != 0) & (away | ((other ^ stamp) & (_THREAD | _SEVERAL) != 0))
+        if not suspect.any():
+            return suspect
+        ordered = lanes.clocks.ordered(row, other)
+        if (several := other & _SEVERAL != 0).any():
+            ordered = np.where(several, lanes.clocks.all_ordered(row, other), ordered)
+        return suspect & (away | (other & _BLOCKS != 0) | ~ordered)
+
+    def _note(
+        self,
+        lanes: Lanes,
+        row: np.ndarray,
+        stamp: np.ndarray,
+        table: np.ndarray,
+        place: np.ndarray,
+    ) -> None:
+        """Remembers an access, and whether others not ordered before it were made as well."""
+        old = table[place]
+        joined = self._clash(lanes, row, stamp, old)
+        away = joined & (((old ^ stamp) >> _BLOCK_SHIFT != 0) | (old & _BLOCKS != 0))
+        flags = np.where(joined, _SEVERAL, 0) | np.where(away, _BLOCKS, 0)
+        table[place] = stamp | flags
+        now = table[place]
+        if (lost := (now ^ stamp) & ~_FLAGS != 0).any():
+            away = lost & ((now ^ stamp) >> _BLOCK_SHIFT != 0)
+            table[place[lost]] |= _SEVERAL
+            table[place[away]] |= _BLOCKS
+
+
+def _granules(position: np.ndarray, width: int, granule: int) -> np.ndarray:
+    """Numbers of the granules that each access touches: [lanes, granules]."""
+    first = (position // granule)[:, None]
+    return first if width <= granule else first + np.arange(-(-width // granule))
+
+
+def _race(
+    lanes: Lanes,
+    active: Selection,
+    clash: np.ndarray,
+    other: np.ndarray,
+    access: Access,
+    before: str,
+) -> None:
+    """Raises RaceError for the first lane with a clash in any of its granules."""
+    before = {"atomic": "atomic operation"}.get(before, before)
+    stamp = int(other[clash][0])
+    thread, block = stamp & _THREAD, (stamp >> _BLOCK_SHIFT) - 1
+    message = (
+        f"race: {access.kind.value} after {before} by thread {thread} of block {block} "
+        "without a barrier in between"
+    )
+    lanes.fail(RaceError, access.instruction, active, np.any(clash, axis=1), message)

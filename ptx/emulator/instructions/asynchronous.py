@@ -1,0 +1,80 @@
+"""Asynchronous copies from global to shared memory. Source: PTX ISA, "cp.async"."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ptx.dtypes import pred, u32
+from ptx.emulator.access import Access, Kind
+from ptx.emulator.errors import OutOfBoundsError
+from ptx.emulator.form import Form, Reader
+from ptx.emulator.instructions.table import instruction
+from ptx.emulator.lanes import Lanes, Selection, Step
+from ptx.emulator.memory import SHARED_WINDOW
+from ptx.emulator.syntax import Register
+
+__all__: list[str] = []
+
+
+@instruction("cp")
+def _cp(form: Form) -> Step:
+    if not form.has("async"):
+        form.unknown("only cp.async is known")
+    if form.has("commit_group"):
+        return lambda lanes, active: lanes.copies.commit(lanes, active)
+    if form.has("wait_all"):
+        return lambda lanes, active: lanes.copies.wait(lanes, active, None)
+    if form.has("wait_group"):
+        pending = form.constant(0)
+        return lambda lanes, active: lanes.copies.wait(lanes, active, pending)
+    return _copy(form)
+
+
+def _copy(form: Form) -> Step:
+    cache = form.choice("ca", "cg")
+    form.skip_cache_hints()
+    if not (form.has("shared", "shared::cta") and form.has("global")):
+        form.unknown(".shared.global is expected")
+    width = form.constant(2)
+    if width not in ((16,) if cache == "cg" else (4, 8, 16)):
+        form.unknown(f"{width} bytes")
+    to, source = form.address(0), form.address(1)
+    size = _source_size(form, width)
+    form.program.accesses("shared", width)
+    form.program.accesses("global", width)
+    landing = Access(form.instruction, Kind.COPY, width, width)
+    reading = Access(form.instruction, Kind.READ, width, width)
+    instruction = form.instruction
+
+    def step(lanes: Lanes, active: Selection) -> None:
+        address = source(lanes, active)
+        data = np.zeros((len(address), width), np.uint8)
+        sizes = np.broadcast_to(size(lanes, active), len(address))
+        if (sizes > width).any():
+            message = f"source size of more than {width} bytes"
+            lanes.fail(OutOfBoundsError, instruction, active, sizes > width, message)
+        for count in np.unique(sizes[sizes > 0]):
+            mask = sizes == count
+            part = active if mask.all() else lanes.subset(active, mask)
+            access = dataclasses.replace(reading, width=int(count))
+            position = lanes.global_memory.locate(lanes, part, address[mask], access)
+            data[mask, :count] = lanes.global_memory.bytes[position[:, None] + np.arange(count)]
+        where = to(lanes, active) & (SHARED_WINDOW - 1)
+        position = lanes.shared.locate(lanes, active, where, landing)
+        lanes.copies.start(lanes, active, position, data, landing)
+
+    return step
+
+
+def _source_size(form: Form, width: int) -> Reader:
+    """Bytes to read; zeros fill the rest. The operand is a size, or a predicate: none."""
+    if len(form.operands) < 4:
+        full = np.array([width], np.uint32)
+        return lambda lanes, active: full
+    operand = form.operands[3]
+    if isinstance(operand, Register) and operand.dtype == pred:
+        ignore = form.read(3, pred)
+        return lambda lanes, active: np.where(ignore(lanes, active), np.uint32(0), np.uint32(width))
+    return form.read(3, u32)

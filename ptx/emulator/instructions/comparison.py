@@ -1,0 +1,128 @@
+"""Comparisons. Source: PTX ISA, "Comparison and Selection Instructions"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from ptx.dtypes import DType, pred
+from ptx.emulator import ieee
+from ptx.emulator.form import Form, Reader, elementwise
+from ptx.emulator.instructions.floats import packed
+from ptx.emulator.instructions.table import INTEGERS, instruction
+from ptx.emulator.lanes import Lanes, Selection, Step, numpy_type
+
+__all__: list[str] = []
+
+_ORDER = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_UNSIGNED_ORDER = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+_COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+_BITS = ("b16", "b32", "b64")
+_FLOATS = ("f16", "bf16", "f32", "f64")
+_HALVES = {"f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16}
+
+Comparison = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@instruction("setp")
+def _setp(form: Form) -> Step:
+    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *_HALVES)
+    compare, combine = _comparison(form, dtype), _combination(form)
+    a, b = form.read(1, dtype), form.read(2, dtype)
+    first, second = form.write_pair(0, pred, pred)
+    if (half := _HALVES.get(dtype.name)) is not None:
+        if second is None:
+            form.unknown("packed halves compare into two predicates")
+
+        def step_of_halves(lanes: Lanes, active: Selection) -> None:
+            x, y = (
+                np.ascontiguousarray(r(lanes, active)).view(half).reshape(-1, 2) for r in (a, b)
+            )
+            result = compare(x, y)
+            both = [combine(lanes, active, result[:, i]) for i in range(2)]
+            first(lanes, active, both[0])
+            second(lanes, active, both[1])
+
+        return step_of_halves
+
+    def step(lanes: Lanes, active: Selection) -> None:
+        result = compare(a(lanes, active), b(lanes, active))
+        opposite = combine(lanes, active, ~result) if second else None
+        first(lanes, active, combine(lanes, active, result))
+        if second and opposite is not None:
+            second(lanes, active, opposite)
+
+    return step
+
+
+@instruction("set")
+def _set(form: Form) -> Step:
+    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *_HALVES)
+    if dtype.name in _HALVES:
+        return _set_halves(form, dtype)
+    result = form.dtype("u32", "s32", "f32", "u16", "s16", "f16", "bf16")
+    compare, combine = _comparison(form, dtype), _combination(form)
+    a, b, write = form.read(1, dtype), form.read(2, dtype), form.write(0, result)
+    kind = numpy_type(result)
+    true = kind(1) if result.is_float else np.array(-1).astype(kind)
+
+    def step(lanes: Lanes, active: Selection) -> None:
+        truth = combine(lanes, active, compare(a(lanes, active), b(lanes, active)))
+        write(lanes, active, np.where(truth, true, kind(0)).astype(kind))
+
+    return step
+
+
+def _set_halves(form: Form, dtype: DType) -> Step:
+    """Each half of the result is 1.0 or 0, or 0xffff or 0 where it is an integer."""
+    result, half = form.dtype(dtype.name, "u32", "s32"), _HALVES[dtype.name]
+    compare = _comparison(form, dtype)
+    true = np.ones(1, half).view(np.uint16) if result == dtype else np.uint16(0xFFFF)
+
+    def function(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.where(compare(a, b), true, np.uint16(0))
+
+    return elementwise(form, packed(function, dtype), [dtype] * 2, result)
+
+
+def _combination(form: Form) -> Callable[[Lanes, Selection, np.ndarray], np.ndarray]:
+    """What `.and`, `.or`, `.xor` do to the comparison with the last operand."""
+    name = form.choice(*_COMBINE, default="")
+    if not name:
+        return lambda lanes, active, result: result
+    function = _COMBINE[name]
+    third: Reader = form.read(3, pred)
+    return lambda lanes, active, result: function(result, third(lanes, active))
+
+
+def _comparison(form: Form, dtype: DType) -> Comparison:
+    """The comparison; NaN is unequal to all, and `equ`, `ltu`, ... are true of it."""
+    flush = dtype.is_float and form.has("ftz")
+    if dtype.kind == "bits":
+        return _ORDER[form.choice("eq", "ne")]
+    if not dtype.is_float:
+        names = tuple(_UNSIGNED_ORDER) if dtype.kind == "unsigned" else ()
+        name = form.choice(*_ORDER, *names)
+        return _ORDER[_UNSIGNED_ORDER.get(name, name)]
+    name = form.choice(*_ORDER, *(f"{name}u" for name in _ORDER), "num", "nan")
+
+    def compare(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if flush:
+            a, b = ieee.flush(a), ieee.flush(b)
+        unordered = (a != a) | (b != b)
+        if name in ("num", "nan"):
+            return unordered if name == "nan" else ~unordered
+        if name in _ORDER:
+            return _ORDER[name](a, b) & ~unordered
+        return _ORDER[name[:-1]](a, b) | unordered
+
+    return compare

@@ -1,0 +1,247 @@
+"""Floating-point arithmetic. Source: PTX ISA, "Floating-Point Instructions" and the chapters on
+half and mixed precision.
+
+The approximate functions (`.approx`, `.full`) give the float64 value rounded once: hardware may
+differ by as much as the PTX ISA says for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from ptx.dtypes import DTYPES, DType
+from ptx.emulator import ieee
+from ptx.emulator.form import Form, elementwise
+from ptx.emulator.instructions.table import FLOATS, instruction
+from ptx.emulator.lanes import UNSIGNED, Step, numpy_type
+
+__all__ = ["maximum", "minimum", "packed"]
+
+_HALVES = {"f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16}
+_WIDE = ("f32", "f64")
+_ROUNDINGS = ("rn", "rz", "rm", "rp")
+
+
+@instruction("add", kind="float")
+def _add(form: Form) -> Step:
+    dtype, mode = form.dtype(*FLOATS), _rounding(form)
+    return _float(form, lambda a, b: ieee.add(a, b, mode), 2, dtype)
+
+
+@instruction("sub", kind="float")
+def _sub(form: Form) -> Step:
+    dtype, mode = form.dtype(*FLOATS), _rounding(form)
+    return _float(form, lambda a, b: ieee.add(a, -b, mode), 2, dtype)
+
+
+@instruction("mul", kind="float")
+def _mul(form: Form) -> Step:
+    dtype, mode = form.dtype(*FLOATS), _rounding(form)
+    return _float(form, lambda a, b: ieee.multiply(a, b, mode), 2, dtype)
+
+
+@instruction("fma", kind="float")
+@instruction("mad", kind="float")
+def _fma(form: Form) -> Step:
+    dtype, mode = form.dtype(*FLOATS), form.choice(*_ROUNDINGS)
+    relu = form.has("relu")
+
+    def function(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        result = ieee.fma(a, b, c, mode)
+        return _relu(result) if relu else result
+
+    return _float(form, function, 3, dtype)
+
+
+@instruction("div", kind="float")
+def _div(form: Form) -> Step:
+    dtype = form.dtype(*_WIDE)
+    mode = _approximate(form, "approx", "full")
+    return _float(form, lambda a, b: ieee.divide(a, b, mode), 2, dtype)
+
+
+@instruction("rcp")
+def _rcp(form: Form) -> Step:
+    dtype = form.dtype(*_WIDE)
+    mode = _approximate(form, "approx")
+    return _float(form, lambda a: ieee.divide(np.ones(1, a.dtype), a, mode), 1, dtype)
+
+
+@instruction("sqrt")
+def _sqrt(form: Form) -> Step:
+    dtype = form.dtype(*_WIDE)
+    mode = _approximate(form, "approx")
+    return _float(form, lambda a: ieee.square_root(a, mode), 1, dtype)
+
+
+@instruction("rsqrt")
+def _rsqrt(form: Form) -> Step:
+    form.choice("approx")
+    return _function(form, lambda a: 1 / np.sqrt(a), form.dtype(*_WIDE))
+
+
+@instruction("ex2")
+def _ex2(form: Form) -> Step:
+    form.choice("approx")
+    return _function(form, np.exp2, form.dtype("f32", "f16", "f16x2", "bf16", "bf16x2"))
+
+
+@instruction("lg2")
+def _lg2(form: Form) -> Step:
+    form.choice("approx")
+    return _function(form, np.log2, form.dtype("f32"))
+
+
+@instruction("sin")
+def _sin(form: Form) -> Step:
+    form.choice("approx")
+    return _function(form, np.sin, form.dtype("f32"))
+
+
+@instruction("cos")
+def _cos(form: Form) -> Step:
+    form.choice("approx")
+    return _function(form, np.cos, form.dtype("f32"))
+
+
+@instruction("tanh")
+def _tanh(form: Form) -> Step:
+    form.choice("approx")
+    return _function(form, np.tanh, form.dtype("f32", "f16", "f16x2", "bf16", "bf16x2"))
+
+
+@instruction("min", kind="float")
+def _min(form: Form) -> Step:
+    dtype, propagate = form.dtype(*FLOATS), form.has("NaN")
+    return _float(form, lambda a, b: minimum(a, b, propagate), 2, dtype)
+
+
+@instruction("max", kind="float")
+def _max(form: Form) -> Step:
+    dtype, propagate = form.dtype(*FLOATS), form.has("NaN")
+    return _float(form, lambda a, b: maximum(a, b, propagate), 2, dtype)
+
+
+@instruction("abs", kind="float")
+def _abs(form: Form) -> Step:
+    return _sign(form, lambda bits, sign: bits & ~sign)
+
+
+@instruction("neg", kind="float")
+def _neg(form: Form) -> Step:
+    return _sign(form, lambda bits, sign: bits ^ sign)
+
+
+@instruction("copysign")
+def _copysign(form: Form) -> Step:
+    dtype = form.dtype(*_WIDE)
+    return _float(form, lambda a, b: np.copysign(b, a), 2, dtype, exact=True)
+
+
+@instruction("testp")
+def _testp(form: Form) -> Step:
+    dtype = form.dtype(*_WIDE)
+    tiny = np.finfo(numpy_type(dtype)).tiny
+    test = {
+        "finite": np.isfinite,
+        "infinite": np.isinf,
+        "number": lambda a: ~np.isnan(a),
+        "notanumber": np.isnan,
+        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= tiny),
+        "subnormal": lambda a: (a != 0) & (np.abs(a) < tiny),
+    }
+    name = form.choice(*test)
+    return elementwise(form, test[name], [dtype], DTYPES["pred"])
+
+
+def minimum(a: np.ndarray, b: np.ndarray, propagate: bool) -> np.ndarray:
+    """The lesser number; -0 < +0. A NaN counts for nothing, or wins with `propagate`."""
+    lesser = np.where((a < b) | (b != b) | ((a == b) & np.signbit(a)), a, b)
+    return _or_nan(lesser, a, b, propagate)
+
+
+def maximum(a: np.ndarray, b: np.ndarray, propagate: bool) -> np.ndarray:
+    """The greater number; see `minimum`."""
+    greater = np.where((a > b) | (b != b) | ((a == b) & ~np.signbit(a)), a, b)
+    return _or_nan(greater, a, b, propagate)
+
+
+def packed(function: Callable[..., np.ndarray], dtype: DType) -> Callable[..., np.ndarray]:
+    """A function of floats, made one of registers of `dtype`, which may be packed halves."""
+    half = _HALVES.get(dtype.name)
+    if half is None:
+        return function
+
+    def on_registers(*registers: np.ndarray) -> np.ndarray:
+        halves = [np.ascontiguousarray(r).view(half).reshape(-1, 2) for r in registers]
+        return np.ascontiguousarray(function(*halves)).view(np.uint32).reshape(-1)
+
+    return on_registers
+
+
+def _or_nan(value: np.ndarray, a: np.ndarray, b: np.ndarray, propagate: bool) -> np.ndarray:
+    if propagate:
+        value = np.where(a != a, a, np.where(b != b, b, value))
+    return ieee.canonical(value)
+
+
+def _relu(a: np.ndarray) -> np.ndarray:
+    """Negative numbers become +0; NaN stays."""
+    return np.where((a < 0) | (a == 0), np.zeros(1, a.dtype), a)
+
+
+def _rounding(form: Form) -> str:
+    return form.choice(*_ROUNDINGS, default="rn")
+
+
+def _approximate(form: Form, *names: str) -> str:
+    """The rounding; an approximate result is rounded to nearest."""
+    mode = form.choice(*_ROUNDINGS, *names)
+    return mode if mode in _ROUNDINGS else "rn"
+
+
+def _float(
+    form: Form,
+    function: Callable[..., np.ndarray],
+    sources: int,
+    dtype: DType,
+    *,
+    exact: bool = False,
+) -> Step:
+    """An instruction of floats, with `.ftz` and `.sat` where it has them."""
+    flush = not exact and dtype.name in ("f32", "f16", "f16x2", "f64") and form.has("ftz")
+    clamp = not exact and dtype.name in ("f32", "f16", "f16x2") and form.has("sat")
+
+    def whole(*values: np.ndarray) -> np.ndarray:
+        if flush:
+            values = tuple(ieee.flush(value) for value in values)
+        result = function(*values)
+        if clamp:
+            result = ieee.saturate(result)
+        return ieee.flush(result) if flush else result
+
+    plain = whole if flush or clamp else function
+    return elementwise(form, packed(plain, dtype), [dtype] * sources, dtype)
+
+
+def _function(form: Form, function: Callable[[np.ndarray], np.ndarray], dtype: DType) -> Step:
+    """A function that is computed in float64 and rounded once."""
+
+    def rounded(a: np.ndarray) -> np.ndarray:
+        return ieee.canonical(ieee.narrow(function(a.astype(np.float64)), a.dtype))
+
+    return _float(form, rounded, 1, dtype)
+
+
+def _sign(form: Form, function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
+    dtype = form.dtype(*FLOATS)
+
+    def on_bits(a: np.ndarray) -> np.ndarray:
+        kind = UNSIGNED[a.dtype.itemsize * 8]
+        sign = kind(1 << (a.dtype.itemsize * 8 - 1))
+        return function(a.view(kind), sign).view(a.dtype)
+
+    return _float(form, on_bits, 1, dtype)

@@ -1,0 +1,156 @@
+"""Integer arithmetic. Source: PTX ISA, "Integer Arithmetic Instructions"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ptx.dtypes import DTYPES, DType
+from ptx.emulator.errors import UndefinedResultError
+from ptx.emulator.form import Form, elementwise
+from ptx.emulator.instructions.table import INTEGERS, instruction
+from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step, numpy_type
+
+__all__ = ["high_product"]
+
+
+@instruction("add", kind="integer")
+def _add(form: Form) -> Step:
+    return _sum(form, np.add)
+
+
+@instruction("sub", kind="integer")
+def _sub(form: Form) -> Step:
+    return _sum(form, np.subtract)
+
+
+@instruction("mul", kind="integer")
+def _mul(form: Form) -> Step:
+    dtype = form.dtype(*INTEGERS)
+    function, result = _product(form, dtype)
+    return elementwise(form, function, [dtype] * 2, result)
+
+
+@instruction("mad", kind="integer")
+def _mad(form: Form) -> Step:
+    dtype = form.dtype(*INTEGERS)
+    product, result = _product(form, dtype)
+    if form.has("sat"):
+        form.unknown("modifier .sat")
+    return elementwise(form, lambda a, b, c: product(a, b) + c, [dtype, dtype, result], result)
+
+
+@instruction("div", kind="integer")
+def _div(form: Form) -> Step:
+    return _division(form, lambda quotient, rest: quotient)
+
+
+@instruction("rem", kind="integer")
+def _rem(form: Form) -> Step:
+    return _division(form, lambda quotient, rest: rest)
+
+
+@instruction("min", kind="integer")
+def _min(form: Form) -> Step:
+    dtype = form.dtype(*INTEGERS)
+    return elementwise(form, np.minimum, [dtype] * 2, dtype)
+
+
+@instruction("max", kind="integer")
+def _max(form: Form) -> Step:
+    dtype = form.dtype(*INTEGERS)
+    return elementwise(form, np.maximum, [dtype] * 2, dtype)
+
+
+@instruction("abs", kind="integer")
+def _abs(form: Form) -> Step:
+    dtype = form.dtype("s16", "s32", "s64")
+    return elementwise(form, np.abs, [dtype], dtype)
+
+
+@instruction("neg", kind="integer")
+def _neg(form: Form) -> Step:
+    dtype = form.dtype("s16", "s32", "s64")
+    return elementwise(form, np.negative, [dtype], dtype)
+
+
+@instruction("sad")
+def _sad(form: Form) -> Step:
+    dtype = form.dtype(*INTEGERS)
+
+    def distance(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        return np.maximum(a, b) - np.minimum(a, b) + c
+
+    return elementwise(form, distance, [dtype] * 3, dtype)
+
+
+def _sum(form: Form, function: Callable[..., np.ndarray]) -> Step:
+    dtype = form.dtype(*INTEGERS)
+    if not form.has("sat"):
+        return elementwise(form, function, [dtype] * 2, dtype)
+    if dtype.name != "s32":
+        form.unknown("modifier .sat")
+
+    def saturating(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        exact = function(a.astype(np.int64), b.astype(np.int64))
+        return np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32)
+
+    return elementwise(form, saturating, [dtype] * 2, dtype)
+
+
+def _product(form: Form, dtype: DType) -> tuple[Callable[..., np.ndarray], DType]:
+    """The product that the instruction asks for, and its type."""
+    part = form.choice("lo", "hi", "wide")
+    if part == "lo":
+        return np.multiply, dtype
+    if part == "hi":
+        return high_product, dtype
+    if dtype.bits == 64:
+        form.unknown("modifier .wide")
+    result = DTYPES[f"{dtype.name[0]}{dtype.bits * 2}"]
+    kind = numpy_type(result)
+    return lambda a, b: np.multiply(a, b, dtype=kind), result
+
+
+def high_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The upper half of a product, in the type of both factors."""
+    kind, bits = a.dtype.type, a.dtype.itemsize * 8
+    if bits < 64:
+        wide = np.int64 if a.dtype.kind == "i" else np.uint64
+        return ((a.astype(wide) * b.astype(wide)) >> wide(bits)).astype(kind)
+    low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    x, y = a.view(np.uint64), b.view(np.uint64)
+    x_low, x_high, y_low, y_high = x & low, x >> shift, y & low, y >> shift
+    middle = x_high * y_low + ((x_low * y_low) >> shift)
+    carry = (middle & low) + x_low * y_high
+    high = x_high * y_high + (middle >> shift) + (carry >> shift)
+    if a.dtype.kind == "i":
+        high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
+    return high.view(kind)
+
+
+def _division(form: Form, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
+    dtype = form.dtype(*INTEGERS)
+    a, b, write = form.read(1, dtype), form.read(2, dtype), form.write(0, dtype)
+    instruction = form.instruction
+
+    def step(lanes: Lanes, active: Selection) -> None:
+        x, y = a(lanes, active), b(lanes, active)
+        zero = np.broadcast_to(y == 0, lanes.size(active))
+        if zero.any():
+            message = "division of an integer by zero"
+            lanes.fail(UndefinedResultError, instruction, active, zero, message)
+        write(lanes, active, choose(*_truncated(x, y)))
+
+    return step
+
+
+def _truncated(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quotient, rounded towards zero, and remainder, which has the sign of `a`."""
+    if a.dtype.kind == "u":
+        return a // b, a % b
+    kind = UNSIGNED[a.dtype.itemsize * 8]
+    size = np.abs(a).view(kind) // np.abs(b).view(kind)
+    quotient = np.where((a < 0) != (b < 0), -size.view(a.dtype), size.view(a.dtype))
+    return quotient, a - quotient * b

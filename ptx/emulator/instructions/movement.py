@@ -1,0 +1,96 @@
+"""Moves between registers. Source: PTX ISA, "Data Movement and Conversion Instructions"."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptx.dtypes import DTYPES, DType, pred, u64
+from ptx.emulator.form import Form, elementwise
+from ptx.emulator.instructions.table import instruction
+from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step
+from ptx.emulator.memory import SHARED_WINDOW
+from ptx.emulator.syntax import Symbol, Vector
+
+__all__: list[str] = []
+
+_ANY = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
+
+
+@instruction("mov")
+def _mov(form: Form) -> Step:
+    dtype = form.dtype("pred", *_ANY)
+    if isinstance(form.operands[0], Vector):
+        return _unpack(form, dtype)
+    if isinstance(form.operands[-1], Vector):
+        return _pack(form, dtype)
+    source = form.operands[-1]
+    if isinstance(source, Symbol) and source.name in ("%clock", "%clock64", "%globaltimer"):
+        form.unknown(f"special register {source.name}")
+    read, write = form.read(1, dtype), form.write(0, dtype)
+    return lambda lanes, active: write(lanes, active, read(lanes, active))
+
+
+@instruction("selp")
+def _selp(form: Form) -> Step:
+    dtype = form.dtype(*_ANY)
+    return elementwise(form, lambda a, b, p: np.where(p, a, b), [dtype, dtype, pred], dtype)
+
+
+@instruction("slct")
+def _slct(form: Form) -> Step:
+    chooser = form.dtype("s32", "f32")
+    dtype = form.dtype(*_ANY)
+    form.has("ftz")  # a denormal is as good as 0: -0 counts as >= 0
+    return elementwise(form, lambda a, b, c: np.where(c >= 0, a, b), [dtype, dtype, chooser], dtype)
+
+
+@instruction("cvta")
+def _cvta(form: Form) -> Step:
+    to = form.has("to")
+    shared = form.choice("shared", "shared::cta", "global", "const", "param").startswith("shared")
+    form.dtype("u64")
+    window = np.uint64(SHARED_WINDOW if shared else 0)
+
+    def convert(address: np.ndarray) -> np.ndarray:
+        return address & ~window if to else address | window
+
+    return elementwise(form, convert, [u64], u64)
+
+
+def _unpack(form: Form, dtype: DType) -> Step:
+    items = form.items(0)
+    part = _part(form, dtype, len(items))
+    read, writers = form.read(1, dtype), [form.write(item, part) for item in items]
+    kind, narrow = UNSIGNED[dtype.bits], UNSIGNED[part.bits]
+
+    def step(lanes: Lanes, active: Selection) -> None:
+        value = read(lanes, active).copy()
+        for i, write in enumerate(writers):
+            write(lanes, active, (value >> kind(i * part.bits)).astype(narrow))
+
+    return step
+
+
+def _pack(form: Form, dtype: DType) -> Step:
+    items = form.items(1)
+    part = _part(form, dtype, len(items))
+    readers, write = [form.read(item, part) for item in items], form.write(0, dtype)
+    kind = UNSIGNED[dtype.bits]
+
+    def step(lanes: Lanes, active: Selection) -> None:
+        value = np.zeros(1, kind)
+        for i, read in enumerate(readers):
+            value = value | (read(lanes, active).astype(kind) << kind(i * part.bits))
+        write(lanes, active, value)
+
+    return step
+
+
+def _part(form: Form, dtype: DType, count: int) -> DType:
+    """The type of each item of a vector that makes up one value."""
+    if dtype.name not in ("b16", "b32", "b64") or count not in (2, 4):
+        form.unknown(f"{count} parts of a .{dtype}")
+    name = f"b{dtype.bits // count}"
+    if name not in DTYPES or (count == 4 and dtype.bits != 64):
+        form.unknown(f"{count} parts of a .{dtype}")
+    return DTYPES[name]

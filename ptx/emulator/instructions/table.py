@@ -1,0 +1,54 @@
+"""The table of instructions: each is a function from a `Form` to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptx.dtypes import DTYPES
+from ptx.emulator.form import Form
+from ptx.emulator.lanes import Step
+from ptx.emulator.syntax import Instruction
+
+__all__ = ["FLOATS", "INTEGERS", "compile_instruction", "instruction"]
+
+INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
+FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
+
+Compiler = Callable[[Form], Step]
+
+_TABLE: dict[tuple[str, str], Compiler] = {}
+
+
+def instruction(*opcodes: str, kind: str = "") -> Callable[[Compiler], Compiler]:
+    """Registers the function that compiles these opcodes.
+
+    Args:
+      opcodes: names up to the first dot.
+      kind: "float" or "integer" where the function is for these types only.
+    """
+
+    def register(compiler: Compiler) -> Compiler:
+        for opcode in opcodes:
+            assert (opcode, kind) not in _TABLE, opcode
+            _TABLE[opcode, kind] = compiler
+        return compiler
+
+    return register
+
+
+def compile_instruction(form: Form) -> Step:
+    """The step of an instruction.
+
+    Raises:
+      UnknownInstructionError: the table does not have it.
+    """
+    key = form.instruction
+    compiler = _TABLE.get((key.opcode, _kind(key))) or _TABLE.get((key.opcode, ""))
+    if compiler is None:
+        form.unknown(f"unknown instruction {key.opcode}")
+    return compiler(form)
+
+
+def _kind(key: Instruction) -> str:
+    dtype = DTYPES.get(key.modifiers[-1]) if key.modifiers else None
+    return "float" if dtype is not None and dtype.is_float else "integer"

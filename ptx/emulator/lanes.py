@@ -1,0 +1,189 @@
+"""The lanes (threads) that run together: their registers, their places in the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from ptx.dtypes import DType
+from ptx.emulator.errors import EmulatorError
+
+if TYPE_CHECKING:
+    from ptx.emulator.barriers import Barriers
+    from ptx.emulator.checks import Clocks
+    from ptx.emulator.copies import AsyncCopies
+    from ptx.emulator.launch import Geometry
+    from ptx.emulator.memory import GlobalMemory, SharedMemory
+    from ptx.emulator.program import Program
+    from ptx.emulator.report import Report
+    from ptx.emulator.syntax import Instruction
+
+__all__ = ["UNSIGNED", "WARP", "Lanes", "Selection", "Step", "numpy_type"]
+
+WARP = 32
+
+Selection = slice | np.ndarray
+"""Some of the lanes, ascending: a slice where they follow each other, else indices."""
+
+UNSIGNED: dict[int, type] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+_FLOAT = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+
+
+def numpy_type(dtype: DType) -> type:
+    """The numpy scalar type of a PTX type; packed halves and tf32 are unsigned integers."""
+    if dtype.kind == "signed":
+        return _SIGNED[dtype.bits]
+    return _FLOAT.get(dtype.name, UNSIGNED[dtype.bits])
+
+
+class Lanes:
+    """All lanes of some blocks of the grid.
+
+    Each block takes a whole number of warps; the lanes that pad its last warp never run. A
+    register is one array over all lanes, of unsigned integers (predicates: bool).
+
+    Attributes:
+      count: number of lanes.
+      everything: selection of all lanes.
+      indices: 0 .. count - 1.
+      thread: number of the thread in its block, by lane.
+      block: number of the block within these lanes, by lane.
+      warps_per_block: with the last, incomplete one.
+      block_ids: number in the grid of each block.
+      registers: by `Register.index`.
+      defined: by index, for the registers that could be read before they are written.
+      parameters: value of each kernel parameter, as an array of one element.
+    """
+
+    shared: SharedMemory
+    copies: AsyncCopies
+    clocks: Clocks
+    barriers: Barriers
+
+    def __init__(
+        self,
+        program: Program,
+        geometry: Geometry,
+        block_ids: np.ndarray,
+        parameters: dict[str, np.ndarray],
+        global_memory: GlobalMemory,
+        report: Report,
+        generator: np.random.Generator | None,
+    ):
+        self.program, self.geometry, self.block_ids = program, geometry, block_ids
+        self.parameters, self.global_memory, self.report = parameters, global_memory, report
+        self.generator = generator
+        self.warps_per_block = -(-geometry.threads // WARP)
+        padded = self.warps_per_block * WARP
+        self.count = padded * len(block_ids)
+        self.everything: Selection = slice(0, self.count)
+        self.indices = np.arange(self.count)
+        self.block, self.thread = np.divmod(self.indices, padded)
+        self.registers = [
+            np.zeros(self.count, UNSIGNED[register.dtype.bits])
+            for register in program.source.registers
+        ]
+        self.defined = {index: np.zeros(self.count, np.bool_) for index in program.tracked}
+        self._special: dict[str, np.ndarray] = {}
+
+    # ---- selections
+
+    def size(self, active: Selection) -> int:
+        return active.stop - active.start if isinstance(active, slice) else len(active)
+
+    def selection(self, indices: np.ndarray) -> Selection:
+        """A selection of ascending lane indices."""
+        if len(indices) and indices[-1] - indices[0] + 1 == len(indices):
+            return slice(int(indices[0]), int(indices[-1]) + 1)
+        return indices
+
+    def subset(self, active: Selection, mask: np.ndarray) -> Selection:
+        """The lanes of `active` where `mask`, which has one value for each of them, is true."""
+        return self.selection(self.indices[active][mask])
+
+    # ---- what the lanes know of their place
+
+    def special(self, name: str) -> np.ndarray:
+        """A special register, for example "%tid.x", over all lanes.
+
+        Raises:
+          KeyError: no such register. Source: PTX ISA, "Special Registers".
+        """
+        if name not in self._special:
+            value = SPECIAL_REGISTERS[name](self)
+            self._special[name] = np.broadcast_to(np.asarray(value).astype(np.uint32), self.count)
+        return self._special[name]
+
+    # ---- faults
+
+    def fail(
+        self,
+        error: type[EmulatorError],
+        instruction: Instruction,
+        active: Selection,
+        mask: np.ndarray | None,
+        message: str,
+    ) -> NoReturn:
+        """Raises `error` for the first lane of `active` where `mask` (None: everywhere) is true."""
+        lanes = self.indices[active]
+        wrong = lanes if mask is None else lanes[mask]
+        block, thread = self.place(int(wrong[0]))
+        raise error(
+            f"{message} ({len(wrong)} of {len(lanes)} active threads)",
+            kernel=self.program.source.name,
+            line=instruction.line,
+            text=instruction.text,
+            block=block,
+            thread=thread,
+        )
+
+    def place(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Block and thread of a lane, each as (x, y, z)."""
+        block, thread = self.block_ids[self.block[lane]], self.thread[lane]
+        return _unravel(int(block), self.geometry.grid), _unravel(int(thread), self.geometry.block)
+
+
+Step = Callable[[Lanes, Selection], None]
+"""What an instruction does to the lanes that it runs for."""
+
+
+def _unravel(index: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, _ = shape
+    return index % x, index // x % y, index // (x * y)
+
+
+def _coordinate(axis: int, of_block: bool) -> Callable[[Lanes], np.ndarray]:
+    def value(lanes: Lanes) -> np.ndarray:
+        shape = lanes.geometry.grid if of_block else lanes.geometry.block
+        index = lanes.block_ids[lanes.block] if of_block else lanes.thread
+        return index // (1, shape[0], shape[0] * shape[1])[axis] % shape[axis]
+
+    return value
+
+
+def _lane(lanes: Lanes) -> np.ndarray:
+    return lanes.thread % WARP
+
+
+SPECIAL_REGISTERS: dict[str, Callable[[Lanes], np.ndarray | int]] = {
+    **{f"%tid.{axis}": _coordinate(i, False) for i, axis in enumerate("xyz")},
+    **{f"%ctaid.{axis}": _coordinate(i, True) for i, axis in enumerate("xyz")},
+    **{f"%ntid.{axis}": lambda lanes, i=i: lanes.geometry.block[i] for i, axis in enumerate("xyz")},
+    **{
+        f"%nctaid.{axis}": lambda lanes, i=i: lanes.geometry.grid[i] for i, axis in enumerate("xyz")
+    },
+    "%laneid": _lane,
+    "%warpid": lambda lanes: lanes.thread // WARP,
+    "%nwarpid": lambda lanes: lanes.warps_per_block,
+    "%lanemask_eq": lambda lanes: 1 << _lane(lanes),
+    "%lanemask_lt": lambda lanes: (1 << _lane(lanes)) - 1,
+    "%lanemask_le": lambda lanes: (2 << _lane(lanes)) - 1,
+    "%lanemask_gt": lambda lanes: 0xFFFFFFFF & ~((2 << _lane(lanes)) - 1),
+    "%lanemask_ge": lambda lanes: 0xFFFFFFFF & ~((1 << _lane(lanes)) - 1),
+    "%dynamic_smem_size": lambda lanes: lanes.shared.dynamic_size,
+    "%total_smem_size": lambda lanes: lanes.shared.total_size,
+}

@@ -1,0 +1,212 @@
+"""A kernel made ready to run: its instructions as steps, in basic blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from ptx.dtypes import pred
+from ptx.emulator.errors import UninitializedError
+from ptx.emulator.flow import BasicBlock, basic_blocks, definitions
+from ptx.emulator.form import Form, Reader
+from ptx.emulator.instructions import BarrierWait, barrier_wait, compile_instruction
+from ptx.emulator.lanes import Lanes, Selection, Step
+from ptx.emulator.memory import SharedLayout
+from ptx.emulator.parse import parse
+from ptx.emulator.syntax import KernelSource, Symbol
+
+__all__ = ["Block", "Program", "load"]
+
+
+@functools.lru_cache(maxsize=256)
+def load(text: str, kernel: str | None) -> Program:
+    """Compiles one kernel of a PTX module.
+
+    Args:
+      text: the module.
+      kernel: name of the kernel; None for the only one.
+
+    Raises:
+      ParseError: the text is not PTX, or holds what the emulator does not have.
+      UnknownInstructionError: an instruction that it does not have.
+      ValueError: the module has no such kernel, or `kernel` is None and it has several.
+    """
+    module = parse(text)
+    names = [source.name for source in module.kernels]
+    if kernel is None and len(names) == 1:
+        kernel = names[0]
+    if kernel not in names:
+        raise ValueError(f"{kernel=}: the module has the kernels {', '.join(names)}")
+    return Program(module.kernels[names.index(kernel)], module.target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A basic block that can run.
+
+    Attributes:
+      start: index of its first instruction.
+      stop: index of the instruction after its last one.
+      steps: what to do, without the branch or barrier at its end.
+      following: the block after it.
+      target: the block that it branches to; None where it does not.
+      barrier: the barrier that it ends in, or None.
+      guard: tells which lanes branch or wait; None: all.
+    """
+
+    start: int
+    stop: int
+    steps: tuple[Step, ...]
+    following: int
+    target: int | None
+    barrier: BarrierWait | None
+    guard: Reader | None
+
+
+class Program:
+    """A compiled kernel.
+
+    Attributes:
+      source: what was parsed.
+      target: the module's `.target`.
+      layout: where its shared variables lie.
+      blocks: its basic blocks. Lanes in lower ones run first; `len(blocks)` is the end.
+      tracked: registers that some way through the kernel reads before it writes them. Their use
+        is checked while the kernel runs; all others are written on every way to every use.
+      guarded: instructions with a predicate, branches and barriers apart.
+      granule: bytes of the narrowest access, by space: what races are looked for in.
+    """
+
+    def __init__(self, source: KernelSource, target: str):
+        self.source, self.target = source, target
+        self.layout = SharedLayout(source)
+        self.granule = {"shared": 16, "global": 16}
+        self._forms: list[Form] = []
+        self._guards: list[Reader | None] = []
+        self._steps: dict[int, Step] = {}
+        self._barriers: dict[int, BarrierWait] = {}
+        self._targets: dict[int, int] = {}
+        for index in range(len(source.instructions)):
+            self._compile(index)
+        conditional = {index for index in self._targets if self._guards[index]}
+        flow = basic_blocks(
+            len(source.instructions), self._targets, conditional, set(self._barriers)
+        )
+        self.guarded = {index for index in self._steps if self._guards[index]}
+        self._undefined: dict[int, set[int]] = {}
+        entry = definitions(
+            flow, [self._surely_written(index) for index in range(len(self._forms))]
+        )
+        for block, defined in zip(flow, entry, strict=True):
+            for index in range(block.start, block.stop):
+                if missing := {r for r in self._forms[index].reads if not defined >> r & 1}:
+                    self._undefined[index] = missing
+                defined |= self._surely_written(index)
+        self.tracked: set[int] = set().union(*self._undefined.values())
+        self.blocks = [
+            Block(
+                block.start,
+                block.stop,
+                tuple(
+                    step
+                    for index in range(block.start, block.stop)
+                    for step in self._complete(index)
+                ),
+                block.following,
+                block.target,
+                self._barriers.get(block.stop - 1) if block.stop > block.start else None,
+                self._guard_of_end(block),
+            )
+            for block in flow
+        ]
+
+    def accesses(self, space: str, width: int) -> None:
+        """Takes note that the kernel accesses `width` bytes of "shared", "global" or "generic"."""
+        for name in ("shared", "global") if space == "generic" else (space,):
+            self.granule[name] = min(self.granule[name], width)
+
+    def _compile(self, index: int) -> None:
+        instruction = self.source.instructions[index]
+        form = Form(instruction, self)
+        self._forms.append(form)
+        self._guards.append(form.read(instruction.guard, pred) if instruction.guard else None)
+        if instruction.opcode == "bra":
+            form.has("uni")
+            label = form.operand(0)
+            if not isinstance(label, Symbol) or label.name not in self.source.labels:
+                form.unknown("a branch needs a label of this kernel")
+            self._targets[index] = self.source.labels[label.name]
+        elif instruction.opcode in ("ret", "exit"):
+            form.has("uni")
+            self._targets[index] = len(self.source.instructions)
+        elif wait := barrier_wait(form):
+            self._barriers[index] = wait
+        else:
+            self._steps[index] = compile_instruction(form)
+        form.finish()
+
+    def _guard_of_end(self, block: BasicBlock) -> Reader | None:
+        last = block.stop - 1
+        ends = block.stop > block.start and (last in self._targets or last in self._barriers)
+        return self._guards[last] if ends else None
+
+    def _surely_written(self, index: int) -> int:
+        if self._guards[index] is not None:
+            return 0
+        return sum(1 << register for register in self._forms[index].writes)
+
+    def _complete(self, index: int) -> list[Step]:
+        """The step of an instruction with its guard and the checks of its registers."""
+        form, guard, missing = self._forms[index], self._guards[index], self._undefined.get(index)
+        steps, checks = [], []
+        if missing:
+            used = form.instruction.guard
+            of_guard = {used.index} & missing if used else set()
+            checks = [self._check_defined(form, of_guard)] if of_guard else []
+            if missing - of_guard:
+                steps.append(self._check_defined(form, missing - of_guard))
+        if index in self._steps:
+            steps.append(self._steps[index])
+        if marked := form.writes & self.tracked:
+            steps.append(_mark_defined(marked))
+        if guard is None or not steps:
+            return checks + steps
+        count = index if index in self.guarded else None
+        return [*checks, _guarded(steps, guard, count)]
+
+    def _check_defined(self, form: Form, registers: set[int]) -> Step:
+        names = {index: self.source.registers[index].name for index in registers}
+
+        def step(lanes: Lanes, active: Selection) -> None:
+            for index, name in names.items():
+                defined = lanes.defined[index][active]
+                if not defined.all():
+                    message = f"register {name} is read before it is written"
+                    lanes.fail(UninitializedError, form.instruction, active, ~defined, message)
+
+        return step
+
+
+def _mark_defined(registers: set[int]) -> Step:
+    def step(lanes: Lanes, active: Selection) -> None:
+        for index in registers:
+            lanes.defined[index][active] = True
+
+    return step
+
+
+def _guarded(steps: list[Step], guard: Reader, count: int | None) -> Step:
+    """The steps for the lanes where `guard` is true; `count`: the instruction to count."""
+
+    def guarded(lanes: Lanes, active: Selection) -> None:
+        mask = guard(lanes, active)
+        if not mask.all():
+            if not mask.any():
+                return
+            active = lanes.subset(active, mask)
+        if count is not None:
+            lanes.report.count_guarded(count, lanes.size(active))
+        for step in steps:
+            step(lanes, active)
+
+    return guarded

@@ -1,0 +1,125 @@
+"""Runs the lanes: which of them, at which basic block, and when they meet."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptx.emulator.errors import StepLimitError
+from ptx.emulator.lanes import WARP, Lanes, Selection
+
+__all__ = ["run"]
+
+_STAY = 0.85  # chance that a random schedule goes on with the warps it has chosen
+
+
+def run(lanes: Lanes, step_limit: int) -> None:
+    """Runs all lanes to their end.
+
+    The lanes at the lowest basic block run first, all at once, so that lanes that have taken
+    different branches run together again from where the branches meet. With a random generator
+    in `lanes`, one warp of each block, chosen at random, runs for some blocks on end.
+
+    Args:
+      lanes: lanes at the start of the kernel.
+      step_limit: basic blocks to run at most.
+
+    Raises:
+      EmulatorError: whatever fault the kernel has.
+    """
+    _Scheduler(lanes).run(step_limit)
+
+
+class _Scheduler:
+    def __init__(self, lanes: Lanes):
+        self.lanes, self.blocks = lanes, lanes.program.blocks
+        self.end = len(self.blocks)
+        self.position = np.zeros(lanes.count, np.int64)  # basic block of each lane
+        self.position[lanes.thread >= lanes.geometry.threads] = self.end
+        self.chosen: np.ndarray | None = None  # warps that a random schedule runs
+
+    def run(self, step_limit: int) -> None:
+        lanes, report = self.lanes, self.lanes.report
+        lockstep, steps = lanes.generator is None, 0
+        group = self.next_group()
+        while group is not None:
+            active, number = group
+            block = self.blocks[number]
+            steps += 1
+            if steps > step_limit:
+                self.fail(active, step_limit)
+            report.count_block(number, lanes.size(active))
+            for step in block.steps:
+                step(lanes, active)
+            if block.barrier is None:
+                ahead = self.branch(active, number)
+                if ahead is not None and lockstep and self.together(active, ahead):
+                    group = active, ahead
+                    continue
+            else:
+                self.wait(active, number)
+            group = self.next_group()
+
+    def branch(self, active: Selection, number: int) -> int | None:
+        """Moves the active lanes on; returns the block that all go to, or None."""
+        block = self.blocks[number]
+        ahead: int | None = block.following if block.target is None else block.target
+        if block.target is not None and block.guard is not None:
+            taken = block.guard(self.lanes, active)
+            if not taken.any():
+                ahead = block.following
+            elif not taken.all():
+                self.position[active] = np.where(taken, block.target, block.following)
+                return None
+        self.position[active] = ahead
+        return ahead
+
+    def together(self, active: Selection, ahead: int) -> bool:
+        """Whether the active lanes are all there are, and so run on without being looked for."""
+        return ahead != self.end and isinstance(active, slice) and active == self.lanes.everything
+
+    def wait(self, active: Selection, number: int) -> None:
+        """Lets the active lanes, or those that the guard chooses, wait at a barrier."""
+        lanes, block = self.lanes, self.blocks[number]
+        assert block.barrier is not None
+        self.position[active] = block.following
+        if block.guard is not None:
+            mask = block.guard(lanes, active)
+            if not mask.any():
+                return
+            active = lanes.subset(active, mask)
+        block.barrier.wait(lanes, active)
+
+    def next_group(self) -> tuple[Selection, int] | None:
+        """The lanes to run next and their basic block; None where all have ended."""
+        lanes, barriers = self.lanes, self.lanes.barriers
+        while True:
+            ready = (self.position != self.end) & ~barriers.waiting
+            if lanes.generator is not None:
+                ready = self.choose(ready, lanes.generator)
+            if ready.any():
+                number = int(self.position[ready].min())
+                indices = np.flatnonzero(ready & (self.position == number))
+                return lanes.selection(indices), number
+            if not barriers.waiting.any():
+                return None
+            if not barriers.release():
+                ended = (self.position == self.end) & ~barriers.waiting
+                barriers.deadlock(ended)
+
+    def choose(self, ready: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """The ready lanes of one warp of each block."""
+        if self.lanes.barriers.waiting.any():
+            self.lanes.barriers.release()
+            ready = (self.position != self.end) & ~self.lanes.barriers.waiting
+        warps = np.any(ready.reshape(-1, self.lanes.warps_per_block, WARP), axis=2)
+        chosen = self.chosen
+        if chosen is None or not (warps & chosen).any() or generator.random() > _STAY:
+            rank = generator.random(warps.shape) * warps
+            chosen = self.chosen = rank == rank.max(axis=1, keepdims=True)
+        return ready & np.repeat(chosen.reshape(-1), WARP)
+
+    def fail(self, active: Selection, step_limit: int) -> None:
+        block = self.blocks[int(self.position[active][0])]
+        instruction = self.lanes.program.source.instructions[block.start]
+        message = f"more than {step_limit} basic blocks: an endless loop, or raise step_limit"
+        self.lanes.fail(StepLimitError, instruction, active, None, message)
