@@ -150,7 +150,7 @@ def _testp(form: Form) -> Step:
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),
         "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= tiny),
+        "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= tiny) | (a == 0)),
         "subnormal": lambda a: (a != 0) & (np.abs(a) < tiny),
     }
     name = form.choice(*test)
