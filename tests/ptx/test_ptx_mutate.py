@@ -1,8 +1,10 @@
 """What the mutation harness changes, and what it says of a check that sees, or does not."""
 
+import numpy as np
 import pytest
 
 from ptx.assembler import AssemblyError, assemble
+from ptx.emulator import Buffer, launch
 from ptx.mutate import Mutant, MutationReport, mutants, study
 
 HEAD = """\
@@ -327,3 +329,102 @@ def test_study_of_what_does_not_pass():
 
 def test_rate_of_nothing():
     assert MutationReport(0, ()).rate != MutationReport(0, ()).rate
+
+
+# ---- with the emulator
+
+PREFIX_SUMS = """\
+.version 6.3
+.target sm_75
+.address_size 64
+.visible .entry prefix_sums(
+    .param .u64 x,
+    .param .u64 y,
+    .param .u32 n
+)
+.maxntid 64
+{
+    .reg .pred %p<3>;
+    .reg .u32  %r<6>;
+    .reg .f32  %f<3>;
+    .reg .u64  %rd<5>;
+    .shared .align 4 .b8 tile[256];
+
+    ld.param.u64     %rd0, [x];
+    ld.param.u64     %rd1, [y];
+    ld.param.u32     %r0, [n];
+    mov.u32          %r1, %tid.x;
+    mul.wide.u32     %rd2, %r1, 4;
+    shl.b32          %r2, %r1, 2;
+    mov.u32          %r3, tile;
+    add.u32          %r2, %r3, %r2;
+    add.u64          %rd3, %rd0, %rd2;
+    setp.lt.u32      %p0, %r1, %r0;
+    mov.f32          %f0, 0f00000000;
+    @%p0 ld.global.f32 %f0, [%rd3];
+    st.shared.f32    [%r2], %f0;
+    bar.sync         0;
+    mov.f32          %f1, 0f00000000;
+    mov.u32          %r4, %r1;
+$sum:
+    ld.shared.f32    %f2, [%r3];
+    add.f32          %f1, %f1, %f2;
+    add.u32          %r3, %r3, 4;
+    setp.eq.u32      %p1, %r4, 0;
+    sub.u32          %r4, %r4, 1;
+    @!%p1 bra        $sum;
+    add.u64          %rd4, %rd1, %rd2;
+    @%p0 st.global.f32 [%rd4], %f1;
+    ret;
+}
+"""
+
+
+def notices_wrong_sums(text: str) -> None:
+    x = np.arange(1, 51, dtype=np.float32)
+    y = Buffer(np.empty_like(x), initialized=False)
+    arguments = [Buffer(x, writable=False), y, 50]
+    launch(text, grid=1, block=64, arguments=arguments, step_limit=1000)
+    np.testing.assert_array_equal(y.array, np.cumsum(x))
+
+
+def test_study_in_the_emulator():
+    report = study(PREFIX_SUMS, notices_wrong_sums, target="sm_75")
+    outcomes = {
+        (mutant.original, mutant.kind): outcome
+        for mutant, outcome in report.outcomes
+        if "%" not in mutant.kind
+    }
+    # One of each kind of death.
+    assert outcomes["bar.sync         0;", "deleted"] == "RaceError"
+    assert outcomes["@%p0 ld.global.f32 %f0, [%rd3];", "guard dropped"] == "OutOfBoundsError"
+    assert outcomes["shl.b32          %r2, %r1, 2;", "constant -1"] == "MisalignedError"
+    assert outcomes["@%p0 st.global.f32 [%rd4], %f1;", "deleted"] == "UnwrittenError"
+    assert outcomes["st.shared.f32    [%r2], %f0;", "deleted"] == "UninitializedError"
+    assert outcomes["add.f32          %f1, %f1, %f2;", "add -> sub"] == "AssertionError"
+    assert outcomes["setp.eq.u32      %p1, %r4, 0;", "eq -> ne"] == "AssertionError"
+    assert outcomes["ld.param.u64     %rd0, [x];", "x -> y"] == "UninitializedError"
+    # It never meets its bound, and sums what lies behind the tile.
+    assert outcomes["@!%p1 bra        $sum;", "guard dropped"] == "OutOfBoundsError"
+    # The rest is what the check is known not to see: the threads beyond the end.
+    survivors = {(m.original, m.kind) for m in report.survivors}
+    assert survivors == {
+        ("mov.f32          %f0, 0f00000000;", "constant +1"),
+        ("mov.f32          %f0, 0f00000000;", "constant -1"),
+    }
+    assert 0.95 < report.rate < 1
+
+
+def test_an_endless_loop_is_noticed():
+    """A mutant that hangs meets the emulator's step limit."""
+    loop = PREFIX_SUMS.replace("ld.shared.f32    %f2, [%r3];", "mov.f32 %f2, 0f3F800000;")
+    loop = loop.replace("setp.eq.u32      %p1, %r4, 0;", "setp.lt.u32      %p1, %r4, 1;")
+
+    def notices(text: str) -> None:
+        x = np.ones(64, np.float32)
+        y = Buffer(np.empty_like(x), initialized=False)
+        launch(text, grid=1, block=64, arguments=[Buffer(x), y, 64], step_limit=1000)
+        np.testing.assert_array_equal(y.array, np.arange(1, 65))
+
+    outcomes = {(m.original, m.kind): outcome for m, outcome in study(loop, notices).outcomes}
+    assert outcomes["@!%p1 bra        $sum;", "guard dropped"] == "StepLimitError"
