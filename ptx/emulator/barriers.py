@@ -66,7 +66,7 @@ class Barriers:
         lanes = self._lanes
         self._check(instruction, active, number, threads, aligned=True)
         chosen = lanes.indices[active]
-        number = np.broadcast_to(number, len(chosen))[::1]
+        number = np.broadcast_to(number, len(chosen))
         threads = np.broadcast_to(threads, len(chosen))
         _, first = np.unique(chosen // WARP, return_index=True)
         for i in first:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,14 +153,17 @@ class Report:
         """The active lanes access shared memory at these addresses of their blocks."""
         if not self._statistics:
             return
-        # Loops repeat the same pattern of addresses; only the first time needs a look.
-        pattern = (access.width, address.tobytes() + lanes.indices[active].tobytes())
-        conflicts = self._phases.get(pattern)
-        if conflicts is None:
-            if len(self._phases) > 4096:
-                self._phases.clear()
-            conflicts = _bank_conflicts(lanes.indices[active], address, access.width)
-            self._phases[pattern] = conflicts
+        indices = lanes.indices[active]
+        if len(indices) > 1024:
+            conflicts = _bank_conflicts(indices, address, access.width)
+        else:  # loops repeat the same pattern of addresses; only the first time needs a look
+            pattern = (access.width, address.tobytes() + indices.tobytes())
+            conflicts = self._phases.get(pattern)
+            if conflicts is None:
+                if len(self._phases) > 512:
+                    self._phases.clear()
+                conflicts = _bank_conflicts(indices, address, access.width)
+                self._phases[pattern] = conflicts
         _add(self.bank_conflicts, access.instruction.line, conflicts)
 
     def global_access(
@@ -189,14 +191,6 @@ class Report:
                 if index not in self._program.guarded:
                     counts[index] += self._blocks[number]
         return counts
-
-
-def merge(reports: Iterable[Report]) -> Report:
-    """The report of all launches together; see `Report.merge`."""
-    first, *others = reports
-    for other in others:
-        first = first.merge(other)
-    return first
 
 
 def _add(table: dict, line: int, entry: BankConflicts | Sectors) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from ptx.dtypes import DTYPES, DType, b32
 from ptx.emulator import ieee
 from ptx.emulator.access import Access, Kind
-from ptx.emulator.form import Form
+from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.instructions.warps import require_warps
 from ptx.emulator.lanes import UNSIGNED, WARP, Lanes, Selection, Step, numpy_type
@@ -98,7 +98,11 @@ def _multiply_add(form: Form, shape: tuple[int, int, int], inner: DType, result:
     instruction = form.instruction
 
     def matrix(
-        lanes: Lanes, active: Selection, readers: list, fragment: Fragment, size: tuple[int, int]
+        lanes: Lanes,
+        active: Selection,
+        readers: list[Reader],
+        fragment: Fragment,
+        size: tuple[int, int],
     ) -> np.ndarray:
         values = _gather(lanes, active, readers, inner)
         full = np.empty((values.shape[0], *size))
@@ -121,7 +125,7 @@ def _multiply_add(form: Form, shape: tuple[int, int, int], inner: DType, result:
     return step
 
 
-def _gather(lanes: Lanes, active: Selection, readers: list, dtype: DType) -> np.ndarray:
+def _gather(lanes: Lanes, active: Selection, readers: list[Reader], dtype: DType) -> np.ndarray:
     """The elements of a fragment as float64 [warps, 32, elements]."""
     count = lanes.size(active)
     registers = np.stack([np.broadcast_to(read(lanes, active), count) for read in readers], axis=1)

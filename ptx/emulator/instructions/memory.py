@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ptx.dtypes import DType
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.errors import OutOfBoundsError
-from ptx.emulator.form import Form
+from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step
 from ptx.emulator.memory import SHARED_WINDOW
@@ -78,13 +80,16 @@ def ordering(form: Form) -> bool:
     return strong
 
 
-def at_addresses(space: str, access: Access, address, action) -> Step:
+Action = Callable[[Lanes, Selection, np.ndarray, np.ndarray], None]
+
+
+def at_addresses(space: str, access: Access, address: Reader, action: Action) -> Step:
     """A step that checks the access, then does `action` with the memory and the positions.
 
     Args:
       space: "shared", "global", or "generic" where each address tells.
       access: what the instruction does.
-      address: a `Reader` of the addresses.
+      address: reads the addresses.
       action: called with lanes, active lanes, bytes of the memory, and positions in them.
     """
 
