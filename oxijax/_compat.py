@@ -3,12 +3,13 @@
 Checked on jax 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import core
+from jax._src import core, custom_partitioning_sharding_rule
 
-__all__ = ["check_varying", "match_varying"]
+__all__ = ["batch_sharding_rule", "check_varying", "match_varying"]
 
 
 def check_varying(name: str, *avals: Any) -> None:
@@ -32,3 +33,33 @@ def match_varying(*operands: jax.Array) -> list[jax.Array]:
     `jax._src.core.auto_insert_reshard`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
     """
     return list(core.auto_insert_reshard(*operands))
+
+
+def batch_sharding_rule(batch_dims: int, operands: Sequence[Any], results: Sequence[Any]) -> Any:
+    """The MLIR attribute `sdy.sharding_rule` of a call that may be split along its batch.
+
+    Args:
+      batch_dims: leading dimensions that all operands and results share; a split along any other
+        dimension is undone before the call.
+      operands: MLIR types of the operands.
+      results: of the results.
+
+    `jax._src.custom_partitioning_sharding_rule`: its public part makes rules, but not attributes.
+    """
+    factors = [f"b{i}" for i in range(batch_dims)]
+    whole = []
+
+    def mapping(types: Sequence[Any]) -> str:
+        dims = []
+        for value in types:
+            names = [f"f{len(whole) + i}" for i in range(len(value.shape) - batch_dims)]
+            whole.extend(names)
+            dims.append(" ".join(factors + names))
+        return ", ".join(dims)
+
+    rule = custom_partitioning_sharding_rule.str_to_sdy_sharding_rule(
+        f"{mapping(operands)} -> {mapping(results)}", need_replication_factors=tuple(whole)
+    )
+    return custom_partitioning_sharding_rule.sdy_sharding_rule_to_mlir(
+        rule, list(operands), list(results)
+    )

@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from oxijax import _compat
+from oxijax._launch import emulation
 
 __all__ = ["Fold", "KernelPrimitive", "Result", "reverse_mode_only"]
 
@@ -72,6 +73,8 @@ class KernelPrimitive:
       reference: the kernel in pure JAX: called with the configuration and the operands,
         returns the results as a tuple. It is the lowering of every platform that has no
         kernel, and what the primitive is differentiated through.
+      cuda: the kernel on a GPU, called and returning likewise: a function of arrays that calls
+        `oxijax._launch.launch`. None where there is no kernel: the reference is lowered then.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class KernelPrimitive:
         sizes: Callable[[Config, dict[str, int]], dict[str, int]],
         folds: Sequence[Fold],
         reference: Callable[..., tuple[jax.Array | None, ...]],
+        cuda: Callable[..., tuple[jax.Array | None, ...]] | None = None,
     ):
         self.name = name
         self.operands = {key: dims.split() for key, dims in operands.items()}
@@ -95,7 +99,17 @@ class KernelPrimitive:
         primitive.multiple_results = True
         primitive.def_impl(jax.jit(primitive.bind, static_argnames=("config", "present")))
         primitive.def_abstract_eval(self._abstract_eval)
-        mlir.register_lowering(primitive, mlir.lower_fun(self._reference, multiple_results=True))
+        lower_reference = _lowering(reference)
+        mlir.register_lowering(primitive, lower_reference)
+        if cuda is not None:
+            lower_cuda = _lowering(cuda)
+
+            def lower_on_cpu(ctx, *operands, **params):
+                lower = lower_reference if emulation.value is None else lower_cuda
+                return lower(ctx, *operands, **params)
+
+            mlir.register_lowering(primitive, lower_cuda, platform="cuda")
+            mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
         batching.primitive_batchers[primitive] = self._batch
         ad.primitive_jvps[primitive] = self._jvp
 
@@ -113,11 +127,6 @@ class KernelPrimitive:
     def _present_results(self, present: Sequence[bool]) -> dict[str, Result]:
         here = self._present_operands(present)
         return {key: result for key, result in self.results.items() if result.like in here}
-
-    def _reference(self, *arrays: jax.Array, config: Config, present: Sequence[bool]):
-        operands = iter(arrays)
-        results = self.reference(config, *(next(operands) if here else None for here in present))
-        return [result for result in results if result is not None]
 
     def _abstract_eval(self, *avals, config: Config, present: Sequence[bool]):
         _compat.check_varying(self.name, *avals)
@@ -181,12 +190,26 @@ class KernelPrimitive:
             arrays = list(primals)
             for i, value in zip(active, values, strict=True):
                 arrays[i] = value
-            return self._reference(*arrays, config=config, present=present)
+            return _call(self.reference, arrays, config, present)
 
         _, tangents_out = jax.jvp(
             reference, [primals[i] for i in active], [tangents[i] for i in active]
         )
         return outs, tangents_out
+
+
+def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:
+    """Calls a function of configuration and operands with those operands that are present."""
+    operands = iter(arrays)
+    results = function(config, *(next(operands) if here else None for here in present))
+    return [result for result in results if result is not None]
+
+
+def _lowering(function: Callable):
+    def on_arrays(*arrays: jax.Array, config: Config, present: Sequence[bool]):
+        return _call(function, arrays, config, present)
+
+    return mlir.lower_fun(on_arrays, multiple_results=True)
 
 
 def _position(dims: Sequence[str], fold: Fold) -> int | None:

@@ -29,7 +29,7 @@ from ptx.dtypes import (
     u32,
     u64,
 )
-from ptx.targets import TARGETS, Target, UnsupportedError
+from ptx.targets import TARGETS, Target, UnsupportedError, target_for
 
 __all__ = [
     "ATOMS",
@@ -61,6 +61,7 @@ __all__ = [
     "s16",
     "s32",
     "s64",
+    "target_for",
     "tf32",
     "u8",
     "u16",

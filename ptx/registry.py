@@ -6,14 +6,17 @@ can assemble every one of them for every target.
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from ptx.launch import Launch
 from ptx.targets import TARGETS, Target
 
-__all__ = ["RegisteredKernel", "kernels", "register"]
+__all__ = ["Geometry", "RegisteredKernel", "Shapes", "kernels", "register"]
 
 Config = TypeVar("Config")
+Shapes = Sequence[tuple[int, ...]]  # of a call's operands, then of its results
+Geometry = Callable[[Config, Target, Shapes], Launch]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,6 +29,8 @@ class RegisteredKernel(Generic[Config]):
       generate: writes the PTX of a configuration for a target.
       needs: the lowest target that has the kernel's instructions.
       dynamic_shared: bytes of dynamic shared memory of one block.
+      launch: the launch that a call with buffers of given shapes is; None for a kernel that is
+        not called from JAX.
     """
 
     name: str
@@ -33,6 +38,7 @@ class RegisteredKernel(Generic[Config]):
     generate: Callable[[Config, Target], str]
     needs: str
     dynamic_shared: Callable[[Config, Target], int]
+    launch: Geometry[Config] | None = None
 
     def config(self, name: str) -> Config:
         """The configuration called `name`; ValueError, which lists all, if there is none."""
@@ -57,6 +63,7 @@ def register(
     generate: Callable[[Config, Target], str],
     needs: str = "sm_75",
     dynamic_shared: Callable[[Config, Target], int] = lambda config, target: 0,
+    launch: Geometry[Config] | None = None,
 ) -> RegisteredKernel[Config]:
     """Adds a kernel to the registry.
 
@@ -67,6 +74,8 @@ def register(
         target lacks an instruction.
       needs: the lowest target for which `generate` must not raise, for example "sm_80".
       dynamic_shared: function (configuration, target) -> bytes of dynamic shared memory.
+      launch: function (configuration, target, shapes of the operands and results) -> Launch;
+        without it the kernel cannot be called from JAX.
 
     Returns:
       The kernel's entry.
@@ -81,7 +90,7 @@ def register(
     if needs not in TARGETS:
         raise ValueError(f"needs of kernel {name!r} must be a target, got {needs!r}")
     frozen = types.MappingProxyType(dict(configs))
-    kernel = RegisteredKernel(name, frozen, generate, needs, dynamic_shared)
+    kernel = RegisteredKernel(name, frozen, generate, needs, dynamic_shared, launch)
     _KERNELS[name] = kernel
     return kernel
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 
-__all__ = ["TARGETS", "Target", "UnsupportedError"]
+__all__ = ["TARGETS", "Target", "UnsupportedError", "target_for"]
 
 
 class UnsupportedError(ValueError):
@@ -76,3 +76,23 @@ TARGETS = {
         Target("sm_120", 120, (8, 7), 99 * _KIB, 100 * _KIB, 1536, 24),
     )
 }
+
+
+def target_for(sm: int) -> Target:
+    """The target whose PTX a GPU runs best.
+
+    PTX for a target runs on every later GPU, unless it is architecture specific.
+
+    Args:
+      sm: the GPU's SM version, for example 87 for compute capability 8.7.
+
+    Raises:
+      UnsupportedError: the GPU is older than the lowest target.
+
+    Source: PTX ISA, `.target`.
+    """
+    portable = [target for target in TARGETS.values() if not target.architecture_specific]
+    runs = [target for target in portable if target.sm <= sm]
+    if not runs:
+        raise UnsupportedError(f"sm_{sm} is below {min(portable)}, the lowest supported target")
+    return max(runs)

@@ -20,6 +20,7 @@ import numpy as np
 
 import oxijax
 from oxijax._cli import needs_extra
+from oxijax._cli.bench_launch import measure_launch
 from oxijax.testing import BENCHMARK_CASES, DeformConvCase
 
 __all__ = ["add_arguments", "best_times", "measure_layer", "run"]
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     with jax.default_device(jax.devices("cpu")[0]):
         layers = {name: measure_layer(c, args.repeats) for name, c in BENCHMARK_CASES.items()}
+        launches = measure_launch()
     means = {
         key: math.prod(layer[key] for layer in layers.values()) ** (1 / len(layers))
         for key in ("forward_ratio", "forward_backward_ratio")
@@ -73,7 +75,26 @@ def run(args: argparse.Namespace) -> int:
         *("", "", f"{means['forward_ratio']:.2f}"),
         *("", "", f"{means['forward_backward_ratio']:.2f}", ""),
     )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+
+    table = Table(
+        title="one launch, but for the driver",
+        caption="busy: beside a thread that runs Python",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    for heading in ("handler", "idle \u00b5s", "busy \u00b5s", "busy / idle"):
+        table.add_column(heading, justify="left" if heading == "handler" else "right")
+    for name, label in (("native", "oxijax's"), ("ctypes", "in Python, ctypes")):
+        table.add_row(
+            label,
+            f"{launches[f'{name}_us']:.3f}",
+            f"{launches[f'{name}_busy_us']:.3f}",
+            f"{launches[f'{name}_busy_ratio']:.1f}",
+        )
+    console.print(table)
 
     if args.json:
         report = {
@@ -88,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
             "repeats": args.repeats,
             "layers": layers,
             "geometric_means": means,
+            "launch": launches,
         }
         args.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0

@@ -10,6 +10,7 @@ __all__ = [
     "RaceError",
     "ReadOnlyError",
     "StepLimitError",
+    "StoppedError",
     "UndefinedResultError",
     "UninitializedError",
     "UnknownInstructionError",
@@ -96,3 +97,7 @@ class UndefinedResultError(EmulatorError):
 
 class StepLimitError(EmulatorError):
     """The kernel ran longer than allowed: an endless loop."""
+
+
+class StoppedError(EmulatorError):
+    """The launch was told to stop before its end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -69,6 +69,7 @@ def launch(
     check_races: bool = True,
     statistics: bool = True,
     step_limit: int = 1_000_000,
+    stop: Callable[[], bool] | None = None,
 ) -> Report:
     """Runs a kernel over the whole grid and puts the results into the buffers.
 
@@ -87,6 +88,8 @@ def launch(
       statistics: whether to count bank conflicts and sectors.
       step_limit: basic blocks that the blocks that run together may take before it counts as an
         endless loop.
+      stop: asked between basic blocks, possibly in the middle of a long launch: whether to give
+        up, with a StoppedError.
 
     Returns:
       What the launch did.
@@ -121,7 +124,7 @@ def launch(
             lanes.copies = AsyncCopies(lanes)
             granule = program.granule["shared"]
             lanes.shared = SharedMemory(lanes, dynamic_shared, granule, check_races)
-            run(lanes, step_limit)
+            run(lanes, step_limit, stop)
     for number, buffer in enumerate(buffers, 1):
         if len(missing := memory.unwritten(number)):
             position = next(i for i, a in enumerate(arguments) if a is buffer)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from ptx.emulator.errors import StepLimitError
+from ptx.emulator.errors import StepLimitError, StoppedError
 from ptx.emulator.lanes import WARP, Lanes, Selection
 
 __all__ = ["run"]
@@ -12,7 +14,7 @@ __all__ = ["run"]
 _STAY = 0.85  # chance that a random schedule goes on with the warps it has chosen
 
 
-def run(lanes: Lanes, step_limit: int) -> None:
+def run(lanes: Lanes, step_limit: int, stop: Callable[[], bool] | None = None) -> None:
     """Runs all lanes to their end.
 
     The lanes at the lowest basic block run first, all at once, so that lanes that have taken
@@ -22,11 +24,12 @@ def run(lanes: Lanes, step_limit: int) -> None:
     Args:
       lanes: lanes at the start of the kernel.
       step_limit: basic blocks to run at most.
+      stop: whether to give up, asked before each basic block.
 
     Raises:
       EmulatorError: whatever fault the kernel has.
     """
-    _Scheduler(lanes).run(step_limit)
+    _Scheduler(lanes).run(step_limit, stop or (lambda: False))
 
 
 class _Scheduler:
@@ -37,7 +40,7 @@ class _Scheduler:
         self.position[lanes.thread >= lanes.geometry.threads] = self.end
         self.chosen: np.ndarray | None = None  # warps that a random schedule runs
 
-    def run(self, step_limit: int) -> None:
+    def run(self, step_limit: int, stop: Callable[[], bool]) -> None:
         lanes, report = self.lanes, self.lanes.report
         lockstep, steps = lanes.generator is None, 0
         group = self.next_group()
@@ -47,6 +50,8 @@ class _Scheduler:
             steps += 1
             if steps > step_limit:
                 self.fail(active, step_limit)
+            if stop():
+                raise StoppedError("told to stop", kernel=lanes.program.source.name)
             report.count_block(number, lanes.size(active))
             for step in block.steps:
                 step(lanes, active)

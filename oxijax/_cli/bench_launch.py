@@ -1,0 +1,180 @@
+"""What one launch costs on the way from XLA to the driver.
+
+The same chain of calls runs through three handlers, all of which launch nothing: oxijax's, one
+written in Python with ctypes, and one that returns at once. The last is what XLA charges for any
+call, and is taken off.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+
+from oxijax._launch import Emulation, emulation, launch
+from oxijax._launch._handler import LAUNCH_FUNCTION, library
+from oxijax._primitive import KernelPrimitive, Result
+from ptx import Kernel, Target, f32
+from ptx.launch import Address, Launch
+from ptx.registry import Shapes, register
+
+__all__ = ["measure_launch"]
+
+CALLS = 100  # in one chain
+
+
+def measure_launch(repeats: int = 10) -> dict[str, float]:
+    """Microseconds of a call, idle and beside a thread that runs Python.
+
+    Returns:
+      "native_us", "native_busy_us", "ctypes_us", "ctypes_busy_us" and, for each handler, the
+      ratio of busy to idle.
+    """
+    _register_rivals()
+    x = jnp.zeros(8)
+    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    with emulation(Emulation("sm_90", dry_run=True)):
+        chains = {
+            "native": _chain(_native).lower(x, 1).compile(),
+            "ctypes": _chain(jax.ffi.ffi_call(_CTYPES, like)).lower(x, 1).compile(),
+            "empty": _chain(jax.ffi.ffi_call(_EMPTY, like)).lower(x, 1).compile(),
+        }
+    times = {}
+    for suffix, busy in (("", False), ("_busy", True)):
+        with _python_thread(busy):
+            for name in chains:
+                # Beside a busy thread each call of the ctypes handler waits for the interpreter,
+                # some 5 ms; the others are so quick that the one wait at a chain's end counts.
+                iterations = 1 if (name, busy) == ("ctypes", True) else 2000
+                runs = 2 if (name, busy) == ("ctypes", True) else repeats
+                times[name + suffix] = _best(chains[name], x, iterations, runs)
+    figures = {}
+    for name in ("native", "ctypes"):
+        for suffix in ("", "_busy"):
+            figures[f"{name}{suffix}_us"] = times[name + suffix] - times["empty" + suffix]
+        figures[f"{name}_busy_ratio"] = figures[f"{name}_busy_us"] / figures[f"{name}_us"]
+    return figures
+
+
+def _best(chain: Callable, x: jax.Array, iterations: int, runs: int) -> float:
+    """Microseconds of a call in the fastest run."""
+    best = float("inf")
+    for _ in range(runs + 1):  # the first one warms up
+        start = time.perf_counter()
+        jax.block_until_ready(chain(x, iterations))
+        best = min(best, time.perf_counter() - start)
+    return 1e6 * best / (iterations * CALLS)
+
+
+def _chain(call: Callable):
+    def calls(_, x):
+        for _ in range(CALLS):
+            x = call(x)
+        return x
+
+    return jax.jit(lambda x, iterations: jax.lax.fori_loop(0, iterations, calls, x))
+
+
+@contextlib.contextmanager
+def _python_thread(busy: bool) -> Iterator[None]:
+    """If `busy`, another thread keeps the interpreter occupied within the context."""
+    stop = threading.Event()
+
+    def work() -> None:
+        total = 0
+        while not stop.is_set():
+            for i in range(1000):
+                total += i
+
+    thread = threading.Thread(target=work)
+    if busy:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if busy:
+            thread.join()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Config:
+    block: int = 32
+
+
+def _copy_ptx(config: _Config, target: Target) -> str:
+    """Of the kernel that would be launched: out = x."""
+    k = Kernel("copy", target, block=config.block)
+    x, out = k.pointer("x", f32, readonly=True), k.pointer("out", f32)
+    i = k.ctaid() * config.block + k.tid()
+    out.store(i, x.load(i))
+    return k.text()
+
+
+def _copy_launch(config: _Config, target: Target, shapes: Shapes) -> Launch:
+    return Launch((1, 1, 1), (config.block, 1, 1), (Address(0), Address(1)))
+
+
+register("benchmark_copy", {"default": _Config()}, _copy_ptx, launch=_copy_launch)
+
+_copy_p = KernelPrimitive(
+    "benchmark_copy",
+    operands={"x": "n"},
+    results={"out": Result("n", like="x")},
+    sizes=lambda config, sizes: sizes,
+    folds=[],
+    reference=lambda config, x: (x,),
+    cuda=lambda config, x: tuple(
+        launch("benchmark_copy", config, [x], [jax.ShapeDtypeStruct(x.shape, x.dtype)])
+    ),
+)
+
+
+def _native(x: jax.Array) -> jax.Array:
+    (out,) = _copy_p(_Config(), x)
+    assert out is not None
+    return out
+
+
+_EMPTY, _CTYPES = "oxijax_benchmark_empty", "oxijax_benchmark_ctypes"
+
+# Offsets in the structs of XLA's c_api.h, in bytes.
+_FRAME_EXTENSION, _FRAME_API, _FRAME_OPERANDS, _FRAME_RESULTS = 8, 16, 72, 112
+_EXTENSION_METADATA, _METADATA_MINOR, _API_MINOR, _BUFFER_DATA = 24, 28, 36, 24
+
+
+@functools.cache
+def _register_rivals() -> None:
+    handler = library()
+    empty = {"execute": jax.ffi.pycapsule(handler.oxijax_empty_execute)}
+    jax.ffi.register_ffi_target(_EMPTY, empty, platform="cpu")
+    nothing = ctypes.cast(handler.oxijax_launch_nothing, LAUNCH_FUNCTION)
+    pointer, number = ctypes.c_void_p.from_address, ctypes.c_int.from_address
+    parameters_of_two = ctypes.c_void_p * 2
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
+    def execute(frame: int) -> None:
+        extension = pointer(frame + _FRAME_EXTENSION).value
+        if extension:  # XLA asks for the version when the handler is registered
+            metadata = pointer(extension + _EXTENSION_METADATA).value
+            api = pointer(frame + _FRAME_API).value
+            assert metadata is not None
+            minor = number(api + _API_MINOR).value if api else handler.oxijax_api_minor()
+            number(metadata + _METADATA_MINOR).value = minor
+            return
+        operand = pointer(pointer(frame + _FRAME_OPERANDS).value).value  # pyright: ignore
+        result = pointer(pointer(frame + _FRAME_RESULTS).value).value  # pyright: ignore
+        parameters = parameters_of_two(operand + _BUFFER_DATA, result + _BUFFER_DATA)  # pyright: ignore
+        nothing(None, 1, 1, 1, 32, 1, 1, 0, None, parameters, None)
+
+    _kept_alive.append(execute)
+    capsule = jax.ffi.pycapsule(ctypes.cast(execute, ctypes.c_void_p).value)
+    jax.ffi.register_ffi_target(_CTYPES, {"execute": capsule}, platform="cpu")
+
+
+_kept_alive: list = []

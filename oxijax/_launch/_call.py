@@ -1,0 +1,117 @@
+"""`launch`: a kernel as a part of a JAX program, for use inside lowerings."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from oxijax import _compat
+from oxijax._launch import _handler
+from oxijax._launch._emulation import emulation
+from oxijax._launch._spec import VERSION, Spec, key_of
+
+__all__ = ["TARGET_NAME", "launch"]
+
+TARGET_NAME = "oxijax_launch"
+
+
+def launch(
+    kernel: str,
+    config,
+    operands: Sequence[jax.Array],
+    results: Sequence[jax.ShapeDtypeStruct],
+    *,
+    aliases: Mapping[int, int] | None = None,
+    batch_dims: int = 0,
+) -> list[jax.Array]:
+    """Launches a kernel, once.
+
+    This is for the GPU lowering of a primitive, written as a function of arrays: besides `launch`,
+    any number of times, it may use jax.numpy, for example to make the zeros that a kernel adds to.
+    Workspaces are results that the lowering does not return.
+
+    Args:
+      kernel: its name in `ptx.registry`.
+      config: its configuration, a frozen dataclass of numbers, strings, tuples and dtypes.
+      operands: row-major arrays.
+      results: shape and dtype of each result; the kernel has to write every element.
+      aliases: operands that become results: {operand: result}, of the same shape and dtype. The
+        kernel finds the operand's values in the result. XLA copies an operand that is used again.
+      batch_dims: leading dimensions that all operands and results share, and over which they are
+        independent: XLA may split the call over devices along them. With 0 it gathers operands
+        that are split.
+
+    Returns:
+      The results, row-major.
+
+    Raises:
+      HandlerMissingError: oxijax was installed without its handler.
+      ValueError: an alias of different shape or dtype.
+      TypeError: a configuration that cannot be written down.
+    """
+    _handler.check_not_forked()
+    _handler.library()
+    operands = _compat.match_varying(*operands)
+    pairs = tuple(sorted((aliases or {}).items()))
+    for operand, result in pairs:
+        given, wanted = operands[operand], results[result]
+        if given.shape != wanted.shape or given.dtype != wanted.dtype:
+            raise ValueError(
+                f"kernel {kernel}: operand {operand} cannot become result {result}: "
+                f"{given.dtype}{list(given.shape)}, {wanted.dtype}{list(wanted.shape)}"
+            )
+    return _launch_p.bind(
+        *operands,
+        kernel=kernel,
+        config=config,
+        results=tuple((r.shape, np.dtype(r.dtype)) for r in results),
+        aliases=pairs,
+        batch_dims=batch_dims,
+    )
+
+
+def _abstract_eval(*avals, kernel, results, **_):
+    _compat.check_varying(kernel, *avals)
+    return [avals[0].update(shape=s, dtype=dtype, weak_type=False) for s, dtype in results]
+
+
+def _lower(ctx, *operands, kernel, config, results, aliases, batch_dims, emulated):
+    spec = Spec(
+        kernel,
+        config,
+        operands=tuple(np.dtype(aval.dtype) for aval in ctx.avals_in),
+        results=tuple(dtype for _, dtype in results),
+        aliases=aliases,
+        emulation=emulation.value if emulated else None,
+    )
+    text = spec.to_json()
+    attributes = {}
+    if batch_dims:
+        types_in = [operand.type for operand in operands]
+        types_out = [mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out]
+        rule = _compat.batch_sharding_rule(batch_dims, types_in, types_out)
+        attributes["sdy.sharding_rule"] = rule  # for propagation; the other, for the partition
+        frontend = {"num_batch_dims": str(batch_dims)}
+        attributes["mhlo.frontend_attributes"] = mlir.ir_attribute(frontend)
+    lower = jax.ffi.ffi_lowering(
+        TARGET_NAME, operand_output_aliases=dict(aliases), extra_attributes=attributes
+    )
+    return lower(ctx, *operands, key=np.int64(key_of(text)), spec=text, version=np.int64(VERSION))
+
+
+def _lower_for_cuda(ctx, *operands, **params):
+    return _lower(ctx, *operands, emulated=False, **params)
+
+
+def _lower_for_cpu(ctx, *operands, **params):
+    assert emulation.value is not None  # else the CPU has another lowering
+    return _lower(ctx, *operands, emulated=True, **params)
+
+
+_launch_p = Primitive("launch")
+_launch_p.multiple_results = True
+_launch_p.def_abstract_eval(_abstract_eval)
+mlir.register_lowering(_launch_p, _lower_for_cuda, platform="cuda")
+mlir.register_lowering(_launch_p, _lower_for_cpu, platform="cpu")

@@ -1,0 +1,244 @@
+"""The handler library: found, checked, bound to Python and registered with JAX."""
+
+import atexit
+import ctypes
+import functools
+import os
+import pathlib
+import time
+from collections.abc import Callable
+
+import jax
+
+__all__ = [
+    "LAUNCH_FUNCTION",
+    "MAX_ARGUMENTS",
+    "CallRecord",
+    "HandlerMissingError",
+    "LaunchRecord",
+    "address",
+    "check_not_forked",
+    "connect",
+    "find_handler",
+    "library",
+    "refuse_in_children",
+    "register",
+]
+
+MAX_ARGUMENTS = 96
+
+
+class HandlerMissingError(RuntimeError):
+    """oxijax was installed without its handler; the message says what to install."""
+
+
+def find_handler() -> pathlib.Path:
+    """The path of the handler library.
+
+    Raises:
+      HandlerMissingError: it was not built when oxijax was installed.
+    """
+    path = pathlib.Path(__file__).with_name("libhandler.so")
+    if not path.is_file():
+        raise HandlerMissingError(
+            "oxijax was installed without its launch handler, which runs kernels on a GPU and in "
+            "the emulator: there was no C compiler that builds it. Install one (for example with "
+            '"apt install gcc libc6-dev" or "conda install gcc"), then install oxijax again: '
+            "pip install --force-reinstall --no-deps oxijax, or pip install -e . in a clone"
+        )
+    return path
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The handler library.
+
+    Raises:
+      HandlerMissingError: it was not built when oxijax was installed.
+      RuntimeError: it was built from the source of another version.
+    """
+    found = ctypes.CDLL(str(find_handler()))
+    found.oxijax_layout.restype = ctypes.c_uint64
+    expected = ctypes.sizeof(LaunchRecord) << 32 | ctypes.sizeof(CallRecord)
+    if found.oxijax_layout() != expected:
+        raise RuntimeError(
+            f"{find_handler()} was built from another version of oxijax than this one: install "
+            "oxijax again"
+        )
+    found.oxijax_shut_down.restype = ctypes.c_long
+    found.oxijax_set_callbacks.argtypes = [_RESOLVE, _DESCRIBE]
+    found.oxijax_set_callbacks.restype = None
+    found.oxijax_after_fork.restype = None
+    return found
+
+
+def address(function: str) -> int:
+    """The address of one of the library's functions."""
+    found = ctypes.cast(getattr(library(), function), ctypes.c_void_p).value
+    assert found is not None
+    return found
+
+
+class ArgumentRecord(ctypes.Structure):
+    """`Argument` in handler.c."""
+
+    _fields_ = (("buffer", ctypes.c_int64), ("value", ctypes.c_uint64))
+
+
+class LaunchRecord(ctypes.Structure):
+    """`Launch` in handler.c."""
+
+    _fields_ = (
+        ("launch", ctypes.c_void_p),
+        ("function", ctypes.c_void_p),
+        ("id", ctypes.c_uint64),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("dynamic_shared", ctypes.c_uint32),
+        ("in_python", ctypes.c_uint32),
+        ("argument_count", ctypes.c_uint64),
+        ("arguments", ArgumentRecord * MAX_ARGUMENTS),
+    )
+
+
+class CallRecord(ctypes.Structure):
+    """`Call` in handler.c."""
+
+    _fields_ = (
+        ("spec", ctypes.c_void_p),
+        ("spec_size", ctypes.c_uint64),
+        ("version", ctypes.c_int64),
+        ("device", ctypes.c_int64),
+        ("buffer_count", ctypes.c_uint64),
+        ("shapes", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+    def read_spec(self) -> str:
+        return ctypes.string_at(self.spec, self.spec_size).decode()
+
+    def read_shapes(self) -> tuple[tuple[int, ...], ...]:
+        shapes, at = [], 0
+        for _ in range(self.buffer_count):
+            end = at + 1 + self.shapes[at]
+            shapes.append(tuple(self.shapes[at + 1 : end]))
+            at = end
+        return tuple(shapes)
+
+
+# cuLaunchKernel's signature.
+LAUNCH_FUNCTION = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    *[ctypes.c_uint] * 7,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+)
+_RESOLVE = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(CallRecord),
+    ctypes.POINTER(LaunchRecord),
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+)
+_DESCRIBE = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64)
+
+
+def connect(
+    resolve: Callable[[CallRecord, LaunchRecord], None],
+    describe: Callable[[int, int], str],
+    stop: Callable[[], None],
+) -> None:
+    """Makes two Python functions the handler's resolver and describer.
+
+    At exit no call enters Python any more, and those that are there are waited for: a thread that
+    needs the interpreter after its end would hang or crash.
+
+    Args:
+      resolve: fills in what to launch for a call. Its exception becomes the call's error.
+      describe: (id of a launch, status that it returned) -> the call's error message.
+      stop: tells launches that are in Python to give up; called at exit.
+    """
+
+    @_RESOLVE
+    def resolve_callback(call, launch, message, capacity):
+        try:
+            resolve(call.contents, launch.contents)
+        except BaseException as error:  # nothing may pass through C
+            _write(message, capacity, str(error) or type(error).__name__)
+            return 1
+        return 0
+
+    @_DESCRIBE
+    def describe_callback(number, status, message, capacity):
+        try:
+            text = describe(number, status)
+        except BaseException as error:  # nothing may pass through C
+            text = f"oxijax: a launch failed with status {status}, and describing it: {error!r}"
+        _write(message, capacity, text)
+
+    handler = library()
+    handler.oxijax_set_callbacks(resolve_callback, describe_callback)
+    _kept_alive.extend([resolve_callback, describe_callback])
+
+    @atexit.register
+    def shut_down():
+        handler.oxijax_shut_down()
+        stop()
+        while handler.oxijax_shut_down():
+            time.sleep(0.001)
+
+
+def register(target_name: str) -> None:
+    """Registers the handler with JAX, for CUDA and, emulated, for the CPU."""
+    handler = library()
+    capsule = jax.ffi.pycapsule
+    stages = {
+        "CUDA": {
+            "initialize": capsule(handler.oxijax_cuda_initialize),
+            "execute": capsule(handler.oxijax_cuda_execute),
+        },
+        "cpu": {"execute": capsule(handler.oxijax_host_execute)},
+    }
+    for platform, functions in stages.items():
+        jax.ffi.register_ffi_target(target_name, functions, platform=platform)
+    jax.ffi.register_ffi_target_as_batch_partitionable(target_name)
+
+
+@functools.cache
+def refuse_in_children() -> None:
+    """From now on a forked child is told that it cannot launch; it would hang or crash."""
+    handler = library()
+
+    def after_fork():
+        handler.oxijax_after_fork()
+        # What was compiled before is traced again, and raises then, before JAX waits for threads
+        # that the child does not have.
+        _forked.set_global(True)
+
+    os.register_at_fork(after_in_child=after_fork)
+
+
+def check_not_forked() -> None:
+    """Raises RuntimeError in a child whose parent had launched kernels."""
+    if _forked.value:
+        raise RuntimeError(
+            "this process was forked after its parent had launched kernels, and neither JAX nor "
+            "CUDA works in such a child: start it with multiprocessing's 'spawn' or 'forkserver' "
+            "method"
+        )
+
+
+_forked = jax.make_user_context(False)
+_kept_alive: list = []
+
+
+def _write(message: int, capacity: int, text: str) -> None:
+    """Writes a C string; of a text that is too long the middle is left out."""
+    data = text.replace("\0", "").encode()
+    if len(data) >= capacity:
+        mark = f"\n[... {len(data) - capacity} bytes and more left out ...]\n".encode()
+        half = (capacity - 1 - len(mark)) // 2
+        head, tail = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
+        data = head.encode() + mark + tail.encode()
+    ctypes.memmove(message, data + b"\0", len(data) + 1)

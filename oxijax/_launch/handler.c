@@ -1,0 +1,484 @@
+/* One kernel launch as an XLA custom call: the handler, without Python on the hot path.
+ *
+ * A call has two facts that the handler reads, both the same in every process: the attribute
+ * `key`, a hash of what is launched, and the dimensions of its buffers. Together with the device
+ * they find a Launch in a table: what to call, with which grid and which arguments. On a miss the
+ * resolver, a Python function, fills in the Launch; that happens once in a process. From then on a
+ * call is a lookup, which takes no lock, and one call of a function with cuLaunchKernel's signature.
+ *
+ * Needs XLA's c_api.h and libc. The FFI's State functions are not used: their structs differ
+ * between versions of jaxlib, those used here do not.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "xla/ffi/api/c_api.h"
+
+#if XLA_FFI_API_MINOR < 4
+typedef XLA_FFI_Extension_Base XLA_FFI_InternalExtension;
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+#define MAX_ARGUMENTS 96
+#define MESSAGE_BYTES (64 * 1024)
+
+/* ---- what the Python side shares: _handler.py declares the same structs ---- */
+
+/* cuLaunchKernel, or what stands in for it. */
+typedef int LaunchFunction(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                           unsigned block_x, unsigned block_y, unsigned block_z,
+                           unsigned dynamic_shared, void *stream, void **parameters, void **extra);
+
+typedef struct {
+  int64_t buffer; /* position among operands and results; -1: the argument is `value` */
+  uint64_t value;
+} Argument;
+
+typedef struct {
+  LaunchFunction *launch;
+  void *function;
+  uint64_t id; /* names the call to `describe` */
+  uint32_t grid[3], block[3];
+  uint32_t dynamic_shared;
+  uint32_t in_python; /* whether `launch` is a Python function */
+  uint64_t argument_count;
+  Argument arguments[MAX_ARGUMENTS];
+} Launch;
+
+typedef struct {
+  const char *spec;
+  uint64_t spec_size;
+  int64_t version;
+  int64_t device; /* -1: host memory */
+  uint64_t buffer_count;
+  const int64_t *shapes; /* of each buffer its rank, then its dimensions */
+} Call;
+
+/* Fills in `launch` and returns 0; or writes a message and returns anything else. */
+typedef int Resolve(const Call *call, Launch *launch, char *message, uint64_t capacity);
+/* Says what a launch that returned `status` has failed with. */
+typedef void Describe(uint64_t id, int status, char *message, uint64_t capacity);
+
+static _Atomic(Resolve *) resolve;
+static _Atomic(Describe *) describe;
+
+/* Python built against other structs than these must not go on. */
+EXPORT uint64_t oxijax_layout(void) { return sizeof(Launch) << 32 | sizeof(Call); }
+EXPORT int oxijax_api_minor(void) { return XLA_FFI_API_MINOR; }
+
+EXPORT void oxijax_set_callbacks(Resolve *resolver, Describe *describer) {
+  atomic_store(&resolve, resolver);
+  atomic_store(&describe, describer);
+}
+
+/* ---- the end of the interpreter, and forks ---- */
+
+static atomic_bool shutting_down, forked;
+static atomic_long calls_in_python;
+
+/* From now on no call enters Python. Returns how many are still there. */
+EXPORT long oxijax_shut_down(void) {
+  atomic_store(&shutting_down, true);
+  return atomic_load(&calls_in_python);
+}
+
+/* From now on calls fail. The threads that were in Python do not exist in a child. */
+EXPORT void oxijax_after_fork(void) {
+  atomic_store(&forked, true);
+  atomic_store(&calls_in_python, 0);
+}
+
+/* Counts first and looks second, so that oxijax_shut_down never misses a call. */
+static bool enter_python(void) {
+  atomic_fetch_add(&calls_in_python, 1);
+  if (!atomic_load(&shutting_down)) return true;
+  atomic_fetch_sub(&calls_in_python, 1);
+  return false;
+}
+
+static void leave_python(void) { atomic_fetch_sub(&calls_in_python, 1); }
+
+/* ---- errors ---- */
+
+static XLA_FFI_Error *error(XLA_FFI_CallFrame *frame, const char *message) {
+  XLA_FFI_Error_Create_Args args = {
+      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+      .message = message,
+      .errc = XLA_FFI_Error_Code_INTERNAL,
+  };
+  return frame->api->XLA_FFI_Error_Create(&args);
+}
+
+static const char out_of_memory[] = "oxijax: out of memory";
+
+static bool fails_after_fork(XLA_FFI_CallFrame *frame, XLA_FFI_Error **failure) {
+  if (!atomic_load_explicit(&forked, memory_order_relaxed)) return false;
+  *failure = error(frame,
+                   "oxijax: this process was forked after its parent had launched kernels, and "
+                   "neither JAX nor CUDA works in such a child: start it with multiprocessing's "
+                   "'spawn' or 'forkserver' method");
+  return true;
+}
+
+/* ---- the table of launches: lookups take no lock, entries live as long as the process ---- */
+
+typedef struct {
+  uint64_t hash, key;
+  int64_t device;
+  Launch launch;
+  size_t shape_count;
+  int64_t shapes[]; /* as in Call */
+} Entry;
+
+typedef struct {
+  size_t capacity, used; /* capacity is a power of two, more than twice `used` */
+  _Atomic(Entry *) slots[];
+} Table;
+
+static _Atomic(Table *) table;
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+
+typedef struct {
+  uint64_t hash, key;
+  int64_t device;
+} Identity;
+
+static XLA_FFI_Buffer *buffer_of(const XLA_FFI_CallFrame *frame, int64_t index) {
+  int64_t operands = frame->args.size;
+  return index < operands ? frame->args.args[index] : frame->rets.rets[index - operands];
+}
+
+static int64_t buffers_of(const XLA_FFI_CallFrame *frame) {
+  return frame->args.size + frame->rets.size;
+}
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 29;
+}
+
+static Identity identify(const XLA_FFI_CallFrame *frame, uint64_t key, int64_t device) {
+  uint64_t hash = mix(key, (uint64_t)device);
+  for (int64_t i = 0; i < buffers_of(frame); ++i) {
+    const XLA_FFI_Buffer *buffer = buffer_of(frame, i);
+    hash = mix(hash, (uint64_t)buffer->rank);
+    for (int64_t d = 0; d < buffer->rank; ++d) hash = mix(hash, (uint64_t)buffer->dims[d]);
+  }
+  return (Identity){hash, key, device};
+}
+
+static bool is_of(const Entry *entry, const Identity *identity, const XLA_FFI_CallFrame *frame) {
+  if (entry->hash != identity->hash || entry->key != identity->key ||
+      entry->device != identity->device)
+    return false;
+  size_t at = 0;
+  for (int64_t i = 0; i < buffers_of(frame); ++i) {
+    const XLA_FFI_Buffer *buffer = buffer_of(frame, i);
+    size_t rank = (size_t)buffer->rank;
+    if (at + 1 + rank > entry->shape_count || entry->shapes[at] != buffer->rank) return false;
+    if (rank && memcmp(&entry->shapes[at + 1], buffer->dims, rank * sizeof(int64_t))) return false;
+    at += 1 + rank;
+  }
+  return at == entry->shape_count;
+}
+
+static const Launch *lookup(const Identity *identity, const XLA_FFI_CallFrame *frame) {
+  Table *now = atomic_load_explicit(&table, memory_order_acquire);
+  if (!now) return NULL;
+  for (size_t i = identity->hash;; ++i) {
+    Entry *entry = atomic_load_explicit(&now->slots[i & (now->capacity - 1)], memory_order_acquire);
+    if (!entry) return NULL;
+    if (is_of(entry, identity, frame)) return &entry->launch;
+  }
+}
+
+static void place(Table *into, Entry *entry) {
+  size_t i = entry->hash;
+  while (atomic_load_explicit(&into->slots[i & (into->capacity - 1)], memory_order_relaxed)) ++i;
+  atomic_store_explicit(&into->slots[i & (into->capacity - 1)], entry, memory_order_release);
+  ++into->used;
+}
+
+/* The table with room for one more entry; NULL without memory. A table that was outgrown is never
+ * freed, because another thread may be reading it; all of them together are smaller than the last. */
+static Table *roomy_table(void) {
+  Table *now = atomic_load_explicit(&table, memory_order_relaxed);
+  if (now && 2 * (now->used + 1) < now->capacity) return now;
+  size_t capacity = now ? 2 * now->capacity : 256;
+  Table *next = calloc(1, sizeof(Table) + capacity * sizeof(_Atomic(Entry *)));
+  if (!next) return NULL;
+  next->capacity = capacity;
+  for (size_t i = 0; now && i < now->capacity; ++i) {
+    Entry *entry = atomic_load_explicit(&now->slots[i], memory_order_relaxed);
+    if (entry) place(next, entry);
+  }
+  atomic_store_explicit(&table, next, memory_order_release);
+  return next;
+}
+
+/* Takes the entry over; the launch that is in the table afterwards, NULL without memory. */
+static const Launch *insert(Entry *entry, const Identity *identity, const XLA_FFI_CallFrame *frame) {
+  pthread_mutex_lock(&table_lock);
+  const Launch *launch = lookup(identity, frame); /* another thread may have been faster */
+  Table *into = launch ? NULL : roomy_table();
+  if (into) {
+    place(into, entry);
+    launch = &entry->launch;
+    entry = NULL;
+  }
+  pthread_mutex_unlock(&table_lock);
+  free(entry);
+  return launch;
+}
+
+/* ---- a miss: ask Python ---- */
+
+/* Of a call in host memory that comes when the interpreter ends. */
+static const Launch abandoned;
+static const char too_late[] = "oxijax: the interpreter is shutting down; nothing was launched";
+
+static const void *attribute(const XLA_FFI_CallFrame *frame, const char *name,
+                             XLA_FFI_AttrType type) {
+  size_t size = strlen(name);
+  for (int64_t i = 0; i < frame->attrs.size; ++i) {
+    const XLA_FFI_ByteSpan *here = frame->attrs.names[i];
+    if (here->len == size && !memcmp(here->ptr, name, size))
+      return frame->attrs.types[i] == type ? frame->attrs.attrs[i] : NULL;
+  }
+  return NULL;
+}
+
+static const int64_t *integer_attribute(const XLA_FFI_CallFrame *frame, const char *name) {
+  const XLA_FFI_Scalar *scalar = attribute(frame, name, XLA_FFI_AttrType_SCALAR);
+  return scalar && scalar->dtype == XLA_FFI_DataType_S64 ? scalar->value : NULL;
+}
+
+static Entry *new_entry(const XLA_FFI_CallFrame *frame, const Identity *identity) {
+  size_t count = 0;
+  for (int64_t i = 0; i < buffers_of(frame); ++i) count += 1 + (size_t)buffer_of(frame, i)->rank;
+  Entry *entry = calloc(1, sizeof(Entry) + count * sizeof(int64_t));
+  if (!entry) return NULL;
+  entry->hash = identity->hash;
+  entry->key = identity->key;
+  entry->device = identity->device;
+  entry->shape_count = count;
+  int64_t *shape = entry->shapes;
+  for (int64_t i = 0; i < buffers_of(frame); ++i) {
+    const XLA_FFI_Buffer *buffer = buffer_of(frame, i);
+    *shape++ = buffer->rank;
+    for (int64_t d = 0; d < buffer->rank; ++d) *shape++ = buffer->dims[d];
+  }
+  return entry;
+}
+
+static bool is_sound(const Launch *launch, int64_t buffers) {
+  if (launch->argument_count > MAX_ARGUMENTS) return false;
+  for (uint64_t i = 0; i < launch->argument_count; ++i)
+    if (launch->arguments[i].buffer < -1 || launch->arguments[i].buffer >= buffers) return false;
+  return launch->launch != NULL;
+}
+
+/* NULL, and `failure`, where there is none. */
+static const Launch *resolve_call(XLA_FFI_CallFrame *frame, const Identity *identity,
+                                  XLA_FFI_Error **failure) {
+  const XLA_FFI_ByteSpan *spec = attribute(frame, "spec", XLA_FFI_AttrType_STRING);
+  const int64_t *version = integer_attribute(frame, "version");
+  Resolve *resolver = atomic_load(&resolve);
+  Entry *entry = new_entry(frame, identity);
+  char *message = calloc(1, MESSAGE_BYTES);
+  const Launch *launch = NULL;
+  if (!spec || !version) {
+    *failure = error(frame, "oxijax: the call has no spec, or no version");
+  } else if (!resolver) {
+    *failure = error(frame, "oxijax: the handler has no resolver");
+  } else if (!entry || !message) {
+    *failure = error(frame, out_of_memory);
+  } else if (!enter_python()) {
+    if (identity->device < 0) launch = &abandoned;
+    else *failure = error(frame, too_late);
+  } else {
+    Call call = {spec->ptr,        spec->len,
+                 *version,         identity->device,
+                 (uint64_t)buffers_of(frame), entry->shapes};
+    int status = resolver(&call, &entry->launch, message, MESSAGE_BYTES);
+    leave_python();
+    if (status) {
+      *failure = error(frame, message);
+    } else if (!is_sound(&entry->launch, buffers_of(frame))) {
+      *failure = error(frame, "oxijax: the resolver returned a launch that does not fit the call");
+    } else {
+      launch = insert(entry, identity, frame);
+      entry = NULL;
+      if (!launch) *failure = error(frame, out_of_memory);
+    }
+  }
+  free(message);
+  free(entry);
+  return launch;
+}
+
+/* NULL, and `failure`, where there is none. */
+static const Launch *find(XLA_FFI_CallFrame *frame, int64_t device, XLA_FFI_Error **failure) {
+  const int64_t *key = integer_attribute(frame, "key");
+  if (!key) {
+    *failure = error(frame, "oxijax: the call has no key");
+    return NULL;
+  }
+  Identity identity = identify(frame, (uint64_t)*key, device);
+  const Launch *launch = lookup(&identity, frame);
+  return launch ? launch : resolve_call(frame, &identity, failure);
+}
+
+/* ---- the call ---- */
+
+static size_t bytes_of(XLA_FFI_DataType dtype) {
+  switch (dtype) {
+    case XLA_FFI_DataType_PRED:
+    case XLA_FFI_DataType_S8:
+    case XLA_FFI_DataType_U8:
+      return 1;
+    case XLA_FFI_DataType_S16:
+    case XLA_FFI_DataType_U16:
+    case XLA_FFI_DataType_F16:
+    case XLA_FFI_DataType_BF16:
+      return 2;
+    case XLA_FFI_DataType_S32:
+    case XLA_FFI_DataType_U32:
+    case XLA_FFI_DataType_F32:
+      return 4;
+    case XLA_FFI_DataType_S64:
+    case XLA_FFI_DataType_U64:
+    case XLA_FFI_DataType_F64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+/* At the end of the interpreter a call in host memory succeeds, with NaN for results: an error
+ * would leave other devices waiting for this one in a collective, and the process with them. */
+static XLA_FFI_Error *abandon(XLA_FFI_CallFrame *frame) {
+  for (int64_t i = 0; i < frame->rets.size; ++i) {
+    const XLA_FFI_Buffer *result = frame->rets.rets[i];
+    size_t bytes = bytes_of(result->dtype);
+    for (int64_t d = 0; d < result->rank; ++d) bytes *= (size_t)result->dims[d];
+    if (bytes) memset(result->data, 0xFF, bytes);
+  }
+  return NULL;
+}
+
+static XLA_FFI_Error *report_failure(XLA_FFI_CallFrame *frame, const Launch *launch, int status) {
+  Describe *describer = atomic_load(&describe);
+  char *message = calloc(1, MESSAGE_BYTES);
+  XLA_FFI_Error *failure;
+  if (!describer || !message) {
+    failure = error(frame, "oxijax: a launch failed, and there is no memory to say why");
+  } else if (!enter_python()) {
+    failure = launch->in_python ? abandon(frame) : error(frame, too_late);
+  } else {
+    describer(launch->id, status, message, MESSAGE_BYTES);
+    leave_python();
+    failure = error(frame, message);
+  }
+  free(message);
+  return failure;
+}
+
+static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, void *stream) {
+  if (launch == &abandoned) return abandon(frame);
+  if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return NULL;
+  void *parameters[MAX_ARGUMENTS];
+  for (uint64_t i = 0; i < launch->argument_count; ++i) {
+    const Argument *argument = &launch->arguments[i];
+    parameters[i] = argument->buffer < 0 ? (void *)&argument->value
+                                         : (void *)&buffer_of(frame, argument->buffer)->data;
+  }
+  if (launch->in_python && !enter_python()) return abandon(frame);
+  int status = launch->launch(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
+                              launch->block[0], launch->block[1], launch->block[2],
+                              launch->dynamic_shared, stream, parameters, NULL);
+  if (launch->in_python) leave_python();
+  return status ? report_failure(frame, launch, status) : NULL;
+}
+
+/* XLA asks once, when the handler is registered, which version it speaks. Extensions of other
+ * kinds come with ordinary calls. */
+static bool answer_metadata(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_InternalExtension *extension = frame->extension_start;
+  while (extension && extension->type != XLA_FFI_Extension_Metadata) extension = extension->next;
+  if (!extension) return false;
+  XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)extension)->metadata;
+  metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+  /* The host's own: what is used here is the same in all of them. */
+  metadata->api_version.minor_version =
+      frame->api ? frame->api->api_version.minor_version : XLA_FFI_API_MINOR;
+  metadata->traits = XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
+  return true;
+}
+
+static XLA_FFI_Error *device_of(XLA_FFI_CallFrame *frame, int64_t *device) {
+  XLA_FFI_DeviceOrdinal_Get_Args args = {
+      .struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE,
+      .ctx = frame->ctx,
+  };
+  XLA_FFI_Error *failure = frame->api->XLA_FFI_DeviceOrdinal_Get(&args);
+  *device = args.device_ordinal;
+  return failure;
+}
+
+/* On a GPU: `initialize` runs before anything is captured into a CUDA graph, so that `execute`
+ * finds the kernel loaded. */
+EXPORT XLA_FFI_Error *oxijax_cuda_initialize(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Error *failure = NULL;
+  if (answer_metadata(frame) || fails_after_fork(frame, &failure)) return failure;
+  int64_t device = 0;
+  failure = device_of(frame, &device);
+  if (!failure) find(frame, device, &failure);
+  return failure;
+}
+
+EXPORT XLA_FFI_Error *oxijax_cuda_execute(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Error *failure = NULL;
+  if (answer_metadata(frame) || fails_after_fork(frame, &failure)) return failure;
+  int64_t device = 0;
+  failure = device_of(frame, &device);
+  if (failure) return failure;
+  const Launch *launch = find(frame, device, &failure);
+  if (!launch) return failure;
+  XLA_FFI_Stream_Get_Args stream = {
+      .struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE,
+      .ctx = frame->ctx,
+  };
+  failure = frame->api->XLA_FFI_Stream_Get(&stream);
+  return failure ? failure : launch_on(frame, launch, stream.stream);
+}
+
+/* In host memory: there is no stream, and all devices are one. */
+EXPORT XLA_FFI_Error *oxijax_host_execute(XLA_FFI_CallFrame *frame) {
+  XLA_FFI_Error *failure = NULL;
+  if (answer_metadata(frame) || fails_after_fork(frame, &failure)) return failure;
+  const Launch *launch = find(frame, -1, &failure);
+  return launch ? launch_on(frame, launch, NULL) : failure;
+}
+
+/* ---- for benchmarks: what XLA charges for any handler, and a kernel that does nothing ---- */
+
+EXPORT XLA_FFI_Error *oxijax_empty_execute(XLA_FFI_CallFrame *frame) {
+  answer_metadata(frame);
+  return NULL;
+}
+
+EXPORT int oxijax_launch_nothing(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                 unsigned block_x, unsigned block_y, unsigned block_z,
+                                 unsigned dynamic_shared, void *stream, void **parameters,
+                                 void **extra) {
+  (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y;
+  (void)block_z, (void)dynamic_shared, (void)stream, (void)parameters, (void)extra;
+  return 0;
+}

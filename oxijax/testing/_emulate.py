@@ -1,0 +1,46 @@
+"""`emulate_gpu`: the GPU's code path on machines without a GPU."""
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+
+from oxijax import _launch
+from ptx.targets import TARGETS
+
+__all__ = ["emulate_gpu"]
+
+
+@contextlib.contextmanager
+def emulate_gpu(target: str = "sm_90", *, schedule: int | None = None) -> Iterator[None]:
+    """Runs oxijax's GPU code on the CPU: within the context, in this thread.
+
+    Programs are lowered as for a GPU, to the same custom calls; the same handler looks up the same
+    kernels, generates their PTX for `target`, packs their parameters and launches them. Only the
+    driver is another one: `ptx.emulator`, which is slow, and raises where a kernel races, leaves
+    its buffers, or leaves a result unwritten. What was compiled inside the context runs in the
+    emulator outside of it too, in any thread.
+
+    Args:
+      target: name of the GPU architecture, one of `ptx.TARGETS`.
+      schedule: order in which warps run: None runs all in step, an integer is the seed of a random
+        order.
+
+    Raises:
+      ValueError: there is no such target.
+      HandlerMissingError: oxijax was installed without its handler; the message says what to do.
+
+    Example:
+      >>> with oxijax.testing.emulate_gpu("sm_80"):
+      ...     y = jax.jit(f)(x)
+    """
+    if target not in TARGETS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
+    if schedule is not None and not isinstance(schedule, int):
+        raise TypeError(f"schedule must be an integer or None, got {schedule!r}")
+    _launch.find_handler()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_launch.emulation(_launch.Emulation(target, schedule)))
+        if jax.default_backend() != "cpu":
+            stack.enter_context(jax.default_device(jax.devices("cpu")[0]))
+        yield

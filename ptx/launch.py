@@ -1,0 +1,52 @@
+"""How a kernel is launched: grid, block and arguments."""
+
+import dataclasses
+import re
+
+import numpy as np
+
+__all__ = ["Address", "Launch", "entry_name"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """The address of a buffer, as the argument of a kernel.
+
+    Attributes:
+      buffer: position of the buffer among the operands and then the results of the call.
+    """
+
+    buffer: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel, but for the addresses of its buffers.
+
+    Attributes:
+      grid: blocks in x, y and z. Where one of them is 0 there is nothing to compute, and
+        nothing is launched.
+      block: threads of a block in x, y and z.
+      arguments: one for each parameter of the kernel: `Address`, or a numpy scalar of the
+        parameter's type.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Address | np.generic, ...]
+
+
+def entry_name(text: str) -> str:
+    """The name of the kernel of a PTX text.
+
+    Raises:
+      ValueError: the text has no kernel, or several.
+
+    Source: PTX ISA, `.entry`; "Comments" and "Identifiers".
+    """
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S)
+    names = re.findall(r"\.entry\s+([\w$%]+)", code)
+    if len(names) != 1:
+        found = ", ".join(names) or "none"
+        raise ValueError(f"PTX with one kernel (.entry) is expected, this has {found}")
+    return names[0]
