@@ -21,6 +21,14 @@ class BuildHandler(build_ext):
     def get_export_symbols(self, ext):  # without PyInit_
         return ext.export_symbols
 
+    def run(self):
+        super().run()
+        if not all(pathlib.Path(path).is_file() for path in self.get_outputs()):
+            self.warn(
+                "oxijax is built without its launch handler, for want of a working C compiler: "
+                "it runs on the CPU, but neither on a GPU nor in the emulator"
+            )
+
     def build_extension(self, ext):
         import jaxlib
 
@@ -30,14 +38,12 @@ class BuildHandler(build_ext):
 
 
 class PlatformWheel(bdist_wheel):
-    """Tags the wheel for the platform, and for any Python 3."""
-
-    def finalize_options(self):
-        super().finalize_options()
-        self.root_is_pure = False
+    """Tags the wheel for any Python 3, and for the platform of the handler that is in it."""
 
     def get_tag(self):
-        return "py3", "none", super().get_tag()[2]
+        handler = self.get_finalized_command("build_ext").get_outputs()
+        built = all(pathlib.Path(path).is_file() for path in handler)
+        return "py3", "none", super().get_tag()[2] if built else "any"
 
 
 setup(

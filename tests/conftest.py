@@ -4,10 +4,26 @@ import os
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 )
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import pytest
+
+
+def wants_gpu(config: pytest.Config) -> bool:
+    """Whether the run is for a GPU: then its tests run, and fail where there is none."""
+    return os.environ.get("OXIJAX_REQUIRE_GPU") == "1" or "gpu" in config.option.markexpr
+
+
+def pytest_configure(config):
+    if not wants_gpu(config):
+        jax.config.update("jax_platforms", "cpu")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not wants_gpu(config):
+        marked = [item for item in items if item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if item not in marked]
 
 
 @pytest.fixture

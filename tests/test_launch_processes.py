@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.quick
+import oxijax
 
-TESTS = pathlib.Path(__file__).parent
+pytestmark = pytest.mark.quick
 
 PREAMBLE = """
 import sys
@@ -26,11 +26,10 @@ y = jnp.ones((3, 4), jnp.float32)
 
 
 def start(program, *arguments, **environment):
-    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # Not from the tests' folder: there `ptx` would be the folder of its tests.
+    paths = [str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, "-c", PREAMBLE + program, *map(str, arguments)],
-        cwd=TESTS.parent,
+        cwd=pathlib.Path(oxijax.__file__).parents[1],  # where the tested packages are
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
