@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from oxijax import _arguments as arguments
 from oxijax import _compat
+from oxijax import _deform_conv_cuda as cuda_kernels
 from oxijax import _deform_conv_reference as kernels
 from oxijax._deform_conv_reference import DeformConvConfig
 from oxijax._primitive import Fold, KernelPrimitive, Result, reverse_mode_only
@@ -266,6 +267,7 @@ deform_conv_forward = KernelPrimitive(
     sizes=_sizes,
     folds=_FOLDS,
     reference=kernels.forward,
+    cuda=cuda_kernels.forward,
 )
 deform_conv_backward_input = KernelPrimitive(
     "deform_conv_backward_input",
@@ -274,6 +276,7 @@ deform_conv_backward_input = KernelPrimitive(
     sizes=_sizes,
     folds=_FOLDS,
     reference=kernels.backward_input,
+    cuda=cuda_kernels.backward_input,
 )
 deform_conv_backward_offset = KernelPrimitive(
     "deform_conv_backward_offset",
@@ -285,6 +288,7 @@ deform_conv_backward_offset = KernelPrimitive(
     sizes=_sizes,
     folds=_FOLDS,
     reference=kernels.backward_offset,
+    cuda=cuda_kernels.backward_offset,
 )
 deform_conv_backward_weight = KernelPrimitive(
     "deform_conv_backward_weight",
@@ -293,6 +297,7 @@ deform_conv_backward_weight = KernelPrimitive(
     sizes=_sizes,
     folds=_FOLDS,
     reference=kernels.backward_weight,
+    cuda=cuda_kernels.backward_weight,
 )
 
 

@@ -197,7 +197,7 @@ class Driver:
                     *(list(options), list(options.values()), len(options)),
                     *([], [], 0),
                 )
-                undo.enter_context(_undo(lambda: self._call("cuLibraryUnload", library)))
+                undo.callback(self._unload, library)
                 kernel = _Kernel(call("cuLibraryGetKernel", library, name.encode()), name, logs)
                 # Where modules load lazily, this compiles: a launch may come inside the capture
                 # of a CUDA graph, where that can fail.
@@ -210,6 +210,10 @@ class Driver:
                 self._allow_shared(kernel, dynamic_shared, gpu)
             undo.pop_all()  # all went well: the library stays
         return kernel
+
+    def _unload(self, library: Any) -> None:
+        with contextlib.suppress(DriverError):  # what went wrong before is what counts
+            self._call("cuLibraryUnload", library)
 
     def _allow_shared(self, kernel: "_Kernel", dynamic_shared: int, gpu: Device) -> None:
         """Raises the kernel's limit of dynamic shared memory, where it is lower than that."""
@@ -371,20 +375,13 @@ def _check_shared(gpu: Device, name: str, static: int, dynamic: int) -> None:
 @contextlib.contextmanager
 def _at_end(clean_up: Callable[[], object]) -> Iterator[None]:
     """Cleans up after the block; an error in that never hides one of the block."""
-    with _undo(clean_up):
-        yield
-    clean_up()
-
-
-@contextlib.contextmanager
-def _undo(clean_up: Callable[[], object]) -> Iterator[None]:
-    """Cleans up where the block raises."""
     try:
         yield
     except BaseException:
         with contextlib.suppress(DriverError):
             clean_up()
         raise
+    clean_up()
 
 
 def _string(buffer: bytes | bytearray) -> str:
@@ -405,8 +402,7 @@ def _load_advice(text: str, gpu: Device, cuda: tuple[int, int]) -> dict[str, str
             f"{cuda[0]}.{cuda[1]}, does not know: update the driver"
         ),
         "CUDA_ERROR_NO_BINARY_FOR_GPU": (
-            f"PTX for {target[1] if target else '?'} does not run on {gpu}: it has to be "
-            f"generated for this GPU"
+            f"PTX for {target[1] if target else '?'} does not run on {gpu}: write it for this GPU"
         ),
         "CUDA_ERROR_OUT_OF_MEMORY": (
             f"The {gib:.0f} GiB of {gpu} have no room for the kernel: leave some to it by a lower "

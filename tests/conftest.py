@@ -20,10 +20,14 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if not wants_gpu(config):
-        marked = [item for item in items if item.get_closest_marker("gpu")]
+    left_out = set() if wants_gpu(config) else {"gpu"}
+    if "full" not in config.option.markexpr:
+        left_out.add("full")
+    marked = [item for item in items if left_out.intersection(m.name for m in item.iter_markers())]
+    if marked:
         config.hook.pytest_deselected(items=marked)
-        items[:] = [item for item in items if item not in marked]
+        kept = set(items).difference(marked)
+        items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +29,11 @@ __all__ = ["measure_launch"]
 CALLS = 100  # in one chain
 
 
-def measure_launch(repeats: int = 10) -> dict[str, float]:
+def measure_launch(runs: int = 5) -> dict[str, float]:
     """Microseconds of a call, idle and beside a thread that runs Python.
+
+    Args:
+      runs: of each chain; the fastest counts.
 
     Returns:
       "native_us", "native_busy_us", "ctypes_us", "ctypes_busy_us" and, for each handler, the
@@ -48,11 +52,14 @@ def measure_launch(repeats: int = 10) -> dict[str, float]:
     for suffix, busy in (("", False), ("_busy", True)):
         with _python_thread(busy):
             for name in chains:
-                # Beside a busy thread each call of the ctypes handler waits for the interpreter,
-                # some 5 ms; the others are so quick that the one wait at a chain's end counts.
-                iterations = 1 if (name, busy) == ("ctypes", True) else 2000
-                runs = 2 if (name, busy) == ("ctypes", True) else repeats
-                times[name + suffix] = _best(chains[name], x, iterations, runs)
+                # Beside a busy thread a call of the ctypes handler may wait 5 ms for the
+                # interpreter, or may not: only the mean of many short runs says something.
+                # The others wait once a run, so that runs are long.
+                if busy and name == "ctypes":
+                    times[name + suffix] = statistics.mean(_times(chains[name], x, 1, 8 * runs))
+                else:
+                    iterations = 500 if name == "ctypes" else 10_000
+                    times[name + suffix] = min(_times(chains[name], x, iterations, runs))
     figures = {}
     for name in ("native", "ctypes"):
         for suffix in ("", "_busy"):
@@ -61,14 +68,14 @@ def measure_launch(repeats: int = 10) -> dict[str, float]:
     return figures
 
 
-def _best(chain: Callable, x: jax.Array, iterations: int, runs: int) -> float:
-    """Microseconds of a call in the fastest run."""
-    best = float("inf")
+def _times(chain: Callable, x: jax.Array, iterations: int, runs: int) -> list[float]:
+    """Microseconds of a call in each run."""
+    times = []
     for _ in range(runs + 1):  # the first one warms up
         start = time.perf_counter()
         jax.block_until_ready(chain(x, iterations))
-        best = min(best, time.perf_counter() - start)
-    return 1e6 * best / (iterations * CALLS)
+        times.append(1e6 * (time.perf_counter() - start) / (iterations * CALLS))
+    return times[1:]
 
 
 def _chain(call: Callable):

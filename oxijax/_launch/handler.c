@@ -136,8 +136,9 @@ typedef struct {
   int64_t shapes[]; /* as in Call */
 } Entry;
 
-typedef struct {
+typedef struct Table {
   size_t capacity, used; /* capacity is a power of two, more than twice `used` */
+  struct Table *outgrown; /* the one before: another thread may still be reading it */
   _Atomic(Entry *) slots[];
 } Table;
 
@@ -205,8 +206,8 @@ static void place(Table *into, Entry *entry) {
   ++into->used;
 }
 
-/* The table with room for one more entry; NULL without memory. A table that was outgrown is never
- * freed, because another thread may be reading it; all of them together are smaller than the last. */
+/* The table with room for one more entry; NULL without memory. Tables are never freed: those that
+ * were outgrown are together smaller than the last. */
 static Table *roomy_table(void) {
   Table *now = atomic_load_explicit(&table, memory_order_relaxed);
   if (now && 2 * (now->used + 1) < now->capacity) return now;
@@ -214,6 +215,7 @@ static Table *roomy_table(void) {
   Table *next = calloc(1, sizeof(Table) + capacity * sizeof(_Atomic(Entry *)));
   if (!next) return NULL;
   next->capacity = capacity;
+  next->outgrown = now;
   for (size_t i = 0; now && i < now->capacity; ++i) {
     Entry *entry = atomic_load_explicit(&now->slots[i], memory_order_relaxed);
     if (entry) place(next, entry);

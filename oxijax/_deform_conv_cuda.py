@@ -1,0 +1,85 @@
+"""Deformable convolution on a GPU: each function is the CUDA lowering of a primitive."""
+
+import jax
+import jax.numpy as jnp
+
+import ptx
+from oxijax._deform_conv_reference import DeformConvConfig
+from oxijax._launch import launch
+from ptx.kernels.deformable import DeformableConvConfig
+
+__all__ = ["backward_input", "backward_offset", "backward_weight", "forward"]
+
+_DTYPES = {"float16": ptx.f16, "bfloat16": ptx.bf16, "float32": ptx.f32, "float64": ptx.f64}
+
+
+def forward(config: DeformConvConfig, x, offset, weight, mask, bias):
+    """The output [N, P, Q, Co]."""
+    kernel = _kernel_config(config, x.shape[3], offset, weight, mask, bias is not None)
+    y = jax.ShapeDtypeStruct((*offset.shape[:3], weight.shape[3]), x.dtype)
+    operands = [v for v in (x, offset, weight, mask, bias) if v is not None]
+    return tuple(launch("deformable_conv_forward", kernel, operands, [y]))
+
+
+def backward_input(config: DeformConvConfig, offset, weight, mask, grad_y):
+    """The gradient to x, summed in float32 by atomic additions."""
+    channels = config.groups * weight.shape[2]
+    kernel = _kernel_config(config, channels, offset, weight, mask)
+    shape = (offset.shape[0], *config.image_size, channels)
+    zeros = jnp.zeros(shape, jnp.promote_types(grad_y.dtype, jnp.float32))
+    operands = [v for v in (offset, weight, mask, grad_y, zeros) if v is not None]
+    like = jax.ShapeDtypeStruct(shape, zeros.dtype)
+    aliases = {len(operands) - 1: 0}
+    (total,) = launch("deformable_conv_backward_input", kernel, operands, [like], aliases=aliases)
+    return (total.astype(weight.dtype),)
+
+
+def backward_offset(config: DeformConvConfig, x, offset, weight, mask, grad_y):
+    """The gradients to offset and mask."""
+    kernel = _kernel_config(config, x.shape[3], offset, weight, mask)
+    operands = [v for v in (x, offset, weight, mask, grad_y) if v is not None]
+    results = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in (offset, mask) if v is not None]
+    outs = launch("deformable_conv_backward_offset", kernel, operands, results)
+    return (*outs, None) if mask is None else tuple(outs)
+
+
+def backward_weight(config: DeformConvConfig, x, offset, mask, grad_y):
+    """The gradient to the weights, summed in float32 over parts of the pixels."""
+    shape = (*config.kernel_size, x.shape[3] // config.groups, grad_y.shape[3])
+    weight = jax.ShapeDtypeStruct(shape, x.dtype)
+    kernel = _kernel_config(config, x.shape[3], offset, weight, mask)
+    operands = [v for v in (x, offset, mask, grad_y) if v is not None]
+    pixels = offset.shape[0] * offset.shape[1] * offset.shape[2]
+    parts = max(1, min(32, -(-pixels // 1024)))
+    accumulator = jnp.promote_types(x.dtype, jnp.float32)
+    partial = jax.ShapeDtypeStruct((parts, *shape), accumulator)
+    (partial,) = launch("deformable_conv_backward_weight", kernel, operands, [partial])
+    return (partial.sum(axis=0).astype(x.dtype),)
+
+
+def _kernel_config(
+    config: DeformConvConfig, channels: int, offset, weight, mask, bias: bool = False
+) -> DeformableConvConfig:
+    kernel_h, kernel_w = config.kernel_size
+    (pad_h, _), (pad_w, _) = config.padding
+    exact = config.precision in (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGH)
+    return DeformableConvConfig(
+        in_channels=channels,
+        out_channels=weight.shape[3],
+        kernel_h=kernel_h,
+        kernel_w=kernel_w,
+        stride_h=config.strides[0],
+        stride_w=config.strides[1],
+        pad_h=pad_h,
+        pad_w=pad_w,
+        dilation_h=config.dilation[0],
+        dilation_w=config.dilation[1],
+        groups=config.groups,
+        offset_groups=offset.shape[3] // (2 * kernel_h * kernel_w),
+        use_modulation=mask is not None,
+        use_bias=bias,
+        float_type=_DTYPES[weight.dtype.name],
+        offset_type=_DTYPES[offset.dtype.name],
+        mask_type=None if mask is None else _DTYPES[mask.dtype.name],
+        exact=exact and weight.dtype == jnp.float32,
+    )

@@ -1,0 +1,147 @@
+"""Forward: y = bias + sampled images @ weights, without a column buffer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.dtypes import u32, u64
+from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.kernels.deformable.gather import GatherTile
+from ptx.kernels.deformable.plan import THREADS, TilePlan, make_math, precision_name
+from ptx.kernels.deformable.sampling import Geometry, Sampler
+from ptx.launch import Address, Launch
+from ptx.registry import Shapes
+from ptx.targets import TARGETS, Target
+from ptx.tile.dense import DenseTile
+from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.shared import SharedTile
+from ptx.tile.vectors import load_words, store_vector, vector_width, widen
+
+__all__ = ["forward_launch", "generate_deformable_conv_forward_ptx"]
+
+
+def forward_plan(config: DeformableConvConfig) -> TilePlan:
+    wide = config.out_channels_per_group > 64
+    match config.float_type.bytes:
+        case 2:
+            return TilePlan(64, 128 if wide else 64, 32)
+        case 4:
+            return TilePlan(64, 64, 16)
+        case _:
+            return TilePlan(64, 32, 8)
+
+
+def generate_deformable_conv_forward_ptx(
+    config: DeformableConvConfig, target: Target | str = "sm_80"
+) -> str:
+    """The PTX of the forward kernel.
+
+    Parameters: input [N, H, W, C], offset [N, P, Q, OG*T*2], mask [N, P, Q, OG*T] if there is one,
+    weight [T, C/G, Co], bias [Co] if there is one, output [N, P, Q, Co], and the u32 batch_size,
+    in_h, in_w, out_h, out_w. A block has `TilePlan.m` pixels (grid x) and `TilePlan.n` output
+    channels of one group (grid y).
+
+    Raises:
+      ValueError: a configuration that makes no sense.
+      UnsupportedError: the target lacks an instruction.
+    """
+    config.validate()
+    target = TARGETS[target] if isinstance(target, str) else target
+    plan = forward_plan(config)
+    name = f"{precision_name(config)}_{config.kernel_h}x{config.kernel_w}"
+    k = Kernel(f"deformable_conv_forward_{name}", target, block=THREADS, min_blocks=2)
+    dtype = config.float_type
+    x = k.pointer("input", dtype, readonly=True)
+    offset = k.pointer("offset", config.offset_type or dtype, readonly=True)
+    mask = None
+    if config.use_modulation:
+        mask = k.pointer("mask", config.mask_type or dtype, readonly=True)
+    weight = k.pointer("weight", dtype, readonly=True)
+    bias = k.pointer("bias", dtype, readonly=True) if config.use_bias else None
+    y = k.pointer("output", dtype)
+    sizes = Geometry.declare(k)
+
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
+    first_pixel = k.ctaid("x") * plan.m
+    tiles = -(-out_group // plan.n)
+    group, first_out = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
+    k.name(first_pixel=first_pixel, group=group, first_out=first_out)
+
+    a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
+    b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=0)
+    math = make_math(k, config, a, b, plan)
+    taps = Sampler.taps_that_fit(config, plan.m, 12 * 1024)
+    sampler = Sampler(
+        k, config, sizes, offset, mask, rows=plan.m, taps=taps, threads=THREADS
+    )  # fmt: skip
+
+    cursor = Cursor(k, tap=taps, slice=-(-config.segment // plan.k))
+    segment, first_tap = k.var(u32, 0, "segment"), k.var(u32, 0, "first_tap")
+
+    def sampled(row: Val, column: Val) -> tuple[Val, Val, Val, Val]:
+        channel = cursor["slice"] * plan.k + column  # in the segment
+        first = group * in_group + segment * config.segment
+        return row, cursor["tap"], first + channel, channel < config.segment
+
+    def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
+        channel = cursor["slice"] * plan.k + row
+        tap, out = first_tap + cursor["tap"], first_out + column
+        place = tap * in_group + segment * config.segment + channel
+        at = k.mad_wide(place, config.out_channels, k.convert(group * out_group + out, u64))
+        there = (channel < config.segment) & (out < out_group)
+        if config.taps % taps:
+            there = there & (tap < config.taps)
+        return weight + at, there
+
+    producers = [
+        GatherTile(
+            k, a, x, sampler, sampled,
+            channels=config.in_channels, in_w=sizes.in_w,
+            width=vector_width(dtype, config.segment, plan.k), threads=THREADS,
+        ),
+        DenseTile(
+            k, b, weights, width=vector_width(dtype, out_group, plan.n), threads=THREADS
+        ),
+    ]  # fmt: skip
+    with k.loop(in_group // config.segment, name="segment") as number:
+        segment.set(number)
+        with k.loop(0, config.taps, taps, name="first_tap") as tap:
+            first_tap.set(tap)
+            offset_group = (group * in_group + number * config.segment) // (
+                config.channels_per_offset_group
+            )
+            sampler.fill(first_pixel, offset_group, tap)
+            k.barrier()
+            multiply_all(k, cursor, producers, math)
+
+    k.comment("bias, and the output")
+    for row in math.rows():
+        pixel = first_pixel + row.row
+        for column, sums in row.parts:
+            out = first_out + column
+            step = vector_width(dtype, len(sums), out_group)
+            for i in range(0, len(sums), step):
+                where = (pixel < sizes.pixels) & (out + i < out_group)
+                channel = group * out_group + out + i
+                values = list(sums[i : i + step])
+                if bias is not None:
+                    added = widen(k, load_words(bias + channel, step, where=where))
+                    values = [v + b for v, b in zip(values, added, strict=True)]
+                at = k.mad_wide(pixel, config.out_channels, k.convert(channel, u64))
+                store_vector(y + at, values, where=where)
+    return k.text()
+
+
+def forward_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:
+    """The launch for x, offset, weight, mask, bias (those there are) and y."""
+    plan = forward_plan(config)
+    (images, in_h, in_w, _), y = shapes[0], shapes[-1]
+    names = ["x", "offset", "weight"]
+    names += ["mask"] * config.use_modulation + ["bias"] * config.use_bias + ["y"]
+    order = ["x", "offset", "mask", "weight", "bias", "y"]
+    buffers = [Address(names.index(name)) for name in order if name in names]
+    numbers = [np.uint32(size) for size in (images, in_h, in_w, y[1], y[2])]
+    pixels = y[0] * y[1] * y[2]
+    tiles = config.groups * -(-config.out_channels_per_group // plan.n)
+    return Launch((-(-pixels // plan.m), tiles, 1), (THREADS, 1, 1), (*buffers, *numbers))

@@ -1,0 +1,62 @@
+"""Several neighbouring elements at once: in memory as they are, in registers in f32 or f64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.dtypes import DTYPES, DType, f32, f64
+
+__all__ = ["accumulator_of", "load_words", "store_vector", "vector_width", "widen"]
+
+
+def accumulator_of(dtype: DType) -> DType:
+    """The type that elements are calculated with."""
+    return f64 if dtype is f64 else f32
+
+
+def vector_width(dtype: DType, *extents: int) -> int:
+    """Elements of the widest vector, of 16 bytes at most, that divides all extents."""
+    return math.gcd(16 // dtype.bytes, *extents)
+
+
+def load_words(place: Pointer, count: int, *, where: Val | None = None) -> tuple[Val, ...]:
+    """Reads `count` elements with one instruction, zeros where the predicate is off.
+
+    Returns:
+      Registers as they come from memory: two halves in one, unless `count` is 1.
+    """
+    if count == 1:
+        return (place.load(where=where),)
+    if place.dtype.bytes == 2:
+        packed = place.view(DTYPES[f"{place.dtype}x2"])
+        return packed.load(0, count // 2, where=where)
+    return place.load(0, count, where=where)
+
+
+def widen(k: Kernel, words: Sequence[Val]) -> list[Val]:
+    """The elements of `load_words` as f32, or f64 for f64."""
+    elements: list[Val] = []
+    for word in words:
+        if word.dtype.lanes == 2:
+            elements += k.unpack(word, f32)
+        else:
+            elements.append(word if word.dtype in (f32, f64) else k.convert(word, f32))
+    return elements
+
+
+def store_vector(place: Pointer, values: Sequence[Val], *, where: Val | None = None) -> None:
+    """Writes f32 or f64 values as neighbouring elements of the place's type, rounded to it."""
+    k, dtype = place.kernel, place.dtype
+    if dtype.bytes == 2 and len(values) > 1:
+        packed = DTYPES[f"{dtype}x2"]
+        words = [
+            k.pack(low, high, packed) for low, high in zip(values[::2], values[1::2], strict=True)
+        ]
+        place = place.view(packed)
+    elif dtype.bytes == 2:
+        words = [k.convert(value, dtype, "rn") for value in values]
+    else:
+        words = list(values)
+    place.store(0, words[0] if len(words) == 1 else words, where=where)
