@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from oxijax import __version__
-from oxijax._cli import CommandError, bench, check, demo, ptx
+from oxijax._cli import CommandError, bench, check, demo, info, ptx
 
 __all__ = ["main"]
 
@@ -22,6 +22,7 @@ _COMMANDS: dict[str, _Command] = {
     "bench": bench,
     "check": check,
     "demo": demo,
+    "info": info,
     "ptx": ptx,
 }
 

@@ -423,7 +423,7 @@ _ADVICE = {
         "The libcuda.so.1 that was found is the CUDA toolkit's stub: take the folder stubs off "
         "LD_LIBRARY_PATH"
     ),
-    "CUDA_ERROR_DEVICES_UNAVAILABLE": (
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": (
         "See in nvidia-smi whether another process has the GPU for itself"
     ),
     "CUDA_ERROR_NOT_INITIALIZED": (

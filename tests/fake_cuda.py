@@ -116,7 +116,7 @@ class _Library:
         return sum(map(int, re.findall(r"^\s*\.shared .*\[(\d+)\];", self.text, re.M)))
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, result: CUresult) -> None:
         self.result = result
 
@@ -142,7 +142,7 @@ def _call(results: int) -> Callable:
                 return (CUresult.CUDA_ERROR_NOT_INITIALIZED, *refused)
             try:
                 return (CUresult.CUDA_SUCCESS, *method(self, *args))
-            except _Refused as error:
+            except _RefusedError as error:
                 return (error.result, *refused)
 
         return function
@@ -207,7 +207,7 @@ class FakeCuda(types.ModuleType):
     @property
     def functions(self) -> Mapping[str, Callable]:
         """The driver functions that there are."""
-        return {name: getattr(self, name) for name in dir(self) if re.match("cu[A-Z]", name)}
+        return {name: getattr(self, name) for name in dir(FakeCuda) if re.match("cu[A-Z]", name)}
 
     # ---- initialization, version, errors
 
@@ -215,7 +215,7 @@ class FakeCuda(types.ModuleType):
     def cuInit(self, Flags):  # noqa: N802, N803
         assert Flags == 0
         if not self.gpus:
-            raise _Refused(CUresult.CUDA_ERROR_NO_DEVICE)
+            raise _RefusedError(CUresult.CUDA_ERROR_NO_DEVICE)
         self.initialized = True
         return ()
 
@@ -228,7 +228,7 @@ class FakeCuda(types.ModuleType):
         assert type(symbol) is bytes, "char* symbol takes bytes"
         assert int(flags) == 0
         if cudaVersion > self.version:
-            raise _Refused(CUresult.CUDA_ERROR_INVALID_VALUE)
+            raise _RefusedError(CUresult.CUDA_ERROR_INVALID_VALUE)
         status = CUdriverProcAddressQueryResult
         if symbol != b"cuLaunchKernel":
             return 0, status.CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
@@ -336,7 +336,7 @@ class FakeCuda(types.ModuleType):
         assert type(name) is bytes, "char* name takes bytes"
         text = self.libraries[int(library)].text
         if not re.search(rf"\.entry\s+{re.escape(name.decode())}\s*\(", text):
-            raise _Refused(CUresult.CUDA_ERROR_NOT_FOUND)
+            raise _RefusedError(CUresult.CUDA_ERROR_NOT_FOUND)
         return (CUkernel(int(library) + 1),)
 
     @_call(0)
@@ -365,7 +365,7 @@ class FakeCuda(types.ModuleType):
         _expect(val, int)
         library = self._library(kernel)
         if library.static_shared + val > self._gpu(dev).shared_per_block:
-            raise _Refused(CUresult.CUDA_ERROR_INVALID_VALUE)
+            raise _RefusedError(CUresult.CUDA_ERROR_INVALID_VALUE)
         library.dynamic_shared[int(dev)] = val
         return ()
 
@@ -387,11 +387,11 @@ class FakeCuda(types.ModuleType):
         target = re.search(r"^\.target sm_(\d+)$", library.text, re.M)
         if version is None or target is None or "st.globule" in library.text:
             _write(library.logs, "ERROR", "ptxas line 9: error : Unknown modifier '.globule'")
-            raise _Refused(CUresult.CUDA_ERROR_INVALID_PTX)
+            raise _RefusedError(CUresult.CUDA_ERROR_INVALID_PTX)
         if (int(version[1]), int(version[2])) > self.newest_ptx:
-            raise _Refused(CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+            raise _RefusedError(CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
         if int(target[1]) > self.gpus[ordinal].sm:
-            raise _Refused(CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU)
+            raise _RefusedError(CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU)
         library.compiled.add(ordinal)
 
 

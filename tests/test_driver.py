@@ -78,7 +78,9 @@ def test_importing_does_not_open():
     assert re.search(r"^ +from cuda\.bindings import", source, re.M)
 
 
-@pytest.mark.parametrize("plugin, extra", [("12", "cuda12"), ("13", "cuda13"), (None, "cuda13")])
+@pytest.mark.parametrize(
+    ("plugin", "extra"), [("12", "cuda12"), ("13", "cuda13"), (None, "cuda13")]
+)
 def test_no_cuda_python(monkeypatch, plugin, extra):
     def find_spec(name):
         return object() if name == f"jax_cuda{plugin}_plugin" else None
@@ -93,7 +95,7 @@ def test_no_cuda_python(monkeypatch, plugin, extra):
 def test_broken_cuda_python(fake, monkeypatch):
     monkeypatch.delattr(sys.modules["cuda.bindings"], "driver")
     monkeypatch.delitem(sys.modules, "cuda.bindings.driver")
-    with pytest.raises(DriverError, match="cannot be imported .*install cuda-python again"):
+    with pytest.raises(DriverError, match=r"cannot be imported .*install cuda-python again"):
         driver()
 
 
@@ -107,20 +109,20 @@ def test_broken_cuda_python(fake, monkeypatch):
 )
 def test_no_driver(fake, words):
     fake.fail["cuInit"] = RuntimeError(words)
-    with pytest.raises(DriverError, match="there is no NVIDIA driver.*nvidia-smi") as raised:
+    with pytest.raises(DriverError, match=r"there is no NVIDIA driver.*nvidia-smi") as raised:
         driver()
     assert words in str(raised.value)
 
 
 def test_driver_older_than_the_bindings_take(fake):
     fake.fail["cuInit"] = RuntimeError("Failed to get cuGetProcAddress_v2")
-    with pytest.raises(DriverError, match="CUDA up to 11, .* CUDA 12.0: update the driver"):
+    with pytest.raises(DriverError, match=r"CUDA up to 11, .* CUDA 12\.0: update the driver"):
         driver()
 
 
 def test_old_driver(fake):
     fake.version = 11080
-    with pytest.raises(DriverError, match="CUDA up to 11.8, .* CUDA 12.0: update the driver"):
+    with pytest.raises(DriverError, match=r"CUDA up to 11\.8, .* CUDA 12\.0: update the driver"):
         driver()
 
 
@@ -132,7 +134,7 @@ def test_no_device(fake):
 
 def test_count_of_zero(fake):
     fake.hooks["cuDeviceGetCount"] = lambda: setattr(fake, "gpus", ())
-    with pytest.raises(DriverError, match="shows no GPU.*CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(DriverError, match=r"shows no GPU.*CUDA_VISIBLE_DEVICES"):
         driver()
 
 
@@ -155,7 +157,7 @@ def test_no_launch_function(fake, monkeypatch):
 
 def test_driver_lacks_a_function(fake):
     fake.fail["cuLibraryLoadData"] = RuntimeError("function cuLibraryLoadData is not found")
-    with pytest.raises(DriverError, match="cuLibraryLoadData failed: .* is not found"):
+    with pytest.raises(DriverError, match=r"cuLibraryLoadData failed: .* is not found"):
         use_everything()
 
 
@@ -281,7 +283,7 @@ def test_load_into_two_gpus(monkeypatch):
     fake.assert_balanced()
 
 
-@pytest.mark.parametrize("text, found", [("", "none"), (TEXT + text_of("b"), "kernel, b")])
+@pytest.mark.parametrize(("text", "found"), [("", "none"), (TEXT + text_of("b"), "kernel, b")])
 def test_not_one_kernel(fake, text, found):
     with pytest.raises(ValueError, match=f"one kernel .* this has {found}"):
         driver().load(text, 0, 0)
@@ -320,7 +322,7 @@ def test_out_of_memory(fake):
 def test_after_a_fork(fake):
     driver()
     fake.initialized = False  # what the driver says in the child
-    with pytest.raises(DriverError, match="CUDA_ERROR_NOT_INITIALIZED.*spawn instead of fork"):
+    with pytest.raises(DriverError, match=r"CUDA_ERROR_NOT_INITIALIZED.*spawn instead of fork"):
         driver().load(TEXT, 0, 0)
 
 
@@ -336,7 +338,7 @@ def test_logs_live_as_long_as_the_library(fake):
 
 
 @pytest.mark.parametrize(
-    "static, dynamic, limit",
+    ("static", "dynamic", "limit"),
     [
         (0, 48 * KIB, None),
         (0, 48 * KIB + 16, 48 * KIB + 16),
@@ -362,14 +364,14 @@ def test_shared_limit_of_a_loaded_kernel(fake):
 
 
 def test_too_much_dynamic_shared_memory(fake):
-    with pytest.raises(DriverError, match="232464 bytes .* has 232448") as raised:
+    with pytest.raises(DriverError, match=r"232464 bytes .* has 232448") as raised:
         driver().load(TEXT, 227 * KIB + 16, 0)
     assert "kernel kernel" in str(raised.value)
     assert fake.counts["cuLibraryLoadData"] == 0
 
 
 def test_too_much_shared_memory_in_all(fake):
-    with pytest.raises(DriverError, match="233472 bytes .* has 232448"):
+    with pytest.raises(DriverError, match=r"233472 bytes .* has 232448"):
         driver().load(text_of(static_shared=16 * KIB), 212 * KIB, 0)
     assert fake.counts["cuKernelSetAttribute"] == 0
     assert fake.libraries == {}
@@ -485,7 +487,8 @@ def test_driver_file_uses_what_the_bindings_have(fake, real_bindings):
         if isinstance(kind, type) and hasattr(kind, "__members__")
         for name in kind.__members__
     }
-    assert {name for name in used if not hasattr(real_bindings, name)} <= in_enums
+    elsewhere = {name for name in used if not hasattr(real_bindings, name)} - in_enums
+    assert elsewhere == {"cuGetProcAddress_v2"}  # in an error of the bindings
 
 
 def test_real_bindings_on_this_machine(monkeypatch, real_bindings):
@@ -495,9 +498,11 @@ def test_real_bindings_on_this_machine(monkeypatch, real_bindings):
     except OSError:
         with pytest.raises(DriverError, match="there is no NVIDIA driver: libcuda cannot be open"):
             driver()
-    else:
-        # With a driver there may still be no GPU, which is another error.
-        try:
-            assert driver().devices
-        except DriverError as error:
-            assert "there is no NVIDIA driver" not in str(error)
+        return
+    # With a driver there may still be no GPU, which is another error.
+    message = ""
+    try:
+        driver()
+    except DriverError as error:
+        message = str(error)
+    assert "there is no NVIDIA driver" not in message

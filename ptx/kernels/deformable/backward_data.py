@@ -11,7 +11,7 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.gather import corner_places
-from ptx.kernels.deformable.plan import THREADS, TilePlan, make_math, precision_name
+from ptx.kernels.deformable.plan import THREADS, backward_data_plan, make_math
 from ptx.kernels.deformable.sampling import Geometry, Sample, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -130,8 +130,8 @@ class _BackwardData:
         config.validate()
         self.config = config
         target = TARGETS[target] if isinstance(target, str) else target
-        self.plan = plan = _plan(config)
-        name = f"{precision_name(config)}_{config.kernel_h}x{config.kernel_w}"
+        self.plan = plan = backward_data_plan(config)
+        name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
         self.k = k = Kernel(
             f"deformable_conv_backward_{what}_{name}", target, block=THREADS, min_blocks=2
         )
@@ -251,18 +251,6 @@ class _BackwardData:
         return self.weight + at, there
 
 
-def _plan(config: DeformableConvConfig) -> TilePlan:
-    """Warps have whole rows: a row's dots are summed within a warp."""
-    small = config.segment <= 16
-    match config.float_type.bytes:
-        case 2:
-            return TilePlan(64, 16 if small else 64, 32, (4, 1))
-        case 4:
-            return TilePlan(64, 16 if small else 32, 16, (4, 1))
-        case _:
-            return TilePlan(64, 16, 8, (4, 1))
-
-
 def backward_offset_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:
     """The launch for x, offset, weight, mask, grad_y, grad_offset and grad_mask."""
     mask = ["mask"] * config.use_modulation
@@ -281,7 +269,7 @@ def backward_input_launch(config: DeformableConvConfig, target: Target, shapes: 
 
 
 def _launch(config, shapes: Shapes, names: list[str], order: list[str], image) -> Launch:
-    plan = _plan(config)
+    plan = backward_data_plan(config)
     images, out_h, out_w, _ = shapes[names.index("grad_y")]
     numbers = [np.uint32(size) for size in (images, image[1], image[2], out_h, out_w)]
     tiles = -(-images * out_h * out_w // plan.m)

@@ -8,7 +8,7 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.gather import GatherTile
-from ptx.kernels.deformable.plan import THREADS, TilePlan, make_math, precision_name
+from ptx.kernels.deformable.plan import THREADS, backward_weight_plan, make_math
 from ptx.kernels.deformable.sampling import Geometry, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -40,8 +40,8 @@ def generate_deformable_conv_backward_weight_ptx(
     """
     config.validate()
     target = TARGETS[target] if isinstance(target, str) else target
-    plan = _plan(config)
-    name = f"{precision_name(config)}_{config.kernel_h}x{config.kernel_w}"
+    plan = backward_weight_plan(config)
+    name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
     k = Kernel(f"deformable_conv_backward_weight_{name}", target, block=THREADS, min_blocks=2)
     dtype = config.float_type
     x = k.pointer("input", dtype, readonly=True)
@@ -113,19 +113,9 @@ def generate_deformable_conv_backward_weight_ptx(
     return k.text()
 
 
-def _plan(config: DeformableConvConfig) -> TilePlan:
-    match config.float_type.bytes:
-        case 2:
-            return TilePlan(64, 64, 32)
-        case 4:
-            return TilePlan(64, 64, 16)
-        case _:
-            return TilePlan(32, 32, 8)
-
-
 def backward_weight_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:
     """The launch for x, offset, mask, grad_y and the parts."""
-    plan = _plan(config)
+    plan = backward_weight_plan(config)
     mask = ["mask"] * config.use_modulation
     names = ["x", "offset", *mask, "grad_y", "partial"]
     (images, in_h, in_w, _), (_, out_h, out_w, _) = shapes[0], shapes[-2]

@@ -8,7 +8,7 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.gather import GatherTile
-from ptx.kernels.deformable.plan import THREADS, TilePlan, make_math, precision_name
+from ptx.kernels.deformable.plan import THREADS, forward_plan, make_math
 from ptx.kernels.deformable.sampling import Geometry, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -19,17 +19,6 @@ from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import load_words, store_vector, vector_width, widen
 
 __all__ = ["forward_launch", "generate_deformable_conv_forward_ptx"]
-
-
-def forward_plan(config: DeformableConvConfig) -> TilePlan:
-    wide = config.out_channels_per_group > 64
-    match config.float_type.bytes:
-        case 2:
-            return TilePlan(64, 128 if wide else 64, 32)
-        case 4:
-            return TilePlan(64, 64, 16)
-        case _:
-            return TilePlan(64, 32, 8)
 
 
 def generate_deformable_conv_forward_ptx(
@@ -49,7 +38,7 @@ def generate_deformable_conv_forward_ptx(
     config.validate()
     target = TARGETS[target] if isinstance(target, str) else target
     plan = forward_plan(config)
-    name = f"{precision_name(config)}_{config.kernel_h}x{config.kernel_w}"
+    name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
     k = Kernel(f"deformable_conv_forward_{name}", target, block=THREADS, min_blocks=2)
     dtype = config.float_type
     x = k.pointer("input", dtype, readonly=True)

@@ -1,0 +1,164 @@
+"""What is installed, which GPUs there are, and what is missing for kernels to run on them.
+
+Ends with exit code 0 whatever is missing.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import pathlib
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.extend.backend
+
+import oxijax
+from oxijax import _driver, _launch
+from ptx.assembler import PtxasNotFoundError, find_ptxas, ptxas_version
+
+__all__ = ["add_arguments", "collect", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    report = collect()
+    lines = list(_lines(report))
+    width = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        print(f"{label:<{width}}  {text}".rstrip())
+    print()
+    print("missing" if report["missing"] else "Nothing is missing.")
+    for line in report["missing"]:
+        print(f"- {line}")
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+def collect() -> dict[str, Any]:
+    """All that the command prints, as JSON can hold it; None where something is not there."""
+    missing: list[str] = []
+    cuda = _cuda(missing)
+    return {
+        "versions": {
+            "oxijax": oxijax.__version__,
+            "python": platform.python_version(),
+            "jax": jax.__version__,
+            "jaxlib": _version("jaxlib"),
+            "numpy": _version("numpy"),
+            "ml_dtypes": _version("ml_dtypes"),
+        },
+        "platform": platform.platform(),
+        "handler": _handler(missing),
+        "jax": _jax(missing, gpus=len(cuda["gpus"])),
+        "cuda": cuda,
+        "ptxas": _ptxas(missing),
+        "missing": missing,
+    }
+
+
+def _handler(missing: list[str]) -> str | None:
+    try:
+        return str(_launch.find_handler())
+    except _launch.HandlerMissingError as error:
+        missing.append(_one_line(error))
+        return None
+
+
+def _jax(missing: list[str], gpus: int) -> dict[str, Any]:
+    """JAX's backends: the kinds of their devices and how many there are of each."""
+    backends: dict[str, dict[str, int]] = {}
+    try:
+        for name, backend in jax.extend.backend.backends().items():
+            kinds = [device.device_kind for device in backend.devices()]
+            backends[name] = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+        default = jax.default_backend()
+    except Exception as error:  # a backend may fail as it likes; the command goes on
+        wanted = jax.config.jax_platforms or "those it finds"  # pyright: ignore[reportAttributeAccessIssue]
+        missing.append(
+            f"JAX cannot start its backends ({wanted}): {_one_line(error)}. Unset JAX_PLATFORMS; "
+            f"for a GPU {_driver.install_command()}"
+        )
+        return {"backends": backends, "default": None}
+    if gpus and "cuda" not in backends:
+        missing.append(
+            "JAX does not use the GPU: it has no CUDA backend, or JAX_PLATFORMS leaves it out: "
+            f"{_driver.install_command()}"
+        )
+    return {"backends": backends, "default": default}
+
+
+def _cuda(missing: list[str]) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "cuda_python": _version("cuda-python") or _version("cuda-bindings"),
+        "driver": None,
+        "gpus": [],
+    }
+    try:
+        driver = _driver.driver()
+    except _driver.DriverError as error:
+        missing.append(_one_line(error))
+        return report
+    report["driver"] = _dotted(driver.version)
+    for device in driver.devices:
+        gpu = {**dataclasses.asdict(device), "target": None, "ptx": None}
+        try:
+            target = driver.target(device.ordinal)
+        except _driver.DriverError as error:
+            missing.append(_one_line(error))
+        else:
+            gpu.update(target=target.name, ptx=_dotted(target.lowest_ptx))
+        report["gpus"].append(gpu)
+    return report
+
+
+def _ptxas(missing: list[str]) -> dict[str, str] | None:
+    try:
+        return {"path": str(find_ptxas()), "version": ptxas_version()}
+    except PtxasNotFoundError as error:
+        missing.append(f"only for python -m oxijax check: {_one_line(error)}")
+    except Exception as error:  # one that does not run, or says nothing of its version
+        missing.append(f"only for python -m oxijax check: ptxas fails: {_one_line(error)}")
+    return None
+
+
+def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The report as (label, text) lines."""
+    for name, version in report["versions"].items():
+        yield name, version or "missing"
+    yield "platform", report["platform"]
+    yield "launch handler", report["handler"] or "missing"
+    for name, kinds in report["jax"]["backends"].items():
+        default = ", the default" if name == report["jax"]["default"] else ""
+        devices = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+        yield f"JAX on {name}", (devices or "no devices") + default
+    cuda = report["cuda"]
+    yield "cuda-python", cuda["cuda_python"] or "missing"
+    yield "CUDA driver", f"CUDA {cuda['driver']}" if cuda["driver"] else "not usable"
+    for gpu in cuda["gpus"]:
+        runs = f"runs PTX {gpu['ptx']} for {gpu['target']}" if gpu["target"] else "not supported"
+        memory = f"{gpu['memory'] / 2**30:.1f} GiB"
+        yield f"GPU {gpu['ordinal']}", f"{gpu['name']}, sm_{gpu['sm']}, {memory}, {runs}"
+    ptxas = report["ptxas"]
+    yield "ptxas", f"{ptxas['version']}, {ptxas['path']}" if ptxas else "missing"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return "{}.{}".format(*version)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
