@@ -17,6 +17,8 @@ def forward(config: DeformConvConfig, x, offset, weight, mask, bias):
     """The output [N, P, Q, Co]."""
     kernel = _kernel_config(config, x.shape[3], offset, weight, mask, bias is not None)
     y = jax.ShapeDtypeStruct((*offset.shape[:3], weight.shape[3]), x.dtype)
+    # [Co, T, C/G]: what the products run along lies together.
+    weight = weight.reshape(-1, *weight.shape[2:]).transpose(2, 0, 1)
     operands = [v for v in (x, offset, weight, mask, bias) if v is not None]
     return tuple(launch("deformable_conv_forward", kernel, operands, [y]))
 

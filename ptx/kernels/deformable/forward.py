@@ -27,7 +27,7 @@ def generate_deformable_conv_forward_ptx(
     """The PTX of the forward kernel.
 
     Parameters: input [N, H, W, C], offset [N, P, Q, OG*T*2], mask [N, P, Q, OG*T] if there is one,
-    weight [T, C/G, Co], bias [Co] if there is one, output [N, P, Q, Co], and the u32 batch_size,
+    weight [Co, T, C/G], bias [Co] if there is one, output [N, P, Q, Co], and the u32 batch_size,
     in_h, in_w, out_h, out_w. A block has `TilePlan.m` pixels (grid x) and `TilePlan.n` output
     channels of one group (grid y).
 
@@ -58,7 +58,7 @@ def generate_deformable_conv_forward_ptx(
     k.name(first_pixel=first_pixel, group=group, first_out=first_out)
 
     a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
-    b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=0)
+    b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
     math = make_math(k, config, a, b, plan)
     taps = Sampler.taps_that_fit(config, plan.m, 12 * 1024)
     sampler = Sampler(
@@ -74,10 +74,10 @@ def generate_deformable_conv_forward_ptx(
         return row, cursor["tap"], first + channel, channel < config.segment
 
     def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
-        channel = cursor["slice"] * plan.k + row
-        tap, out = first_tap + cursor["tap"], first_out + column
+        channel = cursor["slice"] * plan.k + column
+        tap, out = first_tap + cursor["tap"], first_out + row
         place = tap * in_group + segment * config.segment + channel
-        at = k.mad_wide(place, config.out_channels, k.convert(group * out_group + out, u64))
+        at = k.mad_wide(group * out_group + out, config.taps * in_group, k.convert(place, u64))
         there = (channel < config.segment) & (out < out_group)
         if config.taps % taps:
             there = there & (tap < config.taps)
@@ -90,7 +90,8 @@ def generate_deformable_conv_forward_ptx(
             width=vector_width(dtype, config.segment, plan.k), threads=THREADS,
         ),
         DenseTile(
-            k, b, weights, width=vector_width(dtype, out_group, plan.n), threads=THREADS
+            k, b, weights,
+            width=vector_width(dtype, config.segment, in_group, plan.k), threads=THREADS,
         ),
     ]  # fmt: skip
     with k.loop(in_group // config.segment, name="segment") as number:
