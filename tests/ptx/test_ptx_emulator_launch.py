@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from ptx_kernels import COUNTING, kernel, output, run
 
-from ptx.emulator import Buffer, ParseError, launch
+from ptx.emulator import Buffer, ParseError, StepLimitError, StoppedError, launch
 from ptx.emulator.program import load
 from ptx.opcodes import OPCODES, Opcode, OperandKind
 
@@ -229,6 +229,22 @@ def test_launches_that_a_driver_refuses(change, message):
     run(limited, output())
     with pytest.raises(ValueError, match="reqntid"):
         run(limited, output(), block=64)
+
+
+@pytest.mark.parametrize("schedule", [None, 3])
+def test_a_launch_can_be_told_to_stop(schedule):
+    text = kernel("LOOP:\nadd.u32 %r0, %t, 1;\nbra LOOP;", "y")
+    asked = []
+
+    def stop():
+        asked.append(None)
+        return len(asked) > 20
+
+    with pytest.raises(StoppedError, match="told to stop"):
+        run(text, output(), schedule=schedule, stop=stop)
+    assert len(asked) == 21
+    with pytest.raises(StepLimitError):
+        run(text, output(), schedule=schedule, stop=lambda: False, step_limit=1000)
 
 
 def test_buffers_are_copies_and_may_be_passed_twice():
