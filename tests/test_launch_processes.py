@@ -146,11 +146,14 @@ with emulate_gpu():
 from jax.sharding import NamedSharding, PartitionSpec as P
 mesh = jax.make_mesh((4,), ("b",))
 big = jax.device_put(jnp.ones((400, 300)), NamedSharding(mesh, P("b")))
-def local(x):  # an error on one device would leave the others waiting for it
-    out = broken(x + (x.T @ x)[0, 0], "loop")
+def local(x):  # an error on the last device would leave the others waiting for it
+    first = jax.lax.axis_index("b") < 3
+    x = x + (x.T @ x)[0, 0]
+    out = jax.lax.cond(first, lambda x: x, lambda x: broken(x, "loop"), x)
     return jax.lax.psum(out.sum(), "b")
 with emulate_gpu():
     out = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=P("b"), out_specs=P()))(big)
+time.sleep(1)  # so that three devices are in the collective
 """,
 }
 
