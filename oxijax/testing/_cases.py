@@ -8,7 +8,7 @@ import numpy as np
 
 from oxijax._arguments import PaddingLike, output_size, read_padding
 
-__all__ = ["BENCHMARK_CASES", "CASES", "DeformConvCase"]
+__all__ = ["BENCHMARK_CASES", "CASES", "GPU_BENCHMARK_CASES", "DeformConvCase"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +104,22 @@ CASES = _by_name(
     DeformConvCase("one-channel", (2, 6, 5, 1), 1),
     DeformConvCase("batch-33", (33, 4, 3, 2), 3),
     DeformConvCase("batch-37", (37, 3, 4, 2), 3, mask=False),
+    DeformConvCase("wide", (1, 5, 19, 64), 72),
+    DeformConvCase("wide-groups", (2, 4, 5, 64), 64, groups=2, offset_groups=2),
+    DeformConvCase("wide-narrow-offset-groups", (1, 5, 6, 32), 40, offset_groups=8),
+    DeformConvCase("wide-5x5", (1, 4, 5, 32), 32, kernel_size=(5, 5), mask=False),
 )
 
 BENCHMARK_CASES = _by_name(
     DeformConvCase("56x56x64", (2, 56, 56, 64), 64),
     DeformConvCase("28x28x256", (2, 28, 28, 256), 256),
     DeformConvCase("64x64x64-og8", (1, 64, 64, 64), 64, offset_groups=8),
+)
+
+# Stages 3 to 5 of a ResNet-50 detector at 800x1333, and the alignment layer of BasicVSR++.
+GPU_BENCHMARK_CASES = _by_name(
+    DeformConvCase("R50-c3", (8, 100, 168, 128), 128),
+    DeformConvCase("R50-c4", (8, 50, 84, 256), 256),
+    DeformConvCase("R50-c5", (8, 25, 42, 512), 512),
+    DeformConvCase("BasicVSR++", (8, 180, 320, 64), 64, offset_groups=16),
 )

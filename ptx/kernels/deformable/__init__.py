@@ -12,6 +12,7 @@ from ptx.kernels.deformable.backward_weight import (
 )
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.forward import (
+    forward_dynamic_shared,
     forward_launch,
     generate_deformable_conv_forward_ptx,
 )
@@ -27,8 +28,14 @@ __all__ = [
 
 _CONFIGS = {"default": DeformableConvConfig(16, 16)}
 
+register(
+    "deformable_conv_forward",
+    _CONFIGS,
+    generate_deformable_conv_forward_ptx,
+    dynamic_shared=forward_dynamic_shared,
+    launch=forward_launch,
+)
 for _name, _generate, _launch in (
-    ("forward", generate_deformable_conv_forward_ptx, forward_launch),
     ("backward_input", generate_deformable_conv_backward_input_ptx, backward_input_launch),
     ("backward_offset", generate_deformable_conv_backward_offset_ptx, backward_offset_launch),
     ("backward_weight", generate_deformable_conv_backward_weight_ptx, backward_weight_launch),

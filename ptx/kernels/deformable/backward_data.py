@@ -12,7 +12,7 @@ from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.gather import corner_places
 from ptx.kernels.deformable.plan import THREADS, backward_data_plan, make_math
-from ptx.kernels.deformable.sampling import Geometry, Sample, Sampler
+from ptx.kernels.deformable.sampling import Geometry, Offsets, Sample, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
@@ -136,28 +136,24 @@ class _BackwardData:
             f"deformable_conv_backward_{what}_{name}", target, block=THREADS, min_blocks=2
         )
         dtype = config.float_type
-        offset_type, mask_type = config.offset_type or dtype, config.mask_type or dtype
         self.x = k.pointer("input", dtype, readonly=True) if what == "offset" else None
-        offset = k.pointer("offset", offset_type, readonly=True)
-        modulated = config.use_modulation
-        mask = k.pointer("mask", mask_type, readonly=True) if modulated else None
+        offset, mask = Offsets.declare(k, config)
         self.weight = k.pointer("weight", dtype, readonly=True)
         self.grad_y = k.pointer("grad_output", dtype, readonly=True)
         self.grad_x = self.grad_offset = self.grad_mask = None
         if what == "input":
             self.grad_x = k.pointer("grad_input", accumulator_of(dtype))
         else:
-            self.grad_offset = k.pointer("grad_offset", offset_type)
-            self.grad_mask = k.pointer("grad_mask", mask_type) if modulated else None
+            self.grad_offset = k.pointer("grad_offset", offset.dtype)
+            self.grad_mask = None if mask is None else k.pointer("grad_mask", mask.dtype)
         self.sizes = Geometry.declare(k)
         self.first_pixel = k.ctaid("x") * plan.m
         a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
         b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
         self.math = make_math(k, config, a, b, plan)
         taps = Sampler.taps_that_fit(config, plan.m, 12 * 1024)
-        self.sampler = Sampler(
-            k, config, self.sizes, offset, mask, rows=plan.m, taps=taps, threads=THREADS
-        )
+        offsets = Offsets(k, config, self.sizes, offset, mask)
+        self.sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=THREADS)
 
         self.cursor = Cursor(k, slice=-(-config.out_channels_per_group // plan.k))
         self.group, self.tap = k.var(u32, 0, "group"), k.var(u32, 0, "tap")

@@ -9,7 +9,7 @@ from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.gather import GatherTile
 from ptx.kernels.deformable.plan import THREADS, backward_weight_plan, make_math
-from ptx.kernels.deformable.sampling import Geometry, Sampler
+from ptx.kernels.deformable.sampling import Geometry, Offsets, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
@@ -45,10 +45,7 @@ def generate_deformable_conv_backward_weight_ptx(
     k = Kernel(f"deformable_conv_backward_weight_{name}", target, block=THREADS, min_blocks=2)
     dtype = config.float_type
     x = k.pointer("input", dtype, readonly=True)
-    offset = k.pointer("offset", config.offset_type or dtype, readonly=True)
-    mask = None
-    if config.use_modulation:
-        mask = k.pointer("mask", config.mask_type or dtype, readonly=True)
+    offset, mask = Offsets.declare(k, config)
     grad_y = k.pointer("grad_output", dtype, readonly=True)
     partial = k.pointer("partial", accumulator_of(dtype))
     sizes = Geometry.declare(k)
@@ -69,7 +66,8 @@ def generate_deformable_conv_backward_weight_ptx(
     a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=0)
     b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=0)
     math = make_math(k, config, a, b, plan)
-    sampler = Sampler(k, config, sizes, offset, mask, rows=_PIXELS, taps=1, threads=THREADS)
+    offsets = Offsets(k, config, sizes, offset, mask)
+    sampler = Sampler(offsets, rows=_PIXELS, taps=1, threads=THREADS)
     cursor = Cursor(k, slice=_PIXELS // plan.k)
     pixel = k.var(u32, 0, "pixel")
     zero = k.var(u32, 0)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.kernels.deformable.corners import PixelRows
+from ptx.kernels.deformable.forward_streamed import streamed_forward
 from ptx.kernels.deformable.gather import GatherTile
-from ptx.kernels.deformable.plan import THREADS, forward_plan, make_math
-from ptx.kernels.deformable.sampling import Geometry, Sampler
+from ptx.kernels.deformable.plan import THREADS, TilePlan, forward_plan, make_math
+from ptx.kernels.deformable.sampling import Geometry, Offsets, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
 from ptx.tile.dense import DenseTile
+from ptx.tile.math import TileMath
 from ptx.tile.pipeline import Cursor, multiply_all
 from ptx.tile.shared import SharedTile
+from ptx.tile.stream import StreamedTile
 from ptx.tile.vectors import load_words, store_vector, vector_width, widen
 
-__all__ = ["forward_launch", "generate_deformable_conv_forward_ptx"]
+__all__ = ["forward_dynamic_shared", "forward_launch", "generate_deformable_conv_forward_ptx"]
 
 
 def generate_deformable_conv_forward_ptx(
@@ -28,8 +34,8 @@ def generate_deformable_conv_forward_ptx(
 
     Parameters: input [N, H, W, C], offset [N, P, Q, OG*T*2], mask [N, P, Q, OG*T] if there is one,
     weight [Co, T, C/G], bias [Co] if there is one, output [N, P, Q, Co], and the u32 batch_size,
-    in_h, in_w, out_h, out_w. A block has `TilePlan.m` pixels (grid x) and `TilePlan.n` output
-    channels of one group (grid y).
+    in_h, in_w, out_h, out_w, and where the plan is streamed strip_width. A block has `TilePlan.m`
+    pixels (grid x) and `TilePlan.n` output channels of one group (grid y).
 
     Raises:
       ValueError: a configuration that makes no sense.
@@ -37,33 +43,65 @@ def generate_deformable_conv_forward_ptx(
     """
     config.validate()
     target = TARGETS[target] if isinstance(target, str) else target
-    plan = forward_plan(config)
+    plan = forward_plan(config, target)
     name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
     k = Kernel(f"deformable_conv_forward_{name}", target, block=THREADS, min_blocks=2)
     dtype = config.float_type
     x = k.pointer("input", dtype, readonly=True)
-    offset = k.pointer("offset", config.offset_type or dtype, readonly=True)
-    mask = None
-    if config.use_modulation:
-        mask = k.pointer("mask", config.mask_type or dtype, readonly=True)
+    offset, mask = Offsets.declare(k, config)
     weight = k.pointer("weight", dtype, readonly=True)
     bias = k.pointer("bias", dtype, readonly=True) if config.use_bias else None
     y = k.pointer("output", dtype)
     sizes = Geometry.declare(k)
 
-    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
-    first_pixel = k.ctaid("x") * plan.m
+    out_group = config.out_channels_per_group
     tiles = -(-out_group // plan.n)
     group, first_out = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
-    k.name(first_pixel=first_pixel, group=group, first_out=first_out)
+    k.name(group=group, first_out=first_out)
+    offsets = Offsets(k, config, sizes, offset, mask)
+    main_loop = streamed_forward if plan.streamed else _tiled_forward
+    math, pixel_of = main_loop(
+        k, config, plan, x, weight, offsets, group=group, first_out=first_out
+    )
 
+    k.comment("bias, and the output")
+    for row in math.rows():
+        pixel, there = pixel_of(row.row)
+        for column, sums in row.parts:
+            out = first_out + column
+            step = vector_width(dtype, len(sums), out_group)
+            for i in range(0, len(sums), step):
+                where = there & (out + i < out_group)
+                channel = group * out_group + out + i
+                values = list(sums[i : i + step])
+                if bias is not None:
+                    added = widen(k, load_words(bias + channel, step, where=where))
+                    values = [v + b for v, b in zip(values, added, strict=True)]
+                at = k.mad_wide(pixel, config.out_channels, k.convert(channel, u64))
+                store_vector(y + at, values, where=where)
+    return k.text()
+
+
+def _tiled_forward(
+    k: Kernel,
+    config: DeformableConvConfig,
+    plan: TilePlan,
+    x: Pointer,
+    weight: Pointer,
+    offsets: Offsets,
+    *,
+    group: Val,
+    first_out: Val,
+) -> tuple[TileMath, Callable[[Val], tuple[Val, Val]]]:
+    """The main loop for everything: both operands in shared memory. See `streamed_forward`."""
+    dtype, sizes = config.float_type, offsets.geometry
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
+    first_pixel = k.ctaid("x") * plan.m
     a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
     b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
     math = make_math(k, config, a, b, plan)
     taps = Sampler.taps_that_fit(config, plan.m, 12 * 1024)
-    sampler = Sampler(
-        k, config, sizes, offset, mask, rows=plan.m, taps=taps, threads=THREADS
-    )  # fmt: skip
+    sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=THREADS)
 
     cursor = Cursor(k, tap=taps, slice=-(-config.segment // plan.k))
     segment, first_tap = k.var(u32, 0, "segment"), k.var(u32, 0, "first_tap")
@@ -105,33 +143,32 @@ def generate_deformable_conv_forward_ptx(
             k.barrier()
             multiply_all(k, cursor, producers, math)
 
-    k.comment("bias, and the output")
-    for row in math.rows():
-        pixel = first_pixel + row.row
-        for column, sums in row.parts:
-            out = first_out + column
-            step = vector_width(dtype, len(sums), out_group)
-            for i in range(0, len(sums), step):
-                where = (pixel < sizes.pixels) & (out + i < out_group)
-                channel = group * out_group + out + i
-                values = list(sums[i : i + step])
-                if bias is not None:
-                    added = widen(k, load_words(bias + channel, step, where=where))
-                    values = [v + b for v, b in zip(values, added, strict=True)]
-                at = k.mad_wide(pixel, config.out_channels, k.convert(channel, u64))
-                store_vector(y + at, values, where=where)
-    return k.text()
+    def pixel_of(row: Val) -> tuple[Val, Val]:
+        pixel = first_pixel + row
+        return pixel, pixel < sizes.pixels
+
+    return math, pixel_of
 
 
 def forward_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:
     """The launch for x, offset, weight, mask, bias (those there are) and y."""
-    plan = forward_plan(config)
+    plan = forward_plan(config, target)
     (images, in_h, in_w, _), y = shapes[0], shapes[-1]
     names = ["x", "offset", "weight"]
     names += ["mask"] * config.use_modulation + ["bias"] * config.use_bias + ["y"]
     order = ["x", "offset", "mask", "weight", "bias", "y"]
     buffers = [Address(names.index(name)) for name in order if name in names]
-    numbers = [np.uint32(size) for size in (images, in_h, in_w, y[1], y[2])]
-    pixels = y[0] * y[1] * y[2]
+    numbers = [images, in_h, in_w, y[1], y[2]]
+    blocks = -(-y[0] * y[1] * y[2] // plan.m)
+    if plan.streamed:
+        numbers.append(PixelRows.strip_width(y[2]))
+        blocks = PixelRows.blocks(y[0], y[1], y[2], plan.m)
     tiles = config.groups * -(-config.out_channels_per_group // plan.n)
-    return Launch((-(-pixels // plan.m), tiles, 1), (THREADS, 1, 1), (*buffers, *numbers))
+    arguments = (*buffers, *(np.uint32(number) for number in numbers))
+    return Launch((blocks, tiles, 1), (THREADS, 1, 1), arguments)
+
+
+def forward_dynamic_shared(config: DeformableConvConfig, target: Target) -> int:
+    """Bytes of dynamic shared memory."""
+    plan = forward_plan(config, target)
+    return StreamedTile.shared_bytes(plan.n, plan.stages) if plan.streamed else 0

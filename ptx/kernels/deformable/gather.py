@@ -10,18 +10,25 @@ from ptx.kernels.deformable.sampling import Sample, Sampler
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, widen
 
-__all__ = ["GatherTile", "corner_places"]
+__all__ = ["GatherTile", "corner_index_places", "corner_places"]
+
+
+def corner_index_places(
+    x: Pointer, corner: Val, channel: Val, channels: int, width: Val
+) -> list[Pointer]:
+    """Where four corners lie, from the index of the first among all pixels, at a channel."""
+    k = x.kernel
+    first = x + k.mad_wide(corner, channels, k.convert(channel, s64))
+    right = first + channels
+    below = k.mul_wide(width, channels)
+    return [first, right, first + below, right + below]
 
 
 def corner_places(
     x: Pointer, sample: Sample, channel: Val, channels: int, width: Val
 ) -> list[Pointer]:
     """Where the four corners of a sample lie, at a channel; only those inside may be read."""
-    k = x.kernel
-    first = x + k.mad_wide(sample.corner, channels, k.convert(channel, s64))
-    right = first + channels
-    below = k.mul_wide(width, channels)
-    return [first, right, first + below, right + below]
+    return corner_index_places(x, sample.corner, channel, channels, width)
 
 
 class GatherTile:

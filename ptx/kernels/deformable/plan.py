@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ptx.builder import ATOMS, Kernel
+from ptx.builder import ATOMS, Atom, Kernel
 from ptx.dtypes import bf16, f16, f64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.targets import Target
@@ -14,6 +14,7 @@ from ptx.tile.shared import SharedTile
 __all__ = [
     "THREADS",
     "TilePlan",
+    "atom_of",
     "backward_data_plan",
     "backward_weight_plan",
     "forward_plan",
@@ -30,20 +31,43 @@ class TilePlan:
     Attributes:
       m, n, k: of the tiles.
       warps: along M and N, on tensor cores.
+      stages: of tiles in shared memory.
+      streamed: the operand that is made in the kernel stays in registers; see `ptx.tile.stream`.
     """
 
     m: int
     n: int
     k: int
     warps: tuple[int, int]
+    stages: int = 2
+    streamed: bool = False
+
+    @property
+    def threads(self) -> int:
+        return THREADS
 
 
-def forward_plan(config: DeformableConvConfig) -> TilePlan:
+def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
     """M are output pixels, N output channels of a group, K input channels of a segment.
 
     N covers a group's output channels with one tile if it can: each further tile gathers the
     images again.
+
+    Channels that are a multiple of 64 bytes are streamed, where tensor cores take them: a warp
+    gathers 32 pixels for all N, so that nothing is gathered twice in a block, and four stages of
+    weights hide the latency of L2. Offset groups may be that wide, or of 8 or 16 bytes: a lane
+    has 16 bytes, and registers for two positions.
     """
+    slice_, lane = 64 // _bytes(config), 16 // _bytes(config)
+    per_offset_group = config.channels_per_offset_group
+    whole_slices = config.segment % slice_ == 0
+    narrow = config.in_channels_per_group % slice_ == 0 and (
+        per_offset_group % lane == 0 or per_offset_group * 2 == lane
+    )
+    name = atom_name(config, target)
+    if name in ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32") and (whole_slices or narrow):
+        n = _at_least(config.out_channels_per_group, 32, 128 if _bytes(config) == 2 else 64)
+        return TilePlan(128 if n > 32 else 64, n, slice_, (4, 1), stages=4, streamed=True)
     n = _at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
     return TilePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
 
@@ -69,10 +93,16 @@ def make_math(
     k: Kernel, config: DeformableConvConfig, a: SharedTile, b: SharedTile, plan: TilePlan
 ) -> TileMath:
     """Tensor cores where the target has them for the type, else ordinary arithmetic."""
-    atom = _atom_name(config, k.target)
+    atom = atom_of(config, k.target)
     if atom is None:
         return FusedMultiplyAdd(k, a, b, THREADS)
-    return TensorCores(k, ATOMS[atom], a, b, plan.warps)
+    return TensorCores(k, atom, a, b, plan.warps)
+
+
+def atom_of(config: DeformableConvConfig, target: Target) -> Atom | None:
+    """The tensor-core instruction of a configuration on a target, if it has one."""
+    name = atom_name(config, target)
+    return None if name is None else ATOMS[name]
 
 
 def _at_least(extent: int, lowest: int, highest: int) -> int:
@@ -92,7 +122,7 @@ def _depth(config: DeformableConvConfig, extent: int) -> int:
     return _at_least(extent, 32 // _bytes(config), 64 // _bytes(config))
 
 
-def _atom_name(config: DeformableConvConfig, target: Target) -> str | None:
+def atom_name(config: DeformableConvConfig, target: Target) -> str | None:
     dtype, ampere = config.float_type, target.supports("sm_80")
     if dtype is f16:
         return "m16n8k16.f16" if ampere else "m16n8k8.f16"

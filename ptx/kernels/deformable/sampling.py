@@ -1,4 +1,4 @@
-"""Where taps sample: fractions, mask and corners of pixels and taps, in shared memory."""
+"""Where taps sample: positions of pixels and taps, and what a block keeps of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,28 @@ import dataclasses
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import s32, u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.tile.vectors import load_words, widen
 
-__all__ = ["Geometry", "Sample", "Sampler"]
+__all__ = ["Geometry", "Offsets", "OutputPixel", "Position", "Sample", "Sampler"]
 
 _FAR = 2.0**30  # beyond any image; base + _FAR still is an s32
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OutputPixel:
+    """One pixel of the outputs.
+
+    Attributes:
+      index: among the pixels of all outputs.
+      image, y, x: where that is.
+      there: predicate: whether there is such a pixel.
+    """
+
+    index: Val
+    image: Val
+    y: Val
+    x: Val
+    there: Val
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -18,11 +36,13 @@ class Geometry:
     """The sizes that a kernel learns when it is launched.
 
     Attributes:
+      images: how many.
       in_h, in_w: of the images.
       out_h, out_w: of the output.
       pixels: of all outputs together.
     """
 
+    images: Val
     in_h: Val
     in_w: Val
     out_h: Val
@@ -34,7 +54,118 @@ class Geometry:
         """Declares the parameters batch_size, in_h, in_w, out_h and out_w, all u32."""
         names = ("batch_size", "in_h", "in_w", "out_h", "out_w")
         images, in_h, in_w, out_h, out_w = (k.param(name, u32) for name in names)
-        return Geometry(in_h, in_w, out_h, out_w, images * out_h * out_w)
+        return Geometry(images, in_h, in_w, out_h, out_w, images * out_h * out_w)
+
+    def pixel(self, index: Val) -> OutputPixel:
+        """The pixel of an index."""
+        x, row = index % self.out_w, index // self.out_w
+        return OutputPixel(index, row // self.out_h, row % self.out_h, x, index < self.pixels)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Position:
+    """Where a tap of an output pixel samples.
+
+    Attributes:
+      y, x: of the upper left corner: s32, possibly outside of the image.
+      ly, lx: fractions, of the coordinate type; both NaN if one of the offsets is.
+      inside_y, inside_x: predicates: whether its row and the next, its column and the next, are
+        inside.
+      mask: of the coordinate type; None without modulation.
+    """
+
+    y: Val
+    x: Val
+    ly: Val
+    lx: Val
+    inside_y: tuple[Val, Val]
+    inside_x: tuple[Val, Val]
+    mask: Val | None
+
+    def inside(self) -> tuple[Val, Val, Val, Val]:
+        """Predicates of the corners (y, x), (y, x+1), (y+1, x), (y+1, x+1)."""
+        (a, b), (c, d) = self.inside_y, self.inside_x
+        return a & c, a & d, b & c, b & d
+
+    def weights(self) -> tuple[Val, Val, Val, Val]:
+        """Of the corners, with the mask."""
+        hy, hx = 1.0 - self.ly, 1.0 - self.lx
+        ly, lx = self.ly, self.lx
+        if self.mask is not None:
+            hy, ly = hy * self.mask, ly * self.mask
+        return hy * hx, hy * lx, ly * hx, ly * lx
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Offsets:
+    """Offsets and mask in global memory, and the positions that they make.
+
+    The offset is split into integer and fraction before the pixel's position is added, so that
+    the fraction is exact at any image size.
+
+    Attributes:
+      k: the kernel.
+      config: the convolution.
+      geometry: its sizes.
+      offset: [pixels, offset channels].
+      mask: [pixels, mask channels], or None.
+    """
+
+    k: Kernel
+    config: DeformableConvConfig
+    geometry: Geometry
+    offset: Pointer
+    mask: Pointer | None
+
+    @staticmethod
+    def declare(k: Kernel, config: DeformableConvConfig) -> tuple[Pointer, Pointer | None]:
+        """Declares the parameters offset, and mask if there is one."""
+        dtype = config.float_type
+        offset = k.pointer("offset", config.offset_type or dtype, readonly=True)
+        if not config.use_modulation:
+            return offset, None
+        return offset, k.pointer("mask", config.mask_type or dtype, readonly=True)
+
+    def position(self, pixel: OutputPixel, group: Val | int, tap: Val, there: Val) -> Position:
+        """Where a tap samples, for an offset group; nothing is read where `there` is off."""
+        k, config, sizes = self.k, self.config, self.geometry
+        channel = k.convert(tap + group * config.taps, u64)
+        index = k.mad_wide(pixel.index, config.mask_channels, channel)
+        pair = (self.offset + index) + index  # two offsets for each mask value
+        offset_y, offset_x = widen(k, load_words(pair, 2, where=there))
+        tap_y, tap_x = tap // config.kernel_w, tap % config.kernel_w
+        y, ly = self._split(
+            offset_y, pixel.y * config.stride_h + tap_y * config.dilation_h, config.pad_h
+        )
+        x, lx = self._split(
+            offset_x, pixel.x * config.stride_w + tap_x * config.dilation_w, config.pad_w
+        )
+        nothing = (ly + lx) * 0.0  # or NaN: a tap with one NaN offset is NaN in both
+        height, width = (k.bitcast(size, s32) for size in (sizes.in_h, sizes.in_w))
+        mask = None
+        if self.mask is not None:
+            mask = self._coordinate((self.mask + index).load(where=there))
+        return Position(
+            y,
+            x,
+            ly + nothing,
+            lx + nothing,
+            ((y >= 0) & (y < height), (y >= -1) & (y < height - 1)),
+            ((x >= 0) & (x < width), (x >= -1) & (x < width - 1)),
+            mask,
+        )
+
+    def _split(self, offset: Val, place: Val, pad: int) -> tuple[Val, Val]:
+        """Integer part of the position and its fraction; NaN and what is far stay outside."""
+        k, offset = self.k, self._coordinate(offset)
+        floor = k.floor(offset)
+        near = k.max(k.min(floor, _FAR), -_FAR)
+        fraction = k.select(abs(offset) > _FAR, 0.0, offset - floor)
+        return k.bitcast(place, s32) - pad + k.convert(near, s32, "rz"), fraction
+
+    def _coordinate(self, value: Val) -> Val:
+        dtype = self.config.coordinate_type
+        return value if value.dtype is dtype else self.k.convert(value, dtype)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,39 +195,20 @@ class Sample:
 class Sampler:
     """Calculates samples, one thread each, and keeps them for the whole block.
 
-    The offset is split into integer and fraction before the pixel's position is added, so that
-    the fraction is exact at any image size.
-
     Args:
-      k: the kernel.
-      config: the convolution.
-      geometry: its sizes.
-      offset: [pixels, offset channels].
-      mask: [pixels, mask channels], or None.
+      offsets: where they come from.
       rows: pixels that are kept.
       taps: taps that are kept of each pixel.
       threads: of the block.
     """
 
-    def __init__(
-        self,
-        k: Kernel,
-        config: DeformableConvConfig,
-        geometry: Geometry,
-        offset: Pointer,
-        mask: Pointer | None,
-        *,
-        rows: int,
-        taps: int,
-        threads: int,
-    ):
-        self.k, self.config, self.geometry = k, config, geometry
-        self.offset, self.mask = offset, mask
+    def __init__(self, offsets: Offsets, *, rows: int, taps: int, threads: int):
+        self.offsets, self.k, self.config = offsets, offsets.k, offsets.config
         self.row_count, self.tap_count, self.threads = rows, taps, threads
-        dtype = config.coordinate_type
+        k, dtype = self.k, self.config.coordinate_type
         count = rows * taps
         self.fractions = [k.shared(f"sample_{name}", dtype, count) for name in ("ly", "lx")]
-        self.masks = None if mask is None else k.shared("sample_mask", dtype, count)
+        self.masks = None if offsets.mask is None else k.shared("sample_mask", dtype, count)
         self.corners = k.shared("sample_corner", s32, count)
         self.insides = k.shared("sample_inside", u32, count)
 
@@ -116,45 +228,27 @@ class Sampler:
           group: offset group.
           first_tap: what lies beyond the last one samples nothing.
         """
-        k, config, sizes = self.k, self.config, self.geometry
+        k, config, sizes = self.k, self.config, self.offsets.geometry
         k.comment("samples: a thread for each pixel and tap")
         with k.loop(k.tid(), self.row_count * self.tap_count, self.threads, name="sample") as e:
-            pixel = first_pixel + e % self.row_count
+            pixel = sizes.pixel(first_pixel + e % self.row_count)
             tap = e // self.row_count + first_tap
-            there = pixel < sizes.pixels
+            there = pixel.there
             if self.tap_count > 1 or isinstance(first_tap, Val):
                 there = there & (tap < config.taps)
-            index = k.mad_wide(pixel, config.mask_channels, self._wide(group, tap))
-            out_x, row = pixel % sizes.out_w, pixel // sizes.out_w
-            out_y, image = row % sizes.out_h, row // sizes.out_h
-            pair = (self.offset + index) + index  # two offsets for each mask value
-            tap_y, tap_x = tap // config.kernel_w, tap % config.kernel_w
-            axes = (
-                (pair.load(0, where=there), out_y, config.stride_h, config.pad_h),
-                (pair.load(1, where=there), out_x, config.stride_w, config.pad_w),
-            )
-            steps = ((tap_y, config.dilation_h), (tap_x, config.dilation_w))
-            (y, ly), (x, lx) = (
-                self._split(offset, self._base(out, stride, pad, t, dilation))
-                for (offset, out, stride, pad), (t, dilation) in zip(axes, steps, strict=True)
-            )
-            nothing = (ly + lx) * 0.0  # or NaN: a tap with one NaN offset is NaN in both
-            ly, lx = ly + nothing, lx + nothing
+            position = self.offsets.position(pixel, group, tap, there)
             k.comment("which corners are in the image")
-            height, width = (k.bitcast(size, s32) for size in (sizes.in_h, sizes.in_w))
-            inside_y = ((y >= 0) & (y < height), (y >= -1) & (y < height - 1))
-            inside_x = ((x >= 0) & (x < width), (x >= -1) & (x < width - 1))
             bits = k.var(u32, 0)
-            for number, (a, b) in enumerate((a, b) for a in inside_y for b in inside_x):
-                bits.set(bits | k.select(a & b & there, 1 << number, 0, u32))
-            corner = (k.bitcast(image, s32) * height + y) * width + x
-            self.fractions[0].store(e, ly)
-            self.fractions[1].store(e, lx)
+            for number, inside in enumerate(position.inside()):
+                bits.set(bits | k.select(inside & there, 1 << number, 0, u32))
+            height, width = (k.bitcast(size, s32) for size in (sizes.in_h, sizes.in_w))
+            corner = (k.bitcast(pixel.image, s32) * height + position.y) * width + position.x
+            self.fractions[0].store(e, position.ly)
+            self.fractions[1].store(e, position.lx)
             self.corners.store(e, k.select(bits.eq(0), 0, corner))
             self.insides.store(e, bits)
-            if self.masks is not None and self.mask is not None:
-                value = (self.mask + index).load(where=there)
-                self.masks.store(e, self._coordinate(value))
+            if self.masks is not None and position.mask is not None:
+                self.masks.store(e, position.mask)
 
     def read(self, row: Val, tap: Val | int) -> Sample:
         """The sample of a row and a tap, both counted from the first that was filled."""
@@ -166,24 +260,3 @@ class Sampler:
         one = k.var(self.config.coordinate_type, 1.0)
         mask = one if self.masks is None else self.masks.load(at)
         return Sample(ly, lx, mask, self.corners.load(at), (*inside,))  # pyright: ignore
-
-    def _wide(self, group: Val | int, tap: Val) -> Val:
-        k = self.k
-        return k.convert(tap + group * self.config.taps, u64)
-
-    def _base(self, out: Val, stride: int, pad: int, tap: Val, dilation: int) -> Val:
-        """Where the tap samples without its offset."""
-        return self.k.bitcast(out * stride + tap * dilation, s32) - pad
-
-    def _split(self, offset: Val, base: Val) -> tuple[Val, Val]:
-        """Integer part of the position and its fraction; NaN and what is far stay outside."""
-        k = self.k
-        offset = self._coordinate(offset)
-        floor = k.floor(offset)
-        near = k.max(k.min(floor, _FAR), -_FAR)
-        fraction = k.select(abs(offset) > _FAR, 0.0, offset - floor)
-        return base + k.convert(near, s32, "rz"), fraction
-
-    def _coordinate(self, value: Val) -> Val:
-        dtype = self.config.coordinate_type
-        return value if value.dtype is dtype else self.k.convert(value, dtype)

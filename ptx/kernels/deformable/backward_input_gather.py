@@ -1,0 +1,287 @@
+"""Backward to input without atomics: each input pixel gathers from the samples that read it.
+
+The lists of those samples are made beforehand, by sorting. A sample lies in a cell: the square of
+four pixels that it interpolates, named by the one at the upper left. An input pixel is a corner of
+four cells, so that for each tap
+
+    A[pixel, tap, o] = sum over the samples in those cells of corner weight * grad_output[sample, o]
+
+and the gradient is A @ weights, a product over taps and output channels like the forward one. All
+sums have an order that depends on the lists alone, and each result is written once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import numpy as np
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.dtypes import DType, f16, f32, u32, u64
+from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.kernels.deformable.plan import THREADS, TilePlan, make_math
+from ptx.launch import Address, Launch
+from ptx.registry import Shapes
+from ptx.targets import TARGETS, Target
+from ptx.tile.dense import DenseTile
+from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.shared import SharedTile
+from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
+
+__all__ = [
+    "CELL_BORDER",
+    "backward_input_gather_launch",
+    "generate_deformable_conv_backward_input_gather_ptx",
+    "product_type",
+]
+
+CELL_BORDER = 2  # cells around an image, on each side
+_NO_CELL = 2**32 - 1
+_UNROLL = 4  # samples that are loaded together: as many as a pixel has if strides are 1
+
+
+def product_type(config: DeformableConvConfig) -> DType:
+    """The type that A is rounded to, and that weights have to have.
+
+    A list may be long, and its sum beyond the range of f16, although the gradient is not: f16 is
+    multiplied as f32, rounded to TF32 where the target has that, which is as precise.
+    """
+    return f32 if config.float_type is f16 else config.float_type
+
+
+def generate_deformable_conv_backward_input_gather_ptx(
+    config: DeformableConvConfig, target: Target | str = "sm_80"
+) -> str:
+    """The PTX of the gradient to the input, bitwise reproducible.
+
+    A block has some input pixels (grid x) and input channels of one segment (grid y). Cells are
+    counted through all images, each [H + 4, W + 4]: `CELL_BORDER` around it. Parameters:
+
+    - starts: u32 [OG, T, cells + 1], where the list of each cell starts, and the last one ends.
+    - order: u32 [OG, T, samples], for each offset group and tap the output pixels (a sample each),
+      sorted by the cells of their samples.
+    - corner_weights [T, samples, OG, 4] in f32 (f64 for f64): bilinear weights times mask of the
+      corners (y, x), (y, x+1), (y+1, x), (y+1, x+1), by output pixel.
+    - weight [T, C/G, Co], in `product_type`.
+    - grad_output [samples, Co], grad_input [N, H, W, C].
+    - the u32 batch_size, in_h, in_w, and samples: output pixels of all images.
+
+    Raises:
+      ValueError: a configuration that makes no sense.
+      UnsupportedError: the target lacks an instruction.
+    """
+    config.validate()
+    target = TARGETS[target] if isinstance(target, str) else target
+    plan = _plan(config)
+    name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
+    k = Kernel(f"deformable_conv_backward_input_gather_{name}", target, block=THREADS, min_blocks=2)
+    dtype = product_type(config)
+    lists = _Lists.declare(k, config)
+    weight = k.pointer("weight", dtype, readonly=True)
+    grad_y = k.pointer("grad_output", config.float_type, readonly=True)
+    grad_x = k.pointer("grad_input", config.float_type)
+    images, in_h, in_w = (k.param(size, u32) for size in ("batch_size", "in_h", "in_w"))
+    samples = k.param("samples", u32)
+    pixels = images * in_h * in_w
+    pitch = in_w + 2 * CELL_BORDER
+    cells = images * (in_h + 2 * CELL_BORDER) * pitch
+
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
+    first_pixel = k.ctaid("x") * plan.m
+    tiles = -(-config.segment // plan.n)  # of one segment
+    segment, first_channel = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
+    channel = segment * config.segment + first_channel
+    group, offset_group = channel // in_group, channel // config.channels_per_offset_group
+    k.name(first_pixel=first_pixel, channel=channel, group=group, offset_group=offset_group)
+
+    a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
+    b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
+    math = make_math(k, dataclasses.replace(config, float_type=dtype), a, b, plan)
+    cursor = Cursor(k, tap=config.taps, slice=-(-out_group // plan.k))
+
+    k.comment("the cell of each pixel")
+    row_cells = k.shared("row_cells", u32, plan.m)
+    with k.if_(k.tid() < plan.m):
+        pixel = first_pixel + k.tid()
+        x, image_row = pixel % in_w, pixel // in_w
+        y, image = image_row % in_h, image_row // in_h
+        cell_row = image * (in_h + 2 * CELL_BORDER) + y + CELL_BORDER
+        cell = cell_row * pitch + x + CELL_BORDER
+        row_cells.store(k.tid(), k.select(pixel < pixels, cell, _NO_CELL))
+    k.barrier()
+
+    def gradients(column: Val) -> tuple[Pointer, Val]:
+        out = cursor["slice"] * plan.k + column
+        return grad_y + (group * out_group + out), out < out_group
+
+    def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
+        out = cursor["slice"] * plan.k + column
+        place = cursor["tap"] * in_group + (channel - group * in_group) + row
+        at = k.mad_wide(place, config.out_channels, k.convert(group * out_group + out, u64))
+        return weight + at, (out < out_group) & (first_channel + row < config.segment)
+
+    width = vector_width(dtype, out_group, plan.k)
+    view = _View(lists, offset_group, cursor["tap"], cells, pitch, samples)
+    producers = [
+        _ListTile(k, a, config, view, row_cells, gradients, width=width),
+        DenseTile(k, b, weights, width=width, threads=THREADS),
+    ]
+    multiply_all(k, cursor, producers, math)
+
+    k.comment("each gradient is written once")
+    for row in math.rows():
+        pixel = first_pixel + row.row
+        for column, sums in row.parts:
+            step = vector_width(config.float_type, len(sums), config.segment)
+            for i in range(0, len(sums), step):
+                where = (pixel < pixels) & (first_channel + column + i < config.segment)
+                at = k.mad_wide(pixel, config.in_channels, k.convert(channel + column + i, u64))
+                store_vector(grad_x + at, sums[i : i + step], where=where)
+    return k.text()
+
+
+def backward_input_gather_launch(
+    config: DeformableConvConfig, target: Target, shapes: Shapes
+) -> Launch:
+    """The launch for starts, order, corner_weights, weight, grad_y and grad_x."""
+    plan = _plan(config)
+    order, (images, in_h, in_w, channels) = shapes[1], shapes[-1]
+    tiles = channels // config.segment * -(-config.segment // plan.n)
+    numbers = [np.uint32(size) for size in (images, in_h, in_w, order[-1])]
+    buffers = [Address(i) for i in range(6)]
+    grid = (-(-images * in_h * in_w // plan.m), tiles, 1)
+    return Launch(grid, (THREADS, 1, 1), (*buffers, *numbers))
+
+
+def _plan(config: DeformableConvConfig) -> TilePlan:
+    """M are input pixels, N input channels of a segment, K output channels of a group.
+
+    N covers a segment with one tile if it can: each further tile gathers the gradients again.
+    """
+    size = product_type(config).bytes
+    n = _power_of_two(config.segment, 16, {2: 128, 4: 64, 8: 32}[size])
+    k = _power_of_two(config.out_channels_per_group, 32 // size, 64 // size)
+    return TilePlan(64, n, k, (4, 1) if n == 16 else (2, 2))
+
+
+def _power_of_two(extent: int, lowest: int, highest: int) -> int:
+    """The lowest one that covers the extent, within limits."""
+    return min(max(lowest, 1 << (extent - 1).bit_length()), highest)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Lists:
+    """The lists in global memory, as in the kernel's parameters."""
+
+    config: DeformableConvConfig
+    starts: Pointer
+    order: Pointer
+    weights: Pointer
+
+    @staticmethod
+    def declare(k: Kernel, config: DeformableConvConfig) -> _Lists:
+        """Declares the parameters starts, order and corner_weights."""
+        starts, order = (k.pointer(name, u32, readonly=True) for name in ("starts", "order"))
+        dtype = accumulator_of(config.float_type)
+        return _Lists(config, starts, order, k.pointer("corner_weights", dtype, readonly=True))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _View:
+    """The lists of one offset group and tap.
+
+    Attributes:
+      lists: all of them.
+      group, tap: which.
+      cells, pitch: of all images, and in a row.
+      samples: output pixels.
+    """
+
+    lists: _Lists
+    group: Val
+    tap: Val
+    cells: Val
+    pitch: Val
+    samples: Val
+
+    def places(self) -> tuple[Pointer, Pointer, Pointer]:
+        """Where starts, order and corner weights begin."""
+        lists, config = self.lists, self.lists.config
+        k = lists.starts.kernel
+        number = self.group * config.taps + self.tap
+        first = k.mul_wide(self.tap, self.samples) * config.offset_groups
+        return (
+            lists.starts + k.mul_wide(number, self.cells + 1),
+            lists.order + k.mul_wide(number, self.samples),
+            lists.weights + (first + k.convert(self.group, u64)) * 4,
+        )
+
+
+class _ListTile:
+    """Fills rows of A, an input pixel each, with sums over its lists.
+
+    Args:
+      k: the kernel.
+      tile: A; its columns are output channels.
+      config: the convolution.
+      view: the lists of the cursor's chunk.
+      row_cells: in shared memory, the cell of each row, or `_NO_CELL`.
+      locate: column of the tile -> where that channel of the first output pixel is, and a
+        predicate: whether there is such a channel. Called for the first of `width` columns.
+      width: channels that are loaded together.
+    """
+
+    def __init__(self, k: Kernel, tile: SharedTile, config, view, row_cells, locate, *, width: int):
+        self.k, self.tile, self.config, self.view = k, tile, config, view
+        self.row_cells, self.locate, self.width = row_cells, locate, width
+        across = tile.columns // width
+        self.column = k.tid() % across * width
+        self.row, self.step = k.tid() // across, THREADS // across
+
+    def begin(self, stage: Val, where: Val | None) -> None:
+        k = self.k
+        k.comment("sums over lists")
+        with contextlib.ExitStack() as block:
+            if where is not None:
+                block.enter_context(k.if_(where))
+            starts, order, weights = self.view.places()
+            place, there = self.locate(self.column)
+            with k.loop(self.row, self.tile.rows, self.step, name="row") as row:
+                cell = self.row_cells.load(row)
+                there_too = there & cell.ne(_NO_CELL)
+                values = self._sum(starts, order, weights, place, cell, there_too)
+                store_vector(self.tile.at(stage, row, self.column), values)
+
+    def finish(self, stage: Val) -> None:
+        """Nothing: `begin` has written to the stage, which nobody else was using."""
+
+    def _sum(self, starts, order, weights, place: Pointer, cell: Val, there: Val) -> list[Val]:
+        """The lists of one pixel: of its own cell and the one before, then of those above."""
+        k = self.k
+        here, above = ([(starts + at).load(i, where=there) for i in (-1, 0, 1)]
+                       for at in (cell, cell - self.view.pitch))  # fmt: skip
+        in_row = here[2] - here[0]
+        count = in_row + (above[2] - above[0])
+        jump = above[0] - in_row
+        totals = [k.var(weights.dtype, 0.0) for _ in range(self.width)]
+        with k.loop(0, count, _UNROLL, name="sample") as first:
+            found = []
+            for number in range(_UNROLL):
+                i = first + number
+                own = i < in_row
+                at = i + k.select(own, here[0], jump)
+                before = at < k.select(own, here[1], above[1])
+                corner = k.select(own, 0, 2, u32) + k.select(before, 1, 0, u32)
+                more = i < count
+                found.append((order.load(at, where=more), corner, more))
+            loaded = []
+            for sample, corner, more in found:
+                at = k.mad_wide(sample, 4 * self.config.offset_groups, k.convert(corner, u64))
+                gradients = place + k.mul_wide(sample, self.config.out_channels)
+                words = load_words(gradients, self.width, where=more)
+                loaded.append((weights.load(at, where=more), widen(k, words)))
+            for weight, values in loaded:
+                for total, value in zip(totals, values, strict=True):
+                    total.set(k.fma(weight, value, total))
+        return [total.value() for total in totals]
