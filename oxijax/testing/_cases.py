@@ -106,7 +106,8 @@ CASES = _by_name(
     DeformConvCase("batch-37", (37, 3, 4, 2), 3, mask=False),
     DeformConvCase("wide", (1, 5, 19, 64), 72),
     DeformConvCase("wide-groups", (2, 4, 5, 64), 64, groups=2, offset_groups=2),
-    DeformConvCase("wide-narrow-offset-groups", (1, 5, 6, 32), 40, offset_groups=8),
+    DeformConvCase("wide-in", (1, 4, 7, 72), 64, strides=(1, 2)),
+    DeformConvCase("wide-narrow-offset-groups", (1, 5, 6, 32), 96, offset_groups=8),
     DeformConvCase("wide-5x5", (1, 4, 5, 32), 32, kernel_size=(5, 5), mask=False),
 )
 

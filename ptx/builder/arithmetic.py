@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 from ptx.builder.emitter import Emitter
 from ptx.builder.text import Constant, Register, register_type
 from ptx.builder.values import Scalar, Val, Var, is_number
@@ -48,10 +50,14 @@ class Arithmetic(Emitter):
         """
         if approximate:
             return self.op("div.full.f32", self.common_type(a, b), *self._pair(a, b))
+        if isinstance(a, Val) and (power := _power_of_two(a, b)) is not None:
+            return self.shift_right(a, power)
         return self._binary("div", a, b)
 
     def rem(self, a: Scalar, b: Scalar) -> Val:
         """Remainder of integers, with the sign of a."""
+        if isinstance(a, Val) and (power := _power_of_two(a, b)) is not None:
+            return self.bitwise("and", a, (1 << power) - 1)
         return self._binary("rem", a, b)
 
     def neg(self, a: Val) -> Val:
@@ -213,6 +219,14 @@ class Arithmetic(Emitter):
         if dtype.is_float and name in ("add", "sub", "mul", "div"):
             return f"{name}.rn.{dtype}"
         return f"{name}{'.lo' if name == 'mul' else ''}.{dtype}"
+
+
+def _power_of_two(a: Val, b: Scalar) -> int | None:
+    """The n of an unsigned division by 2^n, which ptxas does not always make a shift."""
+    if a.dtype.kind != "unsigned" or not isinstance(b, numbers.Integral):
+        return None
+    number = int(b)
+    return number.bit_length() - 1 if number > 0 and number.bit_count() == 1 else None
 
 
 def _twice(dtype: DType) -> DType:

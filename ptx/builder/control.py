@@ -27,6 +27,7 @@ class Control(Emitter):
         *,
         name: str = "i",
         dtype: DType | None = None,
+        unroll: bool = True,
     ) -> Iterator[Val]:
         """`for i in range(start, stop, step)` of the kernel; `loop(stop)` starts at 0.
 
@@ -37,6 +38,7 @@ class Control(Emitter):
           name: of the counter and the label.
           dtype: the counter's type where none is a register; by default u32, or s32 where a
             number is negative. The counter steps past the last value, and that has to fit too.
+          unroll: whether ptxas may unroll it.
 
         Yields:
           The counter, which only the loop changes.
@@ -70,6 +72,8 @@ class Control(Emitter):
             self.emit("bra", end, where=empty)
         self._mark(top)
         with self._block(begin):
+            if not unroll:
+                self.directive('.pragma "nounroll"')
             yield Val(self._kernel, counter.register, self._blocks[-1])
             if down and counter_type.kind == "unsigned":
                 # counter -= |step| would wrap below zero: stop before it does.

@@ -16,6 +16,7 @@ from ptx.builder.text import (
     Address,
     Comment,
     Constant,
+    Directive,
     Instruction,
     Label,
     Register,
@@ -106,6 +107,10 @@ class Emitter:
     def comment(self, text: str) -> None:
         """Writes a comment line: what the next step of the algorithm is."""
         self._items.append(Comment(text, len(self._blocks) - 1))
+
+    def directive(self, text: str) -> None:
+        """Puts a directive between the instructions, for example `.pragma "nounroll"`."""
+        self._items.append(Directive(text, len(self._blocks) - 1))
 
     def name(self, **values: Val) -> None:
         """Names registers in the text: `k.name(row=row, col=col)` prints %row and %col."""

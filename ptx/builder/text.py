@@ -9,6 +9,7 @@ __all__ = [
     "Address",
     "Comment",
     "Constant",
+    "Directive",
     "Instruction",
     "Item",
     "Label",
@@ -111,7 +112,13 @@ class Comment:
     depth: int
 
 
-Item = Instruction | Label | Comment
+@dataclasses.dataclass(eq=False)
+class Directive:
+    text: str
+    depth: int
+
+
+Item = Instruction | Label | Comment | Directive
 
 
 def declarations(items: Iterable[Item]) -> list[str]:
@@ -144,6 +151,8 @@ def printed(items: Iterable[Item]) -> Iterator[str]:
         match item:
             case Comment():
                 yield from (f"{indent}// {line}" for line in item.text.splitlines())
+            case Directive():
+                yield f"{indent}{item.text};"
             case Label():
                 yield f"{indent[4:]}{item.name}:"
             case Instruction():

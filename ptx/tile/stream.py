@@ -141,11 +141,22 @@ class StreamedProduct:
         Whatever the producers read from shared memory has been filled, and a barrier passed,
         before; afterwards it may be overwritten.
         """
+        self.begin(a)
+        with self.k.loop(self.b.cursor.chunks, name="step", unroll=False):
+            self.step(a)
+        self.end(a)
+
+    def begin(self, a: RowProducer) -> None:
+        """Starts to fill the ring, and makes the first rows of A."""
         k, b = self.k, self.b
-        assert isinstance(b.cursor.chunks, int)
         k.comment("B ahead, and the first rows of A")
+        chunks = b.cursor.chunks
         for stage in range(b.stages - 1):
-            if stage < b.cursor.chunks:
+            if isinstance(chunks, Val):
+                with k.if_(chunks > stage):
+                    b.fill(stage * b.stage_bytes)
+                    b.cursor.advance()
+            elif stage < chunks:
                 b.fill(stage * b.stage_bytes)
                 b.cursor.advance()
             k.cp_async_commit()
@@ -154,34 +165,45 @@ class StreamedProduct:
             for word, value in zip(words, a.finish(a.begin(row)), strict=True):
                 word.set(value)
         a.cursor.advance()
+        self.read = k.var(u32, 0, "read")
+        self.filled = k.var(u32, (b.stages - 1) * b.stage_bytes, "filled")
+        self.left = k.var(u32, chunks, "left")
 
-        read, filled = k.var(u32, 0, "read"), k.var(u32, (b.stages - 1) * b.stage_bytes, "filled")
-        left = k.var(u32, b.cursor.chunks, "left")
-        with k.loop(b.cursor.chunks, name="step"):
-            k.cp_async_wait(b.stages - 2)
-            k.barrier()
-            with k.if_(left > b.stages - 1):
-                b.fill(filled)
-                b.cursor.advance()
-            k.cp_async_commit()
-            left -= 1
-            self._turn(filled)
-            a.prepare()
-            place, following = self.lane_b.add_bytes(read), []
-            share = self.n_tiles // self.lane_rows
-            for row in range(self.lane_rows):
-                loaded = a.begin(row)
-                for j in range(row * share, (row + 1) * share):
-                    self._multiply(place, j)
-                following.append(a.finish(loaded))
-            self._turn(read)
-            a.cursor.advance()
-            for words, values in zip(self.words, following, strict=True):
-                for word, value in zip(words, values, strict=True):
-                    word.set(value)
+    def step(self, a: RowProducer) -> None:
+        """C += A @ B of one step; the rows of A of the next one are made meanwhile."""
+        k, b = self.k, self.b
+        k.cp_async_wait(b.stages - 2)
         k.barrier()
-        b.cursor.reset()
+        with k.if_(self.left > b.stages - 1):
+            b.fill(self.filled)
+            b.cursor.advance()
+        k.cp_async_commit()
+        self.left -= 1
+        self._turn(self.filled)
+        a.prepare()
+        place, following = self.lane_b.add_bytes(self.read), []
+        share = self.n_tiles // self.lane_rows
+        for row in range(self.lane_rows):
+            loaded = a.begin(row)
+            for j in range(row * share, (row + 1) * share):
+                self._multiply(place, j)
+            following.append(a.finish(loaded))
+        self._turn(self.read)
+        a.cursor.advance()
+        for words, values in zip(self.words, following, strict=True):
+            for word, value in zip(words, values, strict=True):
+                word.set(value)
+
+    def end(self, a: RowProducer) -> None:
+        """All steps are done; what they read may be overwritten."""
+        self.k.barrier()
+        self.b.cursor.reset()
         a.cursor.reset()
+
+    def clear(self) -> None:
+        """C = 0."""
+        for value in (v for tiles in self.sums for tile in tiles for v in tile):
+            value.set(0.0)
 
     def rows(self) -> Iterator[Row]:
         """What this thread holds of C."""

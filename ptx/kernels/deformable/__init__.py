@@ -1,10 +1,15 @@
 """Deformable convolution (DCNv1, DCNv2): forward, and backward to each of its operands."""
 
 from ptx.kernels.deformable.backward_data import (
+    backward_data_dynamic_shared,
     backward_input_launch,
     backward_offset_launch,
     generate_deformable_conv_backward_input_ptx,
     generate_deformable_conv_backward_offset_ptx,
+)
+from ptx.kernels.deformable.backward_input_gather import (
+    backward_input_gather_launch,
+    generate_deformable_conv_backward_input_gather_ptx,
 )
 from ptx.kernels.deformable.backward_weight import (
     backward_weight_launch,
@@ -17,9 +22,11 @@ from ptx.kernels.deformable.forward import (
     generate_deformable_conv_forward_ptx,
 )
 from ptx.registry import register
+from ptx.targets import Target
 
 __all__ = [
     "DeformableConvConfig",
+    "generate_deformable_conv_backward_input_gather_ptx",
     "generate_deformable_conv_backward_input_ptx",
     "generate_deformable_conv_backward_offset_ptx",
     "generate_deformable_conv_backward_weight_ptx",
@@ -28,16 +35,47 @@ __all__ = [
 
 _CONFIGS = {"default": DeformableConvConfig(16, 16)}
 
-register(
-    "deformable_conv_forward",
-    _CONFIGS,
-    generate_deformable_conv_forward_ptx,
-    dynamic_shared=forward_dynamic_shared,
-    launch=forward_launch,
-)
-for _name, _generate, _launch in (
-    ("backward_input", generate_deformable_conv_backward_input_ptx, backward_input_launch),
-    ("backward_offset", generate_deformable_conv_backward_offset_ptx, backward_offset_launch),
-    ("backward_weight", generate_deformable_conv_backward_weight_ptx, backward_weight_launch),
+
+def _no_dynamic_shared(config: DeformableConvConfig, target: Target) -> int:
+    return 0
+
+
+for _name, _generate, _dynamic_shared, _launch in (
+    (
+        "forward",
+        generate_deformable_conv_forward_ptx,
+        forward_dynamic_shared,
+        forward_launch,
+    ),
+    (
+        "backward_input",
+        generate_deformable_conv_backward_input_ptx,
+        backward_data_dynamic_shared,
+        backward_input_launch,
+    ),
+    (
+        "backward_input_gather",
+        generate_deformable_conv_backward_input_gather_ptx,
+        _no_dynamic_shared,
+        backward_input_gather_launch,
+    ),
+    (
+        "backward_offset",
+        generate_deformable_conv_backward_offset_ptx,
+        backward_data_dynamic_shared,
+        backward_offset_launch,
+    ),
+    (
+        "backward_weight",
+        generate_deformable_conv_backward_weight_ptx,
+        _no_dynamic_shared,
+        backward_weight_launch,
+    ),
 ):
-    register(f"deformable_conv_{_name}", _CONFIGS, _generate, launch=_launch)
+    register(
+        f"deformable_conv_{_name}",
+        _CONFIGS,
+        _generate,
+        dynamic_shared=_dynamic_shared,
+        launch=_launch,
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -33,7 +34,6 @@ __all__ = [
     "CELL_BORDER",
     "backward_input_gather_launch",
     "generate_deformable_conv_backward_input_gather_ptx",
-    "product_type",
 ]
 
 CELL_BORDER = 2  # cells around an image, on each side
@@ -41,7 +41,7 @@ _NO_CELL = 2**32 - 1
 _UNROLL = 4  # samples that are loaded together: as many as a pixel has if strides are 1
 
 
-def product_type(config: DeformableConvConfig) -> DType:
+def _product_type(config: DeformableConvConfig) -> DType:
     """The type that A is rounded to, and that weights have to have.
 
     A list may be long, and its sum beyond the range of f16, although the gradient is not: f16 is
@@ -63,7 +63,7 @@ def generate_deformable_conv_backward_input_gather_ptx(
       sorted by the cells of their samples.
     - corner_weights [T, samples, OG, 4] in f32 (f64 for f64): bilinear weights times mask of the
       corners (y, x), (y, x+1), (y+1, x), (y+1, x+1), by output pixel.
-    - weight [T, C/G, Co], in `product_type`.
+    - weight [T, C/G, Co], in f32 for f16.
     - grad_output [samples, Co], grad_input [N, H, W, C].
     - the u32 batch_size, in_h, in_w, and samples: output pixels of all images.
 
@@ -76,8 +76,9 @@ def generate_deformable_conv_backward_input_gather_ptx(
     plan = _plan(config)
     name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
     k = Kernel(f"deformable_conv_backward_input_gather_{name}", target, block=THREADS, min_blocks=2)
-    dtype = product_type(config)
-    lists = _Lists.declare(k, config)
+    dtype = _product_type(config)
+    starts, order = (k.pointer(name, u32, readonly=True) for name in ("starts", "order"))
+    corner_weights = k.pointer("corner_weights", accumulator_of(dtype), readonly=True)
     weight = k.pointer("weight", dtype, readonly=True)
     grad_y = k.pointer("grad_output", config.float_type, readonly=True)
     grad_x = k.pointer("grad_input", config.float_type)
@@ -122,9 +123,11 @@ def generate_deformable_conv_backward_input_gather_ptx(
         return weight + at, (out < out_group) & (first_channel + row < config.segment)
 
     width = vector_width(dtype, out_group, plan.k)
-    view = _View(lists, offset_group, cursor["tap"], cells, pitch, samples)
+    lists = _Lists(config, starts, order, corner_weights, cells, pitch, samples)
     producers = [
-        _ListTile(k, a, config, view, row_cells, gradients, width=width),
+        _ListTile(
+            k, a, lists, lambda: (offset_group, cursor["tap"]), row_cells, gradients, width=width
+        ),
         DenseTile(k, b, weights, width=width, threads=THREADS),
     ]
     multiply_all(k, cursor, producers, math)
@@ -159,7 +162,7 @@ def _plan(config: DeformableConvConfig) -> TilePlan:
 
     N covers a segment with one tile if it can: each further tile gathers the gradients again.
     """
-    size = product_type(config).bytes
+    size = _product_type(config).bytes
     n = _power_of_two(config.segment, 16, {2: 128, 4: 64, 8: 32}[size])
     k = _power_of_two(config.out_channels_per_group, 32 // size, 64 // size)
     return TilePlan(64, n, k, (4, 1) if n == 16 else (2, 2))
@@ -172,49 +175,32 @@ def _power_of_two(extent: int, lowest: int, highest: int) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lists:
-    """The lists in global memory, as in the kernel's parameters."""
+    """The lists in global memory, as in the kernel's parameters.
+
+    Attributes:
+      config: the convolution.
+      starts, order, weights: where they begin.
+      cells, pitch: of all images, and in a row of one.
+      samples: output pixels.
+    """
 
     config: DeformableConvConfig
     starts: Pointer
     order: Pointer
     weights: Pointer
-
-    @staticmethod
-    def declare(k: Kernel, config: DeformableConvConfig) -> _Lists:
-        """Declares the parameters starts, order and corner_weights."""
-        starts, order = (k.pointer(name, u32, readonly=True) for name in ("starts", "order"))
-        dtype = accumulator_of(config.float_type)
-        return _Lists(config, starts, order, k.pointer("corner_weights", dtype, readonly=True))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _View:
-    """The lists of one offset group and tap.
-
-    Attributes:
-      lists: all of them.
-      group, tap: which.
-      cells, pitch: of all images, and in a row.
-      samples: output pixels.
-    """
-
-    lists: _Lists
-    group: Val
-    tap: Val
     cells: Val
     pitch: Val
     samples: Val
 
-    def places(self) -> tuple[Pointer, Pointer, Pointer]:
-        """Where starts, order and corner weights begin."""
-        lists, config = self.lists, self.lists.config
-        k = lists.starts.kernel
-        number = self.group * config.taps + self.tap
-        first = k.mul_wide(self.tap, self.samples) * config.offset_groups
+    def of(self, offset_group: Val, tap: Val) -> tuple[Pointer, Pointer, Pointer]:
+        """Where those of an offset group and tap begin."""
+        k, config = self.starts.kernel, self.config
+        number = offset_group * config.taps + tap
+        first = k.mul_wide(tap, self.samples) * config.offset_groups
         return (
-            lists.starts + k.mul_wide(number, self.cells + 1),
-            lists.order + k.mul_wide(number, self.samples),
-            lists.weights + (first + k.convert(self.group, u64)) * 4,
+            self.starts + k.mul_wide(number, self.cells + 1),
+            self.order + k.mul_wide(number, self.samples),
+            self.weights + (first + k.convert(offset_group, u64)) * 4,
         )
 
 
@@ -224,16 +210,26 @@ class _ListTile:
     Args:
       k: the kernel.
       tile: A; its columns are output channels.
-      config: the convolution.
-      view: the lists of the cursor's chunk.
+      lists: where the samples are.
+      place: () -> offset group and tap of the cursor's chunk.
       row_cells: in shared memory, the cell of each row, or `_NO_CELL`.
       locate: column of the tile -> where that channel of the first output pixel is, and a
         predicate: whether there is such a channel. Called for the first of `width` columns.
       width: channels that are loaded together.
     """
 
-    def __init__(self, k: Kernel, tile: SharedTile, config, view, row_cells, locate, *, width: int):
-        self.k, self.tile, self.config, self.view = k, tile, config, view
+    def __init__(
+        self,
+        k: Kernel,
+        tile: SharedTile,
+        lists: _Lists,
+        place: Callable[[], tuple[Val, Val]],
+        row_cells: Pointer,
+        locate: Callable[[Val], tuple[Pointer, Val]],
+        *,
+        width: int,
+    ):
+        self.k, self.tile, self.lists, self.place = k, tile, lists, place
         self.row_cells, self.locate, self.width = row_cells, locate, width
         across = tile.columns // width
         self.column = k.tid() % across * width
@@ -242,44 +238,48 @@ class _ListTile:
     def begin(self, stage: Val, where: Val | None) -> None:
         k = self.k
         k.comment("sums over lists")
-        with contextlib.ExitStack() as block:
-            if where is not None:
-                block.enter_context(k.if_(where))
-            starts, order, weights = self.view.places()
-            place, there = self.locate(self.column)
+        with contextlib.nullcontext() if where is None else k.if_(where):
+            lists = self.lists.of(*self.place())
+            gradients, channel_there = self.locate(self.column)
             with k.loop(self.row, self.tile.rows, self.step, name="row") as row:
                 cell = self.row_cells.load(row)
-                there_too = there & cell.ne(_NO_CELL)
-                values = self._sum(starts, order, weights, place, cell, there_too)
+                there = channel_there & cell.ne(_NO_CELL)
+                values = self._sums(lists, gradients, cell, there)
                 store_vector(self.tile.at(stage, row, self.column), values)
 
     def finish(self, stage: Val) -> None:
         """Nothing: `begin` has written to the stage, which nobody else was using."""
 
-    def _sum(self, starts, order, weights, place: Pointer, cell: Val, there: Val) -> list[Val]:
-        """The lists of one pixel: of its own cell and the one before, then of those above."""
-        k = self.k
-        here, above = ([(starts + at).load(i, where=there) for i in (-1, 0, 1)]
-                       for at in (cell, cell - self.view.pitch))  # fmt: skip
-        in_row = here[2] - here[0]
-        count = in_row + (above[2] - above[0])
-        jump = above[0] - in_row
+    def _sums(
+        self, lists: tuple[Pointer, Pointer, Pointer], gradients: Pointer, cell: Val, there: Val
+    ) -> list[Val]:
+        """Sums over a pixel's samples, zeros where it is not there."""
+        k, config = self.k, self.lists.config
+        starts, order, weights = lists
+        # A cell and the one to its left are neighbours in `order`: two runs of samples, the first
+        # of cells beside the pixel, the second of those above.
+        beside, above = (
+            [(starts + at).load(i, where=there) for i in (-1, 0, 1)]
+            for at in (cell, cell - self.lists.pitch)
+        )
+        first_run = beside[2] - beside[0]
+        count = first_run + (above[2] - above[0])
+        to_above = above[0] - first_run
         totals = [k.var(weights.dtype, 0.0) for _ in range(self.width)]
         with k.loop(0, count, _UNROLL, name="sample") as first:
             found = []
-            for number in range(_UNROLL):
-                i = first + number
-                own = i < in_row
-                at = i + k.select(own, here[0], jump)
-                before = at < k.select(own, here[1], above[1])
-                corner = k.select(own, 0, 2, u32) + k.select(before, 1, 0, u32)
-                more = i < count
+            for i in range(_UNROLL):
+                number = first + i
+                more, in_first = number < count, number < first_run
+                at = number + k.select(in_first, beside[0], to_above)
+                left = at < k.select(in_first, beside[1], above[1])
+                corner = k.select(in_first, 0, 2, u32) + k.select(left, 1, 0, u32)
                 found.append((order.load(at, where=more), corner, more))
             loaded = []
             for sample, corner, more in found:
-                at = k.mad_wide(sample, 4 * self.config.offset_groups, k.convert(corner, u64))
-                gradients = place + k.mul_wide(sample, self.config.out_channels)
-                words = load_words(gradients, self.width, where=more)
+                place = gradients + k.mul_wide(sample, config.out_channels)
+                words = load_words(place, self.width, where=more)
+                at = k.mad_wide(sample, 4 * config.offset_groups, k.convert(corner, u64))
                 loaded.append((weights.load(at, where=more), widen(k, words)))
             for weight, values in loaded:
                 for total, value in zip(totals, values, strict=True):

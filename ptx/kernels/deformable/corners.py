@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import DTYPES, f32, s32, tf32, u8, u32, u64
+from ptx.builder import Kernel, Pointer, Val, Var
+from ptx.dtypes import DTYPES, f32, s32, tf32, u8, u32
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.gather import corner_index_places
 from ptx.kernels.deformable.sampling import Geometry, Offsets, OutputPixel
 from ptx.tile.pipeline import Cursor
 from ptx.tile.vectors import load_words, widen
 
-__all__ = ["CornerTable", "PixelRows", "PositionGather", "TableGather"]
+__all__ = ["CornerTable", "PixelRows", "PositionGather", "TableGather", "TableRows"]
 
 
 class PixelRows:
@@ -90,22 +90,31 @@ class CornerTable:
         # Index of the first corner's pixel, times 4; +1 if the next is a column on, +2 if a row.
         self.corners = self.k.shared("corner_pixels", u32, count)
         self.insides = self.k.shared("corner_insides", u8, count)  # a bit for each
+        # Elements from a pixel of the images to the one below it, and to itself.
+        self.below = self.k.mul_wide(offsets.geometry.in_w, offsets.config.in_channels)
+        self.no_rows = self.k.mul_wide(offsets.geometry.in_w, 0)
 
     @staticmethod
     def taps_that_fit(config: DeformableConvConfig, rows: int, bytes_: int) -> int:
         """How many taps of `rows` pixels fit so many bytes: all, or at least one."""
         return max(1, min(config.taps, bytes_ // (rows * 21)))
 
-    def fill(self, group: Val | int, first_tap: Val) -> None:
-        """Calculates the corners of `taps` taps from the first one on, for an offset group.
+    def fill(self, group: Val | int, first_tap: Val, taps: Val | None = None) -> None:
+        """Calculates the corners of some taps, for an offset group.
 
         A barrier has to follow before they are read, and to precede where they are overwritten.
+
+        Args:
+          group: offset group.
+          first_tap: the first one.
+          taps: how many; None for as many as the table has room for.
         """
         k, rows, sizes = self.k, self.pixels.count, self.offsets.geometry
         step = self.pixels.threads // rows
         k.comment("corners: a thread for each pixel")
         pixel = self.pixels.own
-        with k.loop(k.tid() // rows, self.taps, step, name="corner") as number:
+        count = self.taps if taps is None else taps
+        with k.loop(k.tid() // rows, count, step, name="corner") as number:
             tap = first_tap + number
             there = pixel.there & (tap < self.offsets.config.taps)
             position = self.offsets.position(pixel, group, tap, there)
@@ -134,6 +143,61 @@ class CornerTable:
         return k.bitcast(k.max(k.min(place, k.bitcast(size, s32) - 1), 0), u32)
 
 
+class TableRows:
+    """A lane's rows of a table, at one tap.
+
+    Args:
+      table: filled.
+      first_row: of the lane.
+      tap: among those in the table.
+      row: rows from the first one to the lane's row of a number.
+    """
+
+    def __init__(self, table: CornerTable, first_row: Val, tap: Val, row: Callable[[int], int]):
+        self.k, self.table, self.row = table.k, table, row
+        at = tap * table.pixels.count + first_row
+        self.weight_place = table.weights + at * 4
+        self.corners, self.inside_place = table.corners + at, table.insides + at
+
+    def weights(self, row: int) -> Sequence[Val]:
+        """Of the four corners, with the mask: f32."""
+        return self.weight_place.load(4 * self.row(row), 4)
+
+    def inside(self, row: int) -> list[Val]:
+        """Predicates: which corners are inside."""
+        bits = self.inside_place.load(self.row(row))
+        return [(bits & (1 << i)).ne(0) for i in range(4)]
+
+    def places(self, row: int, image: Pointer) -> tuple[Val, list[Pointer]]:
+        """Where the four corners lie, or for what is outside some pixel inside.
+
+        Args:
+          row: number of the row.
+          image: the channel of interest of the first pixel of all images [N, H, W, C].
+
+        Returns:
+          Which corners are inside, for `zeroed`, and the places.
+        """
+        k, channels = self.k, self.table.offsets.config.in_channels
+        corner = self.corners.load(self.row(row))
+        first = image + k.mul_wide(corner >> 2, channels)
+        right = k.select((corner & 1).ne(0), channels, 0, u32)
+        down = k.select((corner & 2).ne(0), self.table.below, self.table.no_rows)
+        below = first + down
+        return corner & 3, [first, first + right, below, below + right]
+
+    def zeroed(self, row: int, steps: Val, loaded: Sequence[Sequence[Val]]) -> list[list[Var]]:
+        """What was loaded from `places`, with zeros for corners that are outside."""
+        k = self.k
+        corners = [[k.var(v.dtype, v) for v in corner] for corner in loaded]
+        with k.if_(k.any(steps.ne(3))):
+            for there, corner in zip(self.inside(row), corners, strict=True):
+                for word in corner:
+                    bits = k.select(there, k.bitcast(word, u32), 0)
+                    word.set(k.bitcast(bits, word.dtype))
+        return corners
+
+
 class TableGather:
     """Rows of A from a table: 16 bytes of each corner a lane.
 
@@ -158,42 +222,25 @@ class TableGather:
     ):
         self.k, self.table, self.x, self.cursor = table.k, table, x, cursor
         self.first_row, self.row, self.channel = first_row, row, channel
-        self.channels = table.offsets.config.in_channels
-        self.below = self.k.mul_wide(table.offsets.geometry.in_w, self.channels)
 
     def prepare(self) -> None:
-        at = self.cursor["tap"] * self.table.pixels.count + self.first_row
-        self.weights = self.table.weights + at * 4
-        self.corners, self.insides = self.table.corners + at, self.table.insides + at
+        self.rows = TableRows(self.table, self.first_row, self.cursor["tap"], self.row)
         slice_ = self.cursor["slice"] * (64 // self.x.dtype.bytes)
         self.first = self.x + (self.channel + slice_)
 
-    def begin(self, row: int) -> tuple[int, Sequence[Val], Val, list[tuple[Val, ...]]]:
-        k, at = self.k, self.row(row)
-        weights, corner = self.weights.load(4 * at, 4), self.corners.load(at)
-        steps = corner & 3
-        first = self.first + k.mul_wide(corner >> 2, self.channels)
-        right = k.select((corner & 1).ne(0), self.channels, 0, u32)
-        down = k.select((corner & 2).ne(0), self.below, k.convert(k.var(u32, 0), u64))
-        below = first + down
-        places = [first, first + right, below, below + right]
+    def begin(self, row: int) -> tuple[int, Val, Sequence[Val], list[tuple[Val, ...]]]:
+        steps, places = self.rows.places(row, self.first)
         words = [load_words(place, 16 // self.x.dtype.bytes) for place in places]
-        return row, weights, steps, words
+        return row, steps, self.rows.weights(row), words
 
     def finish(
-        self, loaded: tuple[int, Sequence[Val], Val, list[tuple[Val, ...]]]
+        self, loaded: tuple[int, Val, Sequence[Val], list[tuple[Val, ...]]]
     ) -> Sequence[Val]:
         k = self.k
-        row, weights, steps, words = loaded
-        corners = [[k.var(v.dtype, v) for v in corner] for corner in words]
-        with k.if_(k.any(steps.ne(3))):  # an edge: zeros for what is outside, be it infinite
-            inside = self.insides.load(self.row(row))
-            for i, corner in enumerate(corners):
-                there = (inside & (1 << i)).ne(0)
-                for word in corner:
-                    bits = k.select(there, k.bitcast(word, u32), 0)
-                    word.set(k.bitcast(bits, word.dtype))
-        return packed(k, weighted_sums(k, weights, [widen(k, c) for c in corners]), self.x)
+        row, steps, weights, words = loaded
+        # Zeros although their weight is zero: a pixel at the edge may be infinite.
+        corners = [widen(k, corner) for corner in self.rows.zeroed(row, steps, words)]
+        return packed(k, weighted_sums(k, weights, corners), self.x)
 
 
 class PositionGather:

@@ -57,7 +57,7 @@ def streamed_forward(
     per_slice = ROW_BYTES // dtype.bytes
     table = None
     taps, run = config.taps, in_group
-    if config.segment % per_slice == 0:
+    if not plan.narrow:
         taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
         table, run = CornerTable(offsets, pixels, taps=taps), config.segment
 

@@ -33,6 +33,7 @@ class TilePlan:
       warps: along M and N, on tensor cores.
       stages: of tiles in shared memory.
       streamed: the operand that is made in the kernel stays in registers; see `ptx.tile.stream`.
+      narrow: a lane calculates the positions that its channels sample, instead of reading a table.
     """
 
     m: int
@@ -41,6 +42,7 @@ class TilePlan:
     warps: tuple[int, int]
     stages: int = 2
     streamed: bool = False
+    narrow: bool = False
 
     @property
     def threads(self) -> int:
@@ -61,23 +63,36 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
     slice_, lane = 64 // _bytes(config), 16 // _bytes(config)
     per_offset_group = config.channels_per_offset_group
     whole_slices = config.segment % slice_ == 0
-    narrow = config.in_channels_per_group % slice_ == 0 and (
+    lanes = config.in_channels_per_group % slice_ == 0 and (
         per_offset_group % lane == 0 or per_offset_group * 2 == lane
     )
-    name = atom_name(config, target)
-    if name in ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32") and (whole_slices or narrow):
+    if _streams(config, target) and (whole_slices or lanes):
         n = _at_least(config.out_channels_per_group, 32, 128 if _bytes(config) == 2 else 64)
-        return TilePlan(128 if n > 32 else 64, n, slice_, (4, 1), stages=4, streamed=True)
+        m, narrow = 128 if n > 32 else 64, not whole_slices
+        return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True, narrow=narrow)
     n = _at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
     return TilePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
 
 
-def backward_data_plan(config: DeformableConvConfig) -> TilePlan:
-    """M are output pixels, N input channels of a segment, K output channels of a group.
+def backward_data_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
+    """M are output pixels, N input channels, K output channels of a group.
 
     A warp has whole rows, so that a row's dots are summed within it.
+
+    Output channels that are a multiple of 64 bytes are streamed, where tensor cores take them. A
+    lane has 8 neighbouring sums: offset groups are of so many channels or half of them, or have
+    several lanes' channels.
     """
-    n = _at_least(config.segment, 16, {2: 64, 4: 32, 8: 16}[_bytes(config)])
+    width, per_offset_group = _bytes(config), config.channels_per_offset_group
+    narrow = per_offset_group in (4, 8) and config.in_channels_per_group % 8 == 0
+    columns = config.in_channels_per_group if narrow else config.segment
+    whole_slices = config.out_channels_per_group % (64 // width) == 0
+    if _streams(config, target) and whole_slices and columns % 8 == 0:
+        n = _at_least(columns, 32, 128 if width == 2 else 64)
+        # Positions of 32-bit channels take the registers of the second half of the pixels.
+        m = 64 if n == 32 or (narrow and width == 4) else 128
+        return TilePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, narrow=narrow)
+    n = _at_least(config.segment, 16, {2: 64, 4: 32, 8: 16}[width])
     return TilePlan(64, n, _depth(config, config.out_channels_per_group), (4, 1))
 
 
@@ -103,6 +118,11 @@ def atom_of(config: DeformableConvConfig, target: Target) -> Atom | None:
     """The tensor-core instruction of a configuration on a target, if it has one."""
     name = atom_name(config, target)
     return None if name is None else ATOMS[name]
+
+
+def _streams(config: DeformableConvConfig, target: Target) -> bool:
+    """Whether there is an instruction that `ptx.tile.stream` is made for."""
+    return atom_name(config, target) in ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")
 
 
 def _at_least(extent: int, lowest: int, highest: int) -> int:
