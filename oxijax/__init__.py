@@ -4,10 +4,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 from oxijax import reference
+from oxijax._config import config
 from oxijax._deform_conv import deform_conv
 from oxijax._version import __version__
 
-__all__ = ["__version__", "deform_conv", "reference"]
+__all__ = ["__version__", "config", "deform_conv", "reference"]
 
 _LAYERS = ("equinox", "linen", "nnx")
 

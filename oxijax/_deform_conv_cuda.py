@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 
 import ptx
+from oxijax._config import is_deterministic
+from oxijax._deform_conv_lists import sample_lists
 from oxijax._deform_conv_reference import DeformConvConfig
 from oxijax._launch import launch
-from ptx.kernels.deformable import DeformableConvConfig
+from ptx.kernels.deformable import DeformableConvConfig, backward_weight_parts
 
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward"]
 
@@ -24,16 +26,30 @@ def forward(config: DeformConvConfig, x, offset, weight, mask, bias):
 
 
 def backward_input(config: DeformConvConfig, offset, weight, mask, grad_y):
-    """The gradient to x, summed in float32 by atomic additions."""
+    """The gradient to x, summed in float32 by atomic additions, or from lists without them."""
     channels = config.groups * weight.shape[2]
     kernel = _kernel_config(config, channels, offset, weight, mask)
     shape = (offset.shape[0], *config.image_size, channels)
+    if is_deterministic():
+        return (_gather_backward_input(config, kernel, offset, weight, mask, grad_y, shape),)
     zeros = jnp.zeros(shape, jnp.promote_types(grad_y.dtype, jnp.float32))
     operands = [v for v in (offset, weight, mask, grad_y, zeros) if v is not None]
     like = jax.ShapeDtypeStruct(shape, zeros.dtype)
     aliases = {len(operands) - 1: 0}
     (total,) = launch("deformable_conv_backward_input", kernel, operands, [like], aliases=aliases)
     return (total.astype(weight.dtype),)
+
+
+def _gather_backward_input(
+    config: DeformConvConfig, kernel: DeformableConvConfig, offset, weight, mask, grad_y, shape
+) -> jax.Array:
+    """The gradient to x: each of its pixels gathers from the samples that read it."""
+    lists = sample_lists(config, offset, mask, jnp.promote_types(grad_y.dtype, jnp.float32))
+    wide = jnp.float32 if weight.dtype == jnp.float16 else weight.dtype  # the kernel says why
+    operands = [*lists, weight.astype(wide), grad_y]
+    like = jax.ShapeDtypeStruct(shape, weight.dtype)
+    (grad_x,) = launch("deformable_conv_backward_input_gather", kernel, operands, [like])
+    return grad_x
 
 
 def backward_offset(config: DeformConvConfig, x, offset, weight, mask, grad_y):
@@ -52,7 +68,7 @@ def backward_weight(config: DeformConvConfig, x, offset, mask, grad_y):
     kernel = _kernel_config(config, x.shape[3], offset, weight, mask)
     operands = [v for v in (x, offset, mask, grad_y) if v is not None]
     pixels = offset.shape[0] * offset.shape[1] * offset.shape[2]
-    parts = max(1, min(32, -(-pixels // 1024)))
+    parts = backward_weight_parts(kernel, pixels)
     accumulator = jnp.promote_types(x.dtype, jnp.float32)
     partial = jax.ShapeDtypeStruct((parts, *shape), accumulator)
     (partial,) = launch("deformable_conv_backward_weight", kernel, operands, [partial])

@@ -24,14 +24,16 @@ from oxijax import _compat
 from oxijax._arguments import Pads
 
 __all__ = [
+    "BORDER",
     "DeformConvConfig",
     "backward_input",
     "backward_offset",
     "backward_weight",
     "forward",
+    "sample_taps",
 ]
 
-_BORDER = 2  # the corners of a sample just outside are up to two pixels outside
+BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 _FAR = 2**30  # offsets are clamped to this before they become integers
 
 
@@ -71,7 +73,7 @@ def forward(
 
     y = jnp.zeros((n * ho * wo, out_channels), _accumulator(x))
     y = _compat.match_varying(y, x)[0]
-    taps = _taps(config, offset, mask)
+    taps = sample_taps(config, offset, mask)
     y, _ = lax.scan(jax.checkpoint(add_tap), y, (taps, _tap_weights(config, weight)))
     if bias is not None:
         y = y + bias.astype(y.dtype)
@@ -103,7 +105,7 @@ def backward_input(
             rows = rows.at[tap.row + step].add(update, mode="promise_in_bounds")
         return rows, None
 
-    taps = _taps(config, offset, mask)
+    taps = sample_taps(config, offset, mask)
     rows, _ = lax.scan(scatter_tap, image.rows, (taps, _tap_weights(config, weight)))
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
@@ -137,7 +139,7 @@ def backward_offset(
             grad_offset_y, grad_offset_x = grad_offset_y * tap.mask, grad_offset_x * tap.mask
         return None, (grad_offset_y, grad_offset_x, grad_mask)
 
-    taps = _taps(config, offset, mask)
+    taps = sample_taps(config, offset, mask)
     _, (grad_y_, grad_x_, grad_mask) = lax.scan(
         tap_gradients, None, (taps, _tap_weights(config, weight))
     )
@@ -167,7 +169,7 @@ def backward_weight(
             product = jnp.einsum("pgc,pgo->cgo", samples, grad, precision=config.precision)
         return None, product
 
-    _, grad_weight = lax.scan(tap_gradient, None, _taps(config, offset, mask))
+    _, grad_weight = lax.scan(tap_gradient, None, sample_taps(config, offset, mask))
     shape = (*config.kernel_size, channels // config.groups, out_channels)
     return (grad_weight.reshape(shape).astype(x.dtype),)
 
@@ -189,7 +191,7 @@ class _Tap(NamedTuple):
         return hy * hx, hy * lx, ly * hx, ly * lx
 
 
-def _taps(config: DeformConvConfig, offset: jax.Array, mask: jax.Array | None) -> _Tap:
+def sample_taps(config: DeformConvConfig, offset: jax.Array, mask: jax.Array | None) -> _Tap:
     """Rows, fractions and masks of all taps.
 
     The offset is split into floor and fraction before the integer position of its pixel
@@ -213,7 +215,7 @@ def _taps(config: DeformConvConfig, offset: jax.Array, mask: jax.Array | None) -
         base = np.clip(tap[:, None] + position, -_FAR, _FAR - 1).astype(np.int32)
         shape = [config.taps, 1, 1, 1, 1]
         shape[2 + axis] = out_size
-        corner = jnp.clip(floor + base.reshape(shape), -_BORDER, extent) + _BORDER
+        corner = jnp.clip(floor + base.reshape(shape), -BORDER, extent) + BORDER
         return corner, fraction
 
     height, width = config.image_size
@@ -224,7 +226,7 @@ def _taps(config: DeformConvConfig, offset: jax.Array, mask: jax.Array | None) -
     offset_groups = y.shape[-1]
     _check_rows(n, config, offset_groups)
     image = np.arange(n, dtype=np.int32).reshape(n, 1, 1, 1)
-    row = (image * (height + 2 * _BORDER) + row_y) * (width + 2 * _BORDER) + row_x
+    row = (image * (height + 2 * BORDER) + row_y) * (width + 2 * BORDER) + row_x
     row = row * offset_groups + np.arange(offset_groups, dtype=np.int32)
     taps = _Tap(row, fraction_y, fraction_x, None if mask is None else _to_taps(config, mask)[:, 0])
     return jax.tree.map(lambda a: a.reshape(config.taps, -1), taps)
@@ -247,7 +249,7 @@ def _from_taps(gradients: jax.Array, like: jax.Array) -> jax.Array:
 
 def _check_rows(n: int, config: DeformConvConfig, offset_groups: int) -> None:
     height, width = config.image_size
-    rows = n * (height + 2 * _BORDER) * (width + 2 * _BORDER) * offset_groups
+    rows = n * (height + 2 * BORDER) * (width + 2 * BORDER) * offset_groups
     if rows >= 2**31:
         raise ValueError(
             f"x with batch {n}, height and width {config.image_size} and {offset_groups} offset "
@@ -264,7 +266,7 @@ class _Image(NamedTuple):
     @classmethod
     def of(cls, config: DeformConvConfig, x: jax.Array, offset: jax.Array) -> "_Image":
         offset_groups = offset.shape[-1] // (2 * config.taps)
-        border = (_BORDER, _BORDER)
+        border = (BORDER, BORDER)
         padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
         right, down = offset_groups, padded.shape[2] * offset_groups
         rows = padded.reshape(-1, x.shape[-1] // offset_groups)
@@ -288,8 +290,8 @@ class _Image(NamedTuple):
 
     def without_border(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         n, height, width, channels = shape
-        padded = rows.reshape(n, height + 2 * _BORDER, width + 2 * _BORDER, channels)
-        return padded[:, _BORDER : _BORDER + height, _BORDER : _BORDER + width]
+        padded = rows.reshape(n, height + 2 * BORDER, width + 2 * BORDER, channels)
+        return padded[:, BORDER : BORDER + height, BORDER : BORDER + width]
 
 
 def _accumulator(array: jax.Array) -> np.dtype:

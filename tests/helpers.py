@@ -26,15 +26,20 @@ def assert_close(actual, expected, tolerance: float, what: str = "") -> None:
     assert error <= tolerance, f"{what}: relative error {error:.3g} > {tolerance:.3g}"
 
 
-def values_and_gradients(function: Callable, operands, grad_y) -> dict[str, jax.Array]:
-    """The output "y" and the gradient of each operand that is not None, under jit."""
+def program_of(function: Callable) -> Any:
+    """The jitted function (operands, grad_y) -> output, gradient of each operand or None."""
 
     @jax.jit
     def run(operands, grad_y):
         y, vjp = jax.vjp(function, *operands)
         return y, vjp(grad_y)
 
-    y, gradients = run(operands, grad_y)
+    return run
+
+
+def values_and_gradients(function: Callable, operands, grad_y) -> dict[str, jax.Array]:
+    """The output "y" and the gradient of each operand that is not None, under jit."""
+    y, gradients = program_of(function)(tuple(operands), grad_y)
     present = {
         f"d{name}": gradient
         for name, operand, gradient in zip(NAMES, operands, gradients, strict=True)

@@ -1,6 +1,6 @@
 """Named cases that tests and benchmarks of oxijax share, and the emulated GPU."""
 
-from oxijax.testing._cases import BENCHMARK_CASES, CASES, DeformConvCase
+from oxijax.testing._cases import BENCHMARK_CASES, CASES, GPU_BENCHMARK_CASES, DeformConvCase
 from oxijax.testing._emulate import emulate_gpu
 
-__all__ = ["BENCHMARK_CASES", "CASES", "DeformConvCase", "emulate_gpu"]
+__all__ = ["BENCHMARK_CASES", "CASES", "GPU_BENCHMARK_CASES", "DeformConvCase", "emulate_gpu"]

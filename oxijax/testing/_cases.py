@@ -108,6 +108,7 @@ CASES = _by_name(
     DeformConvCase("wide-groups", (2, 4, 5, 64), 64, groups=2, offset_groups=2),
     DeformConvCase("wide-in", (1, 4, 7, 72), 64, strides=(1, 2)),
     DeformConvCase("wide-narrow-offset-groups", (1, 5, 6, 32), 96, offset_groups=8),
+    DeformConvCase("wide-160", (1, 5, 9, 160), 160, kernel_size=(3, 1), padding=((1, 1), (0, 0))),
     DeformConvCase("wide-5x5", (1, 4, 5, 32), 32, kernel_size=(5, 5), mask=False),
 )
 

@@ -34,13 +34,27 @@ class SharedTile:
 
     @staticmethod
     def make(
-        k: Kernel, name: str, dtype: DType, *, k_extent: int, extent: int, k_axis: int
+        k: Kernel,
+        name: str,
+        dtype: DType,
+        *,
+        k_extent: int,
+        extent: int,
+        k_axis: int,
+        dynamic: bool = False,
     ) -> SharedTile:
         """A tile of `k_extent` along K and `extent` along M or N."""
         rows, columns = (k_extent, extent) if k_axis == 0 else (extent, k_extent)
-        pitch = columns + 16 // dtype.bytes
-        place = k.shared(name, dtype, STAGES * rows * pitch)
+        pitch = _pitch(dtype, columns)
+        count = STAGES * rows * pitch
+        place = k.dynamic_shared(dtype, count) if dynamic else k.shared(name, dtype, count)
         return SharedTile(place, dtype, rows, columns, pitch, k_axis)
+
+    @staticmethod
+    def shared_bytes(dtype: DType, *, k_extent: int, extent: int, k_axis: int) -> int:
+        """Shared memory of such a tile."""
+        rows, columns = (k_extent, extent) if k_axis == 0 else (extent, k_extent)
+        return STAGES * rows * _pitch(dtype, columns) * dtype.bytes
 
     @property
     def stage_bytes(self) -> int:
@@ -60,3 +74,7 @@ class SharedTile:
         """The same, of registers."""
         row, column = (along_k, across) if self.k_axis == 0 else (across, along_k)
         return self.place.kernel.mad(row, self.pitch, column)
+
+
+def _pitch(dtype: DType, columns: int) -> int:
+    return columns + 16 // dtype.bytes

@@ -12,10 +12,13 @@ from ptx.kernels.deformable.backward_input_gather import (
     generate_deformable_conv_backward_input_gather_ptx,
 )
 from ptx.kernels.deformable.backward_weight import (
+    backward_weight_dynamic_shared,
     backward_weight_launch,
+    backward_weight_parts,
     generate_deformable_conv_backward_weight_ptx,
 )
 from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.kernels.deformable.configs import CONFIGS
 from ptx.kernels.deformable.forward import (
     forward_dynamic_shared,
     forward_launch,
@@ -26,15 +29,13 @@ from ptx.targets import Target
 
 __all__ = [
     "DeformableConvConfig",
+    "backward_weight_parts",
     "generate_deformable_conv_backward_input_gather_ptx",
     "generate_deformable_conv_backward_input_ptx",
     "generate_deformable_conv_backward_offset_ptx",
     "generate_deformable_conv_backward_weight_ptx",
     "generate_deformable_conv_forward_ptx",
 ]
-
-_CONFIGS = {"default": DeformableConvConfig(16, 16)}
-
 
 def _no_dynamic_shared(config: DeformableConvConfig, target: Target) -> int:
     return 0
@@ -68,13 +69,13 @@ for _name, _generate, _dynamic_shared, _launch in (
     (
         "backward_weight",
         generate_deformable_conv_backward_weight_ptx,
-        _no_dynamic_shared,
+        backward_weight_dynamic_shared,
         backward_weight_launch,
     ),
 ):
     register(
         f"deformable_conv_{_name}",
-        _CONFIGS,
+        CONFIGS,
         _generate,
         dynamic_shared=_dynamic_shared,
         launch=_launch,

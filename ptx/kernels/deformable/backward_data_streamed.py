@@ -202,7 +202,7 @@ class _Columns:
             self.first_channel = k.ctaid("y") * config.channels_per_offset_group
             self.first_in_run = k.var(u32, 0)
             taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
-            self.table = CornerTable(offsets, self.pixels, taps=taps)
+            self.table = CornerTable(offsets, rows=plan.m, taps=taps)
         self.extents = {"segment": segments, "tile": tiles}
         self.group = self.first_channel // self.in_group  # of the first segment
         slices = {"slice": self.out_group // (ROW_BYTES // dtype.bytes)}
@@ -226,7 +226,7 @@ class _Columns:
         """
         k, plan, table, product = self.k, self.plan, self.table, self.product
         assert table is not None
-        table.fill(k.ctaid("y"), self.first_tap, self.taps)
+        table.fill(self.pixels, k.ctaid("y"), self.first_tap, self.taps)
         k.barrier()
         product.begin(self.a)
         with k.loop(0, self.taps, name="tap") as tap:
@@ -238,7 +238,7 @@ class _Columns:
                 self._product()
                 done = number * plan.n
                 channel = self.first_channel + segment * self.run_length + done
-                rows = TableRows(table, product.first_row, tap, product.row)
+                rows = TableRows(table, tap * table.rows + product.first_row, product.row)
                 tile(rows, channel + product.member * LANE_CHANNELS, self.run_length - done)
             end(k.ctaid("y"), self.first_tap + tap)
         product.end(self.a)

@@ -55,8 +55,9 @@ def generate_deformable_conv_backward_input_gather_ptx(
 ) -> str:
     """The PTX of the gradient to the input, bitwise reproducible.
 
-    A block has some input pixels (grid x) and input channels of one segment (grid y). Cells are
-    counted through all images, each [H + 4, W + 4]: `CELL_BORDER` around it. Parameters:
+    A block has some input pixels and input channels of one segment. Both are counted by grid x, the
+    channels first: grid y ends at 65535, and there may be more groups. Cells are counted through
+    all images, each [H + 4, W + 4]: `CELL_BORDER` around it. Parameters:
 
     - starts: u32 [OG, T, cells + 1], where the list of each cell starts, and the last one ends.
     - order: u32 [OG, T, samples], for each offset group and tap the output pixels (a sample each),
@@ -89,9 +90,10 @@ def generate_deformable_conv_backward_input_gather_ptx(
     cells = images * (in_h + 2 * CELL_BORDER) * pitch
 
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
-    first_pixel = k.ctaid("x") * plan.m
     tiles = -(-config.segment // plan.n)  # of one segment
-    segment, first_channel = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
+    all_tiles = config.in_channels // config.segment * tiles
+    tile, first_pixel = k.ctaid("x") % all_tiles, k.ctaid("x") // all_tiles * plan.m
+    segment, first_channel = tile // tiles, tile % tiles * plan.n
     channel = segment * config.segment + first_channel
     group, offset_group = channel // in_group, channel // config.channels_per_offset_group
     k.name(first_pixel=first_pixel, channel=channel, group=group, offset_group=offset_group)
@@ -153,8 +155,8 @@ def backward_input_gather_launch(
     tiles = channels // config.segment * -(-config.segment // plan.n)
     numbers = [np.uint32(size) for size in (images, in_h, in_w, order[-1])]
     buffers = [Address(i) for i in range(6)]
-    grid = (-(-images * in_h * in_w // plan.m), tiles, 1)
-    return Launch(grid, (THREADS, 1, 1), (*buffers, *numbers))
+    grid = -(-images * in_h * in_w // plan.m) * tiles
+    return Launch((grid, 1, 1), (THREADS, 1, 1), (*buffers, *numbers))
 
 
 def _plan(config: DeformableConvConfig) -> TilePlan:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
-from ptx.kernels.deformable.corners import CornerTable, PixelRows, PositionGather, TableGather
+from ptx.kernels.deformable.corners import CornerTable, PixelRows
+from ptx.kernels.deformable.gather_rows import PositionGather, TableGather
 from ptx.kernels.deformable.plan import TilePlan, atom_of
 from ptx.kernels.deformable.sampling import Offsets
 from ptx.tile.pipeline import Cursor
@@ -59,7 +60,7 @@ def streamed_forward(
     taps, run = config.taps, in_group
     if not plan.narrow:
         taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
-        table, run = CornerTable(offsets, pixels, taps=taps), config.segment
+        table, run = CornerTable(offsets, rows=plan.m, taps=taps), config.segment
 
     extents = {"slice": run // per_slice, "tap": taps}  # taps inside: their corners are in L1
     a_cursor, b_cursor = Cursor(k, **extents), Cursor(k, **extents)
@@ -100,7 +101,7 @@ def streamed_forward(
         with k.loop(0, config.taps, taps, name="first_tap") as tap:
             first_tap.set(tap)
             offset_group = (group * in_group + segment) // config.channels_per_offset_group
-            table.fill(offset_group, tap)
+            table.fill(pixels, offset_group, tap)
             k.barrier()
             product.multiply_all(gather)
     return product, pixels.index

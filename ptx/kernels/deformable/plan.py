@@ -33,7 +33,11 @@ class TilePlan:
       warps: along M and N, on tensor cores.
       stages: of tiles in shared memory.
       streamed: the operand that is made in the kernel stays in registers; see `ptx.tile.stream`.
-      narrow: a lane calculates the positions that its channels sample, instead of reading a table.
+      corners: where a thread that gathers knows them from: "samples", fractions and mask of each
+        pixel in shared memory; "table", weights and addresses there (`CornerTable`); "positions",
+        each thread calculates those of its own channels, which saves room where offset groups are
+        many.
+      min_blocks: that fit on an SM, which limits registers.
     """
 
     m: int
@@ -42,11 +46,18 @@ class TilePlan:
     warps: tuple[int, int]
     stages: int = 2
     streamed: bool = False
-    narrow: bool = False
+    corners: str = "samples"
+    min_blocks: int = 2
 
     @property
     def threads(self) -> int:
-        return THREADS
+        """Threads of a block."""
+        return 32 * self.warps[0] * self.warps[1]
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a tile has channels of several offset groups."""
+        return self.corners == "positions"
 
 
 def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
@@ -68,8 +79,8 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
     )
     if _streams(config, target) and (whole_slices or lanes):
         n = _at_least(config.out_channels_per_group, 32, 128 if _bytes(config) == 2 else 64)
-        m, narrow = 128 if n > 32 else 64, not whole_slices
-        return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True, narrow=narrow)
+        m, corners = 128 if n > 32 else 64, "table" if whole_slices else "positions"
+        return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True, corners=corners)
     n = _at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
     return TilePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
 
@@ -89,19 +100,36 @@ def backward_data_plan(config: DeformableConvConfig, target: Target) -> TilePlan
     whole_slices = config.out_channels_per_group % (64 // width) == 0
     if _streams(config, target) and whole_slices and columns % 8 == 0:
         n = _at_least(columns, 32, 128 if width == 2 else 64)
+        corners = "positions" if narrow else "table"
         # Positions of 32-bit channels take the registers of the second half of the pixels.
         m = 64 if n == 32 or (narrow and width == 4) else 128
-        return TilePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, narrow=narrow)
+        return TilePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, corners=corners)
     n = _at_least(config.segment, 16, {2: 64, 4: 32, 8: 16}[width])
     return TilePlan(64, n, _depth(config, config.out_channels_per_group), (4, 1))
 
 
-def backward_weight_plan(config: DeformableConvConfig) -> TilePlan:
-    """M are input channels of a segment, N output channels of a group, K output pixels."""
-    largest = 64 if _bytes(config) < 8 else 32
-    m = _at_least(config.segment, 32, largest)
+def backward_weight_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
+    """M are input channels, N output channels of a group, K output pixels.
+
+    Each further tile along N gathers the images again: for halves N is large, and a block has
+    eight warps.
+    """
+    width, per_offset_group = _bytes(config), config.channels_per_offset_group
+    largest = 64 if width < 8 else 32
     n = _at_least(config.out_channels_per_group, 32, largest)
-    return TilePlan(m, n, _depth(config, 64), (2, 2))
+    narrow = per_offset_group in (4, 8) and config.in_channels_per_group % per_offset_group == 0
+    vectors = config.segment % (16 // width) == 0 and config.segment >= 32
+    if not (_streams(config, target) and (narrow or vectors)):
+        m = _at_least(config.segment, 32, largest)
+        return TilePlan(m, n, _depth(config, 64), (2, 2))
+    channels = config.in_channels_per_group if narrow else config.segment
+    corners = "positions" if narrow else "table"
+    if width == 2 and channels > 64 and config.out_channels_per_group > 64:
+        wide = config.out_channels_per_group > 128
+        plan = TilePlan(128, 256 if wide else 128, 32, (2, 4), corners=corners)
+        return dataclasses.replace(plan, min_blocks=1) if wide else plan
+    m = _at_least(channels, 32, largest)
+    return TilePlan(m, n, _depth(config, 64), (2, 2), corners=corners)
 
 
 def make_math(
@@ -110,7 +138,7 @@ def make_math(
     """Tensor cores where the target has them for the type, else ordinary arithmetic."""
     atom = atom_of(config, k.target)
     if atom is None:
-        return FusedMultiplyAdd(k, a, b, THREADS)
+        return FusedMultiplyAdd(k, a, b, plan.threads)
     return TensorCores(k, atom, a, b, plan.warps)
 
 

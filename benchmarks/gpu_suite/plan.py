@@ -1,0 +1,38 @@
+"""Which sections there are, in order, and what share of the time each is given."""
+
+import dataclasses
+from collections.abc import Sequence
+
+__all__ = ["SECTIONS", "Section", "seconds_for"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of the suite.
+
+    Attributes:
+      module: of this package; its `run` gets the recorder.
+      share: of the time that is left, beside the shares of the sections that are still to come.
+        What a section does not use goes to those after it.
+    """
+
+    module: str
+    share: float
+
+
+# What others are judged by comes first, and of the times torchvision's, which are few.
+SECTIONS = {
+    "info": Section("environment", 30),
+    "tests": Section("device_tests", 170),
+    "sanitizer": Section("sanitizer", 60),
+    "times-torch": Section("times_torch", 50),
+    "times-oxijax": Section("times_oxijax", 110),
+    "times-xla": Section("times_xla", 60),
+}
+
+
+def seconds_for(section: str, left: float, to_come: Sequence[str]) -> float:
+    """The time of a section, of `left` seconds that it and the sections to come share."""
+    shares = [SECTIONS[name].share for name in (section, *to_come) if name in SECTIONS]
+    own = SECTIONS[section].share if section in SECTIONS else 5
+    return left * own / max(sum(shares), own)

@@ -1,0 +1,166 @@
+"""Small layers on GPU 0, one kernel at a time: what compute-sanitizer watches.
+
+    python -m gpu_suite.sanitizer_program {layers,strange,out-of-bounds,race} [--emulate]
+
+Prints a line for each comparison, and at the end how many kernels ran. The last two programs are
+wrong on purpose. With --emulate the kernels run in the emulator, and those of fewer layers.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import oxijax
+from gpu_suite.device_launch import device_launches
+from oxijax._launch import _emulation, launch
+from oxijax._primitive import Fold, KernelPrimitive, Result
+from oxijax.testing import CASES, DeformConvCase, emulate_gpu
+from ptx import Kernel, Target, f32
+from ptx.launch import Address, Launch, entry_name
+from ptx.registry import register
+
+# (case, dtype, precision, tolerance): each dtype's way to multiply, and each shape of tile edges.
+_LAYERS = [
+    (CASES["groups-and-offset-groups"], "float32", "highest", 2e-6),
+    (CASES["strided"], "float32", None, 1e-3),
+    (CASES["even-kernel"], "float64", None, 1e-13),
+    (CASES["offset-group-a-channel"], "bfloat16", None, 8e-3),
+    (DeformConvCase("watched-32", (1, 9, 10, 32), 32), "float16", None, 1e-3),
+    (DeformConvCase("watched-64", (1, 5, 9, 64), 72, mask=False), "bfloat16", None, 8e-3),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", choices=_PROGRAMS)
+    parser.add_argument("--emulate", action="store_true")
+    args = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+    with _emulated_launches() if args.emulate else device_launches() as ran:
+        _PROGRAMS[args.program](2 if args.emulate else len(_LAYERS))
+    print(f"{len(ran)} kernels ran: {', '.join(sorted(set(ran)))}")
+    return 0 if ran else 1
+
+
+@contextlib.contextmanager
+def _emulated_launches() -> Iterator[list[str]]:
+    """As `device_launches`, in the emulator."""
+    ran: list[str] = []
+    emulate = _emulation._Loaded.run
+
+    def run(self, *arguments):
+        emulate(self, *arguments)
+        ran.append(entry_name(self.text))
+
+    with mock.patch.object(_emulation._Loaded, "run", run), emulate_gpu("sm_90"):
+        yield ran
+
+
+def _layers(count: int) -> None:
+    for case, dtype, precision, tolerance in _LAYERS[:count]:
+        _compare(case.name, case, case.operands(), dtype, precision, tolerance)
+
+
+def _strange(count: int) -> None:
+    """NaN, infinite and far offsets among ordinary ones, in every kernel; `count` dtypes."""
+    case = DeformConvCase("strange", (1, 6, 7, 32), 24, offset_groups=2)
+    for dtype, tolerance in (("float16", 1e-3), ("float32", 1e-3))[:count]:
+        x, offset, weight, mask, bias = case.operands()
+        flat = offset.reshape(-1)
+        for i, value in enumerate((np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, 1e9, -1e4, 8.0)):
+            flat[101 * i :: 997] = value
+        _compare("strange offsets", case, (x, offset, weight, mask, bias), dtype, None, tolerance)
+
+
+def _compare(name, case: DeformConvCase, operands, dtype, precision, tolerance: float) -> None:
+    """Raises AssertionError where values or gradients are not the reference's."""
+    with np.errstate(over="ignore"):
+        arrays = [None if a is None else np.asarray(a, jnp.dtype(dtype)) for a in operands]
+    grad_y = np.asarray(case.grad_y(), jnp.dtype(dtype))
+
+    def results(function: Callable, arrays, grad_y):
+        function = functools.partial(function, precision=precision, **case.options)
+
+        @jax.jit
+        def run(arrays, grad_y):
+            y, vjp = jax.vjp(function, *arrays)
+            return y, vjp(grad_y)
+
+        return jax.tree.map(np.asarray, run(arrays, grad_y))
+
+    found = results(oxijax.deform_conv, arrays, grad_y)
+    wide = [None if a is None else a.astype(np.float64) for a in arrays]
+    expected = results(oxijax.reference.deform_conv, wide, grad_y.astype(np.float64))
+    worst = 0.0
+    leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    for i, (actual, right) in enumerate(leaves):
+        actual = actual.astype(np.float64)
+        assert np.array_equal(np.isnan(actual), np.isnan(right)), f"{name}: NaNs of result {i}"
+        actual, right = np.nan_to_num(actual), np.nan_to_num(right)
+        error = float(np.linalg.norm(actual - right) / (np.linalg.norm(right) or 1))
+        assert error <= tolerance, f"{name}, {dtype}: result {i} is wrong by {error:.3g}"
+        worst = max(worst, error)
+    print(f"{name}, {dtype}: worst relative error {worst:.3g}", flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Canary:
+    """A kernel of one block that is wrong on purpose."""
+
+    threads: int = 64
+
+
+def _out_of_bounds_ptx(config: _Canary, target: Target) -> str:
+    """Reads one element beyond the end of x."""
+    k = Kernel("canary_out_of_bounds", target, block=config.threads)
+    x, y = k.pointer("x", f32, readonly=True), k.pointer("y", f32)
+    y.store(k.tid(), x.load(k.tid() + 1))
+    return k.text()
+
+
+def _race_ptx(config: _Canary, target: Target) -> str:
+    """Reads what the other warp writes, without a barrier between them."""
+    k = Kernel("canary_race", target, block=config.threads)
+    x, y = k.pointer("x", f32, readonly=True), k.pointer("y", f32)
+    shared = k.shared("segment", f32, config.threads)
+    shared.store(k.tid(), x.load(k.tid()))
+    y.store(k.tid(), shared.load(config.threads - 1 - k.tid()))
+    return k.text()
+
+
+def _canary(name: str, generate: Callable[[_Canary, Target], str]) -> None:
+    config = _Canary()
+    geometry = Launch((1, 1, 1), (config.threads, 1, 1), (Address(0), Address(1)))
+    register(name, {"default": config}, generate, launch=lambda *_: geometry)
+    like = jax.ShapeDtypeStruct((config.threads,), np.float32)
+    primitive = KernelPrimitive(
+        name,
+        operands={"x": "n"},
+        results={"y": Result("n", like="x")},
+        sizes=lambda config, sizes: sizes,
+        folds=[Fold("n")],
+        reference=lambda config, x: (x,),
+        cuda=lambda config, x: tuple(launch(name, config, [x], [like])),
+    )
+    x = jnp.ones(config.threads, np.float32)
+    jax.block_until_ready(jax.jit(lambda x: primitive(config, x))(x))
+
+
+_PROGRAMS: dict[str, Callable[[int], None]] = {
+    "layers": _layers,
+    "strange": _strange,
+    "out-of-bounds": lambda count: _canary("canary_out_of_bounds", _out_of_bounds_ptx),
+    "race": lambda count: _canary("canary_race", _race_ptx),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

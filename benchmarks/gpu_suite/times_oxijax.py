@@ -1,0 +1,58 @@
+"""Section times-oxijax: deform_conv's forward pass, its backward kernels, and all together."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+
+import oxijax
+from gpu_suite.jax_jobs import Job, check_device, forward_backward, gradients_of, measure
+from gpu_suite.layers import DTYPES, layers, set_count
+from gpu_suite.recorder import Recorder
+from oxijax.testing import DeformConvCase, emulate_gpu
+
+__all__ = ["run"]
+
+# What a call costs where the GPU has next to nothing to do: see `timing`.
+_FLOOR = "launch floor"
+_FEW_PIXELS = DeformConvCase(_FLOOR, (1, 4, 4, 32), 32)
+
+
+def run(recorder: Recorder) -> None:
+    check_device(recorder)
+    recorder.put("layers", value=list(layers(recorder.dry_run)))
+    with emulate_gpu("sm_90") if recorder.dry_run else contextlib.nullcontext():
+        cases = layers(recorder.dry_run)
+        if recorder.dry_run:
+            names = list(cases)
+            measure(recorder, [_job(cases[name], "float16", "forward", True) for name in names[2:]])
+            last = cases[names[-1]]
+            measure(recorder, [_job(last, "float16", name, True) for name in _FUNCTIONS][1:])
+            return
+        # What is compared with torchvision's float16 comes first.
+        for dtype in DTYPES:
+            for operations in (list(_FUNCTIONS)[:2], list(_FUNCTIONS)[2:]):
+                jobs = [_job(case, dtype, name) for case in cases.values() for name in operations]
+                if dtype == "float16":
+                    jobs += [_job(_FEW_PIXELS, dtype, name) for name in operations]
+                measure(recorder, jobs)
+
+
+def _forward(function: Callable) -> Callable:
+    return lambda *operands_and_grad_y: function(*operands_and_grad_y[:5])
+
+
+# Each operation, and how many launches it has.
+_FUNCTIONS: dict[str, tuple[Callable[[Callable], Callable], int]] = {
+    "forward": (_forward, 1),
+    "forward_backward": (forward_backward, 4),
+    "backward_input": (lambda function: gradients_of(function, [0]), 1),
+    "backward_offset": (lambda function: gradients_of(function, [1, 3]), 1),
+    "backward_weight": (lambda function: gradients_of(function, [2]), 1),
+}
+
+
+def _job(case: DeformConvCase, dtype: str, operation: str, dry_run: bool = False) -> Job:
+    make, kernels = _FUNCTIONS[operation]
+    function = make(functools.partial(oxijax.deform_conv, **case.options))
+    sets = 16 if case is _FEW_PIXELS else set_count(case, dtype, dry_run)
+    return Job(case.name, dtype, operation, case, function, sets, kernels)

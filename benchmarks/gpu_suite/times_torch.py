@@ -1,0 +1,155 @@
+"""Section times-torch: torchvision.ops.deform_conv2d on the same layers, by CUDA events.
+
+NCHW and contiguous, as the operator wants it. It has float16 and float32 but no bfloat16; products
+in float32 may be TF32's, as oxijax's are.
+"""
+
+# pyright: reportMissingImports=false
+import math
+import statistics
+import time
+from typing import Any
+
+from gpu_suite.layers import layers, set_count
+from gpu_suite.recorder import Recorder
+from oxijax.testing import DeformConvCase
+
+__all__ = ["run"]
+
+_DTYPES = ("float16", "float32")
+_SAMPLES = 9
+_SAMPLE_SECONDS = 0.04
+_LEAST_SECONDS = 3.0  # with less left nothing more is started
+
+
+def run(recorder: Recorder) -> None:
+    problem = _missing()
+    if problem:
+        recorder.put("not_measured", value=problem)
+        if not recorder.dry_run:
+            recorder.fail("torchvision", problem)
+        return
+    if recorder.dry_run:
+        recorder.put("not_measured", value="dry run: torchvision's times are of CUDA alone")
+        return
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    recorder.put("device", value=torch.cuda.get_device_name(0))
+    for dtype in _DTYPES:
+        for case in layers(recorder.dry_run).values():
+            if recorder.left() < _LEAST_SECONDS:
+                recorder.cut(f"torchvision {case.name} {dtype}")
+                continue
+            try:
+                _measure_layer(recorder, case, dtype)
+            except Exception as error:
+                recorder.fail(
+                    f"torchvision {case.name} {dtype}", f"{type(error).__name__}: {error}"
+                )
+            torch.cuda.empty_cache()
+
+
+def _missing() -> str:
+    """Why nothing can be measured; empty if it can."""
+    try:
+        import torch
+        import torchvision  # noqa: F401
+    except Exception as error:  # ModuleNotFoundError, or libraries that do not fit
+        return f"no torch with torchvision: {type(error).__name__}: {error}"
+    return "" if torch.cuda.is_available() else "torch sees no CUDA GPU"
+
+
+def _measure_layer(recorder: Recorder, case: DeformConvCase, dtype: str) -> None:
+    import torch
+    from torchvision.ops import deform_conv2d
+
+    sets = _operands(case, dtype, set_count(case, dtype, dry_run=False))
+    sizes = case.dilation, case.kernel_size
+    geometry: dict[str, Any] = {
+        "stride": case.strides,
+        "padding": tuple(d * (k - 1) // 2 for d, k in zip(*sizes, strict=True)),
+        "dilation": case.dilation,
+    }
+
+    def forward(x, offset, weight, mask, bias, grad_y):
+        with torch.no_grad():
+            return deform_conv2d(x, offset, weight, bias, mask=mask, **geometry)
+
+    def both(x, offset, weight, mask, bias, grad_y):
+        y = deform_conv2d(x, offset, weight, bias, mask=mask, **geometry)
+        inputs = [v for v in (x, offset, weight, mask, bias) if v is not None]
+        return y, torch.autograd.grad(y, inputs, grad_y)
+
+    shape = tuple(forward(*sets[0]).shape)
+    n, height, width, channels = case.y
+    assert shape == (n, channels, height, width), f"torchvision's output has shape {shape}"
+    for name, function in (("forward", forward), ("forward_backward", both)):
+        found = _time(function, sets)
+        recorder.put("times", case.name, dtype, name, value=found)
+
+
+def _operands(case: DeformConvCase, dtype: str, count: int) -> list[tuple]:
+    """Sets like `jax_jobs.operand_sets`, in torchvision's layouts."""
+    import torch
+
+    n, height, width, channels = case.x
+    _, out_height, out_width, out_channels = case.y
+    samples = math.prod(case.kernel_size) * case.offset_groups
+    in_group = channels // case.groups
+    fan_in = math.prod(case.kernel_size) * in_group
+    torch.manual_seed(0)
+
+    def normal(*shape: int, scale: float = 1.0):
+        values = torch.randn(shape, device="cuda") * scale
+        return values.to(getattr(torch, dtype)).requires_grad_()
+
+    def one():
+        pixels = out_height, out_width
+        mask = normal(n, samples, *pixels).detach().abs().requires_grad_() if case.mask else None
+        return (
+            normal(n, channels, height, width),
+            normal(n, 2 * samples, *pixels, scale=2.0),
+            normal(out_channels, in_group, *case.kernel_size, scale=fan_in**-0.5),
+            mask,
+            normal(out_channels) if case.bias else None,
+            normal(n, out_channels, *pixels).detach(),
+        )
+
+    return [one() for _ in range(count)]
+
+
+def _time(function, sets: list[tuple]) -> dict[str, Any]:
+    """Microseconds of one call, between two events around many."""
+    import torch
+
+    def series(rounds: int) -> tuple[float, float]:
+        """Seconds on the device, and until all calls were handed over."""
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        start.record()
+        for _ in range(rounds):
+            for operands in sets:
+                function(*operands)
+        stop.record()
+        handed_over = time.perf_counter() - began
+        torch.cuda.synchronize()
+        return start.elapsed_time(stop) / 1e3, handed_over
+
+    series(2)
+    each = series(2)[0] / 2
+    rounds = max(2, min(400, round(_SAMPLE_SECONDS / each)))
+    measured = [series(rounds) for _ in range(_SAMPLES)]
+    calls = rounds * len(sets)
+    samples = [1e6 * seconds / calls for seconds, _ in measured]
+    return {
+        "median_us": statistics.median(samples),
+        "min_us": min(samples),
+        "max_us": max(samples),
+        "samples": len(samples),
+        "calls_in_a_sample": calls,
+        # Near the median: the host, not the GPU, is what was timed.
+        "handed_over_us": statistics.median(1e6 * host / calls for _, host in measured),
+    }

@@ -1,0 +1,101 @@
+"""`oxijax.config`: what holds for every operation, and is no argument of any."""
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterator
+
+import jax
+
+__all__ = ["Config", "config", "is_deterministic", "xla_is_deterministic"]
+
+# JAX traces and compiles again where this changes, and keeps what it has for each value.
+_deterministic = jax.make_user_context(None)
+
+
+class Config:
+    """The options of oxijax, as `oxijax.config`."""
+
+    __slots__ = ()
+
+    @property
+    def deterministic(self) -> bool | None:
+        """Whether gradients are bitwise reproducible, also where that is slower.
+
+        True, False, or None, the default: as XLA's own operations, that is if `XLA_FLAGS` has
+        `--xla_gpu_deterministic_ops=true` or `--xla_gpu_exclude_nondeterministic_ops=true`.
+
+        Assigning to it sets it for all threads; `deterministic_mode` for a block of code. A
+        function that was compiled under another value is compiled again.
+
+        Raises:
+          TypeError: on assignment of anything else.
+        """
+        return _deterministic.value
+
+    @deterministic.setter
+    def deterministic(self, value: bool | None) -> None:
+        _deterministic.set_global(_checked(value))
+
+    @contextlib.contextmanager
+    def deterministic_mode(self, value: bool | None = True) -> Iterator[None]:
+        """Sets `deterministic` within a block, in this thread.
+
+        Args:
+          value: as `deterministic`.
+
+        Raises:
+          TypeError: value is neither a bool nor None.
+
+        Example:
+          >>> with oxijax.config.deterministic_mode():
+          ...     gradients = jax.jit(jax.grad(loss))(params)
+        """
+        with _deterministic(_checked(value)):
+            yield
+
+    def __repr__(self) -> str:
+        return f"oxijax.config(deterministic={self.deterministic})"
+
+
+config = Config()
+
+
+def is_deterministic() -> bool:
+    """What `config.deterministic` amounts to here, for lowerings to ask."""
+    value = config.deterministic
+    return xla_is_deterministic() if value is None else value
+
+
+@functools.cache  # XLA reads the variable once too
+def xla_is_deterministic() -> bool:
+    """Whether `XLA_FLAGS` asks XLA for deterministic operations."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if flags.strip() and not flags.lstrip().startswith("-"):  # the name of a file that has them
+        with open(flags) as file:
+            flags = file.read()
+    return _asks_for_determinism(flags)
+
+
+_FLAGS = ("--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic_ops")
+
+
+def _asks_for_determinism(flags: str) -> bool:
+    """The same, of XLA's flags as text; of a flag that is given twice the last one counts."""
+    values = dict.fromkeys(_FLAGS, False)
+    # A value may be quoted, and then have spaces in it.
+    for name, value in re.findall(r"""(--[\w-]*)(?:=("[^"]*"|'[^']*'|\S*))?""", flags):
+        if name in values:
+            # A flag alone is true; XLA refuses whatever is not true, 1, false or 0.
+            values[name] = value.strip("\"'").lower() in ("", "true", "1")
+    return any(values.values())
+
+
+def _checked(value: bool | None) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(
+            "oxijax.config.deterministic is True, False, or None for what XLA_FLAGS says; "
+            f"got {value!r}"
+        )
+    return value
