@@ -1,5 +1,7 @@
 """Deformable convolution on a GPU: each function is the CUDA lowering of a primitive."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -8,7 +10,11 @@ from oxijax._config import is_deterministic
 from oxijax._deform_conv_lists import sample_lists
 from oxijax._deform_conv_reference import DeformConvConfig
 from oxijax._launch import launch
-from ptx.kernels.deformable import DeformableConvConfig, backward_weight_parts
+from ptx.kernels.deformable import (
+    DeformableConvConfig,
+    backward_weight_parts,
+    is_small_grid,
+)
 
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward"]
 
@@ -19,6 +25,8 @@ def forward(config: DeformConvConfig, x, offset, weight, mask, bias):
     """The output [N, P, Q, Co]."""
     kernel = _kernel_config(config, x.shape[3], offset, weight, mask, bias is not None)
     y = jax.ShapeDtypeStruct((*offset.shape[:3], weight.shape[3]), x.dtype)
+    small = is_small_grid(kernel, y.size // y.shape[3])
+    kernel = dataclasses.replace(kernel, small_grid=small)
     # [Co, T, C/G]: what the products run along lies together.
     weight = weight.reshape(-1, *weight.shape[2:]).transpose(2, 0, 1)
     operands = [v for v in (x, offset, weight, mask, bias) if v is not None]

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 
 from ptx.targets import TARGETS, Target
 
@@ -17,7 +18,9 @@ __all__ = [
     "Diagnostic",
     "PtxasNotFoundError",
     "assemble",
+    "cubin",
     "find_ptxas",
+    "find_tool",
     "ptxas_version",
 ]
 
@@ -153,26 +156,48 @@ def assemble(text: str, target: Target | str) -> dict[str, Assembled]:
     return {kernel.kernel: kernel for kernel in _assemble(find_ptxas(), text, target)}
 
 
+def cubin(text: str, target: Target) -> bytes:
+    """The machine code of a PTX text for one target, an ELF file.
+
+    Raises:
+      AssemblyError: ptxas rejects the text.
+      PtxasNotFoundError: there is no ptxas here.
+    """
+    return _run(find_ptxas(), text, target)[1]
+
+
 def find_ptxas() -> pathlib.Path:
     """The ptxas on PATH, else the one of an installed wheel `nvidia-cuda-nvcc`.
 
     Raises:
       PtxasNotFoundError: there is neither.
     """
-    if on_path := shutil.which("ptxas"):
+    if found := find_tool("ptxas", _WHEELS):
+        return found
+    raise PtxasNotFoundError(
+        f"no ptxas on PATH, and none of the wheels {', '.join(_WHEELS)} is installed: "
+        'pip install "oxijax[test]"'
+    )
+
+
+def find_tool(name: str, wheels: Sequence[str]) -> pathlib.Path | None:
+    """A program of the CUDA toolkit: the one on PATH, else that of the first wheel that has it.
+
+    Args:
+      name: of the program.
+      wheels: names of Python packages.
+    """
+    if on_path := shutil.which(name):
         return pathlib.Path(on_path)
-    for wheel in _WHEELS:
+    for wheel in wheels:
         try:
             files = importlib.metadata.files(wheel) or ()
         except importlib.metadata.PackageNotFoundError:
             continue
         for file in files:
-            if file.stem == "ptxas" and file.parent.name == "bin":
+            if file.stem == name and file.parent.name == "bin":
                 return pathlib.Path(str(file.locate())).resolve()
-    raise PtxasNotFoundError(
-        f"no ptxas on PATH, and none of the wheels {', '.join(_WHEELS)} is installed: "
-        'pip install "oxijax[test]"'
-    )
+    return None
 
 
 def ptxas_version() -> str:
@@ -203,6 +228,12 @@ _REMARK = re.compile(r"ptxas (?:[^,\n]*, line \d+; )?(?:warning\s*: .*|info\s*: 
 
 @functools.lru_cache(maxsize=1024)
 def _assemble(ptxas: pathlib.Path, text: str, target: Target) -> tuple[Assembled, ...]:
+    printed, _ = _run(ptxas, text, target)
+    return _read_report(printed, text, target)
+
+
+def _run(ptxas: pathlib.Path, text: str, target: Target) -> tuple[str, bytes]:
+    """What ptxas prints, and the cubin."""
     with tempfile.TemporaryDirectory(prefix="ptx-") as folder:
         (pathlib.Path(folder) / "kernel.ptx").write_text(text)
         ran = subprocess.run(
@@ -211,10 +242,10 @@ def _assemble(ptxas: pathlib.Path, text: str, target: Target) -> tuple[Assembled
             capture_output=True,
             text=True,
         )
-    printed = ran.stdout + ran.stderr
-    if ran.returncode:
-        raise AssemblyError(target, _diagnostics(printed, text))
-    return _read_report(printed, text, target)
+        printed = ran.stdout + ran.stderr
+        if ran.returncode:
+            raise AssemblyError(target, _diagnostics(printed, text))
+        return printed, (pathlib.Path(folder) / "kernel.cubin").read_bytes()
 
 
 def _diagnostics(printed: str, text: str) -> tuple[Diagnostic, ...]:

@@ -18,8 +18,8 @@ class DenseTile:
       k: the kernel.
       tile: in shared memory.
       locate: (row, column) of the tile -> where that element of the cursor's chunk is in global
-        memory, and a predicate: whether it is there at all. Called for the first of `width`
-        elements, which are all there or all not.
+        memory, and a predicate: whether it is there at all, or None where all are. Called for the
+        first of `width` elements, which are all there or all not.
       width: elements that are copied together.
       threads: of the block.
     """
@@ -28,7 +28,7 @@ class DenseTile:
         self,
         k: Kernel,
         tile: SharedTile,
-        locate: Callable[[Val, Val], tuple[Pointer, Val]],
+        locate: Callable[[Val, Val], tuple[Pointer, Val | None]],
         *,
         width: int,
         threads: int,
@@ -47,9 +47,10 @@ class DenseTile:
             row = self.row + first
             source, there = self.locate(row, self.column)
             if where is not None:
-                there = there & where
+                there = where if there is None else there & where
             if self.tile.rows % self.step:  # more threads than rows
-                there = there & (row < self.tile.rows)
+                inside = row < self.tile.rows
+                there = inside if there is None else there & inside
             if not self.asynchronous:
                 self.loaded.append((row, load_words(source, self.width, where=there)))
                 continue

@@ -24,6 +24,7 @@ from ptx.kernels.deformable.forward import (
     forward_launch,
     generate_deformable_conv_forward_ptx,
 )
+from ptx.kernels.deformable.plan import is_small_grid
 from ptx.registry import register
 from ptx.targets import Target
 
@@ -35,7 +36,9 @@ __all__ = [
     "generate_deformable_conv_backward_offset_ptx",
     "generate_deformable_conv_backward_weight_ptx",
     "generate_deformable_conv_forward_ptx",
+    "is_small_grid",
 ]
+
 
 def _no_dynamic_shared(config: DeformableConvConfig, target: Target) -> int:
     return 0

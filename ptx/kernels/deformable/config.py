@@ -27,6 +27,7 @@ class DeformableConvConfig:
       float_type: of images, weights, bias and output: f16, bf16, f32 or f64.
       offset_type, mask_type: likewise; None is float_type.
       exact: f32 is multiplied as f32, not rounded to TF32.
+      small_grid: there are few output pixels, so that large tiles would leave SMs idle.
 
     Source: Zhu et al., "Deformable ConvNets v2" (2019).
     """
@@ -49,6 +50,7 @@ class DeformableConvConfig:
     offset_type: DType | None = None
     mask_type: DType | None = None
     exact: bool = False
+    small_grid: bool = False
 
     def validate(self) -> None:
         """Raises ValueError that names the field at fault, if one is."""

@@ -11,7 +11,7 @@ import dataclasses
 from ptx.dtypes import DType, bf16, f16, f32, f64
 from ptx.kernels.deformable.config import DeformableConvConfig
 
-__all__ = ["CONFIGS", "NETWORKS", "IMAGES"]
+__all__ = ["CONFIGS", "IMAGES", "NETWORKS"]
 
 Layer = DeformableConvConfig
 

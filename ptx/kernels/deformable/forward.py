@@ -10,9 +10,9 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.corners import PixelRows
-from ptx.kernels.deformable.forward_streamed import streamed_forward
+from ptx.kernels.deformable.forward_streamed import streamed_forward, wide_forward
 from ptx.kernels.deformable.gather import GatherTile
-from ptx.kernels.deformable.plan import THREADS, TilePlan, forward_plan, make_math
+from ptx.kernels.deformable.plan import TilePlan, forward_plan, make_math
 from ptx.kernels.deformable.sampling import Geometry, Offsets, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -34,7 +34,8 @@ def generate_deformable_conv_forward_ptx(
 
     Parameters: input [N, H, W, C], offset [N, P, Q, OG*T*2], mask [N, P, Q, OG*T] if there is one,
     weight [Co, T, C/G], bias [Co] if there is one, output [N, P, Q, Co], and the u32 batch_size,
-    in_h, in_w, out_h, out_w, and where the plan is streamed strip_width. A block has `TilePlan.m`
+    in_h, in_w, out_h, out_w, and strip_width where `TilePlan.corners` is
+    not "samples". A block has `TilePlan.m`
     pixels (grid x) and `TilePlan.n` output channels of one group (grid y).
 
     Raises:
@@ -45,7 +46,9 @@ def generate_deformable_conv_forward_ptx(
     target = TARGETS[target] if isinstance(target, str) else target
     plan = forward_plan(config, target)
     name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
-    k = Kernel(f"deformable_conv_forward_{name}", target, block=THREADS, min_blocks=2)
+    k = Kernel(
+        f"deformable_conv_forward_{name}", target, block=plan.threads, min_blocks=plan.min_blocks
+    )
     dtype = config.float_type
     x = k.pointer("input", dtype, readonly=True)
     offset, mask = Offsets.declare(k, config)
@@ -59,7 +62,9 @@ def generate_deformable_conv_forward_ptx(
     group, first_out = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
     k.name(group=group, first_out=first_out)
     offsets = Offsets(k, config, sizes, offset, mask)
-    main_loop = streamed_forward if plan.streamed else _tiled_forward
+    main_loop = streamed_forward if plan.streamed else wide_forward
+    if plan.corners == "samples":
+        main_loop = _tiled_forward
     math, pixel_of = main_loop(
         k, config, plan, x, weight, offsets, group=group, first_out=first_out
     )
@@ -101,7 +106,7 @@ def _tiled_forward(
     b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
     math = make_math(k, config, a, b, plan)
     taps = Sampler.taps_that_fit(config, plan.m, 12 * 1024)
-    sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=THREADS)
+    sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=plan.threads)
 
     cursor = Cursor(k, tap=taps, slice=-(-config.segment // plan.k))
     segment, first_tap = k.var(u32, 0, "segment"), k.var(u32, 0, "first_tap")
@@ -125,11 +130,11 @@ def _tiled_forward(
         GatherTile(
             k, a, x, sampler, sampled,
             channels=config.in_channels, in_w=sizes.in_w,
-            width=vector_width(dtype, config.segment, plan.k), threads=THREADS,
+            width=vector_width(dtype, config.segment, plan.k), threads=plan.threads,
         ),
         DenseTile(
             k, b, weights,
-            width=vector_width(dtype, config.segment, in_group, plan.k), threads=THREADS,
+            width=vector_width(dtype, config.segment, in_group, plan.k), threads=plan.threads,
         ),
     ]  # fmt: skip
     with k.loop(in_group // config.segment, name="segment") as number:
@@ -160,15 +165,22 @@ def forward_launch(config: DeformableConvConfig, target: Target, shapes: Shapes)
     buffers = [Address(names.index(name)) for name in order if name in names]
     numbers = [images, in_h, in_w, y[1], y[2]]
     blocks = -(-y[0] * y[1] * y[2] // plan.m)
-    if plan.streamed:
+    if plan.corners != "samples":
         numbers.append(PixelRows.strip_width(y[2]))
         blocks = PixelRows.blocks(y[0], y[1], y[2], plan.m)
     tiles = config.groups * -(-config.out_channels_per_group // plan.n)
     arguments = (*buffers, *(np.uint32(number) for number in numbers))
-    return Launch((blocks, tiles, 1), (THREADS, 1, 1), arguments)
+    return Launch((blocks, tiles, 1), (plan.threads, 1, 1), arguments)
 
 
 def forward_dynamic_shared(config: DeformableConvConfig, target: Target) -> int:
     """Bytes of dynamic shared memory."""
     plan = forward_plan(config, target)
-    return StreamedTile.shared_bytes(plan.n, plan.stages) if plan.streamed else 0
+    if plan.streamed:
+        return StreamedTile.shared_bytes(plan.n, plan.stages)
+    if plan.corners == "samples":
+        return 0
+    return sum(
+        SharedTile.shared_bytes(config.float_type, k_extent=plan.k, extent=extent, k_axis=1)
+        for extent in (plan.m, plan.n)
+    )

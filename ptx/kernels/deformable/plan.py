@@ -18,6 +18,7 @@ __all__ = [
     "backward_data_plan",
     "backward_weight_plan",
     "forward_plan",
+    "is_small_grid",
     "make_math",
 ]
 
@@ -70,6 +71,10 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
     gathers 32 pixels for all N, so that nothing is gathered twice in a block, and four stages of
     weights hide the latency of L2. Offset groups may be that wide, or of 8 or 16 bytes: a lane
     has 16 bytes, and registers for two positions.
+
+    More than 128 outputs do not fit the registers of a warp that has 32 pixels. There eight warps
+    share the sampled images through shared memory, and 256 outputs cost one gather. Where that
+    leaves SMs without a block, tiles are small instead.
     """
     slice_, lane = 64 // _bytes(config), 16 // _bytes(config)
     per_offset_group = config.channels_per_offset_group
@@ -77,12 +82,31 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
     lanes = config.in_channels_per_group % slice_ == 0 and (
         per_offset_group % lane == 0 or per_offset_group * 2 == lane
     )
+    out_group, halves = config.out_channels_per_group, _bytes(config) == 2
     if _streams(config, target) and (whole_slices or lanes):
-        n = _at_least(config.out_channels_per_group, 32, 128 if _bytes(config) == 2 else 64)
+        if halves and whole_slices and not config.small_grid and -(-out_group // 128) % 2 == 0:
+            return TilePlan(128, 256, slice_, (2, 4), corners="table", min_blocks=1)
+        n = _at_least(out_group, 32, 128 if halves and not config.small_grid else 64)
+        if config.small_grid:
+            return TilePlan(
+                64, n, slice_, (4, 1), stages=4, streamed=True,
+                corners="table" if whole_slices else "positions",
+            )  # fmt: skip
         m, corners = 128 if n > 32 else 64, "table" if whole_slices else "positions"
         return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True, corners=corners)
     n = _at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
     return TilePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
+
+
+def is_small_grid(config: DeformableConvConfig, pixels: int) -> bool:
+    """Whether forward blocks of 128 x 128 would be fewer than the SMs of a large GPU.
+
+    Args:
+      config: the convolution.
+      pixels: of all outputs.
+    """
+    tiles = config.groups * -(-config.out_channels_per_group // 128)
+    return -(-pixels // 128) * tiles < 132
 
 
 def backward_data_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
