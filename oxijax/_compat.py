@@ -3,13 +3,14 @@
 Checked on jax 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import core, custom_partitioning_sharding_rule
+from jax._src import core, custom_partitioning_sharding_rule, sharding_impls
 
-__all__ = ["batch_sharding_rule", "check_varying", "match_varying"]
+__all__ = ["batch_sharding_rule", "check_varying", "match_varying", "partitioned_devices"]
 
 
 def check_varying(name: str, *avals: Any) -> None:
@@ -33,6 +34,24 @@ def match_varying(*operands: jax.Array) -> list[jax.Array]:
     `jax._src.core.auto_insert_reshard`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
     """
     return list(core.auto_insert_reshard(*operands))
+
+
+def partitioned_devices(ctx: Any) -> int:
+    """Devices over which XLA may split the operations of a program, during its lowering.
+
+    Args:
+      ctx: of a lowering rule. Inside `jax.shard_map` operations have been split already, along
+        the axes that are manual there.
+
+    `jax._src.sharding_impls.{ShardingContext,SPMDAxisContext}`: no public twin.
+    """
+    context = ctx.module_context.axis_context
+    if isinstance(context, sharding_impls.ShardingContext):
+        return context.num_devices
+    if isinstance(context, sharding_impls.SPMDAxisContext):
+        sizes = dict(context.mesh.shape)
+        return math.prod(n for axis, n in sizes.items() if axis not in context.manual_axes)
+    return 1
 
 
 def batch_sharding_rule(batch_dims: int, operands: Sequence[Any], results: Sequence[Any]) -> Any:

@@ -30,7 +30,9 @@ def forward(config: DeformConvConfig, x, offset, weight, mask, bias):
     # [Co, T, C/G]: what the products run along lies together.
     weight = weight.reshape(-1, *weight.shape[2:]).transpose(2, 0, 1)
     operands = [v for v in (x, offset, weight, mask, bias) if v is not None]
-    return tuple(launch("deformable_conv_forward", kernel, operands, [y]))
+    shared = (2,) if bias is None else (2, len(operands) - 1)
+    batch = {"batch_dims": 1, "shared": shared}
+    return tuple(launch("deformable_conv_forward", kernel, operands, [y], **batch))
 
 
 def backward_input(config: DeformConvConfig, offset, weight, mask, grad_y):
@@ -44,7 +46,8 @@ def backward_input(config: DeformConvConfig, offset, weight, mask, grad_y):
     operands = [v for v in (offset, weight, mask, grad_y, zeros) if v is not None]
     like = jax.ShapeDtypeStruct(shape, zeros.dtype)
     aliases = {len(operands) - 1: 0}
-    (total,) = launch("deformable_conv_backward_input", kernel, operands, [like], aliases=aliases)
+    batch = {"aliases": aliases, "batch_dims": 1, "shared": (1,)}
+    (total,) = launch("deformable_conv_backward_input", kernel, operands, [like], **batch)
     return (total.astype(weight.dtype),)
 
 
@@ -65,7 +68,8 @@ def backward_offset(config: DeformConvConfig, x, offset, weight, mask, grad_y):
     kernel = _kernel_config(config, x.shape[3], offset, weight, mask)
     operands = [v for v in (x, offset, weight, mask, grad_y) if v is not None]
     results = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in (offset, mask) if v is not None]
-    outs = launch("deformable_conv_backward_offset", kernel, operands, results)
+    batch = {"batch_dims": 1, "shared": (2,)}
+    outs = launch("deformable_conv_backward_offset", kernel, operands, results, **batch)
     return (*outs, None) if mask is None else tuple(outs)
 
 
@@ -79,7 +83,8 @@ def backward_weight(config: DeformConvConfig, x, offset, mask, grad_y):
     parts = backward_weight_parts(kernel, pixels)
     accumulator = jnp.promote_types(x.dtype, jnp.float32)
     partial = jax.ShapeDtypeStruct((parts, *shape), accumulator)
-    (partial,) = launch("deformable_conv_backward_weight", kernel, operands, [partial])
+    batch = {"batch_dims": 1, "sums": (0,)}
+    (partial,) = launch("deformable_conv_backward_weight", kernel, operands, [partial], **batch)
     return (partial.sum(axis=0).astype(x.dtype),)
 
 

@@ -68,6 +68,7 @@ class Driver:
     Attributes:
       version: the newest CUDA version that it supports, as (major, minor).
       launch_pointer: address of cuLaunchKernel.
+      copy_pointer: address of cuMemcpyDtoDAsync.
       devices: the GPUs, by ordinal.
 
     Source: CUDA driver API, "Initialization", "Device Management", "Library Management".
@@ -75,6 +76,7 @@ class Driver:
 
     version: tuple[int, int]
     launch_pointer: int
+    copy_pointer: int
     devices: tuple[Device, ...]
 
     def __init__(self) -> None:
@@ -91,15 +93,8 @@ class Driver:
         self.version = version // 1000, version % 1000 // 10
         if self.version < _LOWEST:
             raise _too_old("{}.{}".format(*self.version))
-        address, found = self._call(
-            "cuGetProcAddress",
-            b"cuLaunchKernel",
-            12000,
-            api.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_DEFAULT,
-        )
-        if not address:
-            raise DriverError(f"cuGetProcAddress finds no cuLaunchKernel: {found.name}")
-        self.launch_pointer = address
+        self.launch_pointer = self._address(b"cuLaunchKernel")
+        self.copy_pointer = self._address(b"cuMemcpyDtoDAsync")
 
         (count,) = self._call("cuDeviceGetCount")
         if count == 0:
@@ -229,6 +224,14 @@ class Driver:
             *(dynamic_shared, kernel.handle, self._handles[gpu.ordinal]),
         )
         kernel.allowed_shared = dynamic_shared
+
+    def _address(self, symbol: bytes) -> int:
+        """The address of a function of the driver, in the version that CUDA 12 has."""
+        flags = self._api.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_DEFAULT
+        address, found = self._call("cuGetProcAddress", symbol, 12000, flags)
+        if not address:
+            raise DriverError(f"cuGetProcAddress finds no {symbol.decode()}: {found.name}")
+        return address
 
     @contextlib.contextmanager
     def _primary_context(self, device: Any) -> Iterator[None]:

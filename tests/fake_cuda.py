@@ -174,6 +174,7 @@ class FakeCuda(types.ModuleType):
     CUkernel, CUfunction = CUkernel, CUfunction
 
     launch_kernel = 0x7F0000001000  # an address of more than 32 bits
+    copy = 0x7F0000002000
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, lazy: bool = True) -> None:
         """Takes the place of `cuda.bindings.driver`, and has `oxijax._driver` open it anew."""
@@ -230,9 +231,10 @@ class FakeCuda(types.ModuleType):
         if cudaVersion > self.version:
             raise _RefusedError(CUresult.CUDA_ERROR_INVALID_VALUE)
         status = CUdriverProcAddressQueryResult
-        if symbol != b"cuLaunchKernel":
+        addresses = {b"cuLaunchKernel": self.launch_kernel, b"cuMemcpyDtoDAsync": self.copy}
+        if symbol not in addresses:
             return 0, status.CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
-        return self.launch_kernel, status.CU_GET_PROC_ADDRESS_SUCCESS
+        return addresses[symbol], status.CU_GET_PROC_ADDRESS_SUCCESS
 
     @_call(1)
     def cuGetErrorString(self, error):  # noqa: N802

@@ -21,6 +21,7 @@ from helpers import NAMES, assert_close, astype, values_and_gradients
 from test_deform_conv_values import GOLDEN
 
 import oxijax
+from oxijax import _deform_conv_cuda
 from oxijax.testing import CASES, emulate_gpu
 
 TARGETS = ("sm_75", "sm_80", "sm_90")
@@ -37,6 +38,15 @@ def rotating(items):
 @pytest.mark.parametrize(("name", "precision", "target"), rotating((name,) for name in CASES))
 def test_case(name, precision, target):
     check(*of_case(name), precision, emulated(target, schedule=len(name)))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["wide", "wide-160", "wide-groups"])
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
+def test_large_tiles(name, precision, monkeypatch):
+    """Layers as small as these get small tiles, unless they are told otherwise."""
+    monkeypatch.setattr(_deform_conv_cuda, "is_small_grid", lambda config, pixels: False)
+    check(*of_case(name), precision, emulated("sm_80", schedule=1))
 
 
 @pytest.mark.usefixtures("x64")

@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import NAMES, values_and_gradients
+from helpers import values_and_gradients
 
 import oxijax
 from oxijax.testing import CASES, emulate_gpu

@@ -59,6 +59,7 @@ def test_open(monkeypatch):
     assert fake.counts["cuInit"] == 1
     assert opened.version == (12, 8)
     assert opened.launch_pointer == fake.launch_kernel
+    assert opened.copy_pointer == fake.copy
     first, second = opened.devices
     assert (first.ordinal, first.name, first.sm) == (0, "Fake H100", 90)
     assert (first.memory, first.shared_per_block) == (80 * 2**30, 227 * KIB)

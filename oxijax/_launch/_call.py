@@ -1,8 +1,11 @@
 """`launch`: a kernel as a part of a JAX program, for use inside lowerings."""
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -25,6 +28,8 @@ def launch(
     *,
     aliases: Mapping[int, int] | None = None,
     batch_dims: int = 0,
+    shared: Sequence[int] = (),
+    sums: Sequence[int] = (),
 ) -> list[jax.Array]:
     """Launches a kernel, once.
 
@@ -42,6 +47,10 @@ def launch(
       batch_dims: leading dimensions that all operands and results share, and over which they are
         independent: XLA may split the call over devices along them. With 0 it gathers operands
         that are split.
+      shared: operands, for example weights, that have no batch and that each part of a split call
+        gets as they are; for batch_dims=1.
+      sums: results without a batch, of which each part of a split call makes its own; they are
+        added up.
 
     Returns:
       The results, row-major.
@@ -69,6 +78,9 @@ def launch(
         results=tuple((r.shape, np.dtype(r.dtype)) for r in results),
         aliases=pairs,
         batch_dims=batch_dims,
+        shared=tuple(shared),
+        sums=tuple(sums),
+        grouped=False,
     )
 
 
@@ -77,13 +89,63 @@ def _abstract_eval(*avals, kernel, results, **_):
     return [avals[0].update(shape=s, dtype=dtype, weak_type=False) for s, dtype in results]
 
 
-def _lower(ctx, *operands, kernel, config, results, aliases, batch_dims, emulated):
+def _lower(ctx, *operands, emulated, **params):
+    groups = _groups(ctx, params)
+    if groups > 1:
+        grouped = functools.partial(_launch_grouped, groups, **params)
+        return mlir.lower_fun(grouped, multiple_results=True)(ctx, *operands)
+    return _lower_one(ctx, *operands, emulated=emulated, **params)
+
+
+def _groups(ctx, params) -> int:
+    """Parts that a batch is cut into, so that XLA may give each device some of them."""
+    if params["grouped"] or not (params["shared"] or params["sums"]):
+        return 1
+    (batch,) = {aval.shape[0] for i, aval in enumerate(ctx.avals_in) if i not in params["shared"]}
+    return math.gcd(batch, _compat.partitioned_devices(ctx)) if batch else 1
+
+
+def _launch_grouped(groups: int, *operands, shared, sums, results, **params):
+    """The call with all operands and results of the same leading dimension, one for each group.
+
+    XLA splits a call along leading dimensions that all of it has, and no other way. There is a
+    group for each device at least, so that none has more than one copy of what is shared.
+    """
+    operands = [
+        jnp.broadcast_to(operand, (groups, *operand.shape))
+        if i in shared
+        else operand.reshape(groups, operand.shape[0] // groups, *operand.shape[1:])
+        for i, operand in enumerate(operands)
+    ]
+    shapes = [
+        (groups, *shape) if i in sums else (groups, shape[0] // groups, *shape[1:])
+        for i, (shape, _) in enumerate(results)
+    ]
+    outs = _launch_p.bind(
+        *operands,
+        shared=shared,
+        sums=sums,
+        results=tuple((s, dtype) for s, (_, dtype) in zip(shapes, results, strict=True)),
+        **{**params, "grouped": True},
+    )
+    return [
+        out.sum(axis=0) if i in sums else out.reshape(shape)
+        for i, (out, (shape, _)) in enumerate(zip(outs, results, strict=True))
+    ]
+
+
+def _lower_one(
+    ctx, *operands, kernel, config, results, aliases, batch_dims, shared, sums, grouped, emulated
+):
+    if not grouped and (shared or sums):
+        batch_dims = 0  # on one device
     spec = Spec(
         kernel,
         config,
         operands=tuple(np.dtype(aval.dtype) for aval in ctx.avals_in),
         results=tuple(dtype for _, dtype in results),
         aliases=aliases,
+        grouped=shared if grouped else None,
         emulation=emulation.value if emulated else None,
     )
     text = spec.to_json()

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 MAX_ARGUMENTS = 96
+MAX_ALIASES = 8
 
 
 class HandlerMissingError(RuntimeError):
@@ -85,11 +86,18 @@ class ArgumentRecord(ctypes.Structure):
     _fields_ = (("buffer", ctypes.c_int64), ("value", ctypes.c_uint64))
 
 
+class AliasRecord(ctypes.Structure):
+    """`Alias` in handler.c."""
+
+    _fields_ = (("operand", ctypes.c_int64), ("result", ctypes.c_int64))
+
+
 class LaunchRecord(ctypes.Structure):
     """`Launch` in handler.c."""
 
     _fields_ = (
         ("launch", ctypes.c_void_p),
+        ("copy", ctypes.c_void_p),
         ("function", ctypes.c_void_p),
         ("id", ctypes.c_uint64),
         ("grid", ctypes.c_uint32 * 3),
@@ -97,7 +105,9 @@ class LaunchRecord(ctypes.Structure):
         ("dynamic_shared", ctypes.c_uint32),
         ("in_python", ctypes.c_uint32),
         ("argument_count", ctypes.c_uint64),
+        ("alias_count", ctypes.c_uint64),
         ("arguments", ArgumentRecord * MAX_ARGUMENTS),
+        ("aliases", AliasRecord * MAX_ALIASES),
     )
 
 

@@ -101,10 +101,14 @@ def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int
         target = TARGETS[spec.emulation.target]
     else:
         target = _driver.driver().target(device)
+    shapes = spec.shapes(shapes)
     launch = kernel.launch(spec.config, target, shapes)
     _check(launch, spec, shapes)
 
     record.grid, record.block = launch.grid, launch.block
+    record.alias_count = len(spec.aliases)
+    for place, (operand, result) in zip(record.aliases, spec.aliases, strict=False):
+        place.operand, place.result = operand, len(spec.operands) + result
     record.argument_count = len(launch.arguments)
     for place, argument in zip(record.arguments, launch.arguments, strict=False):
         if isinstance(argument, Address):
@@ -115,6 +119,7 @@ def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int
     text = _generate(spec.kernel, spec.config, target)
     if spec.emulation is None:
         record.launch, record.in_python = _driver.driver().launch_pointer, False
+        record.copy = _driver.driver().copy_pointer
         record.function = _driver.driver().load(text, dynamic_shared, device)
     elif spec.emulation.dry_run:
         record.launch, record.in_python = _handler.address("oxijax_launch_nothing"), False
@@ -128,6 +133,8 @@ def _check(launch: Launch, spec: Spec, shapes: Shapes) -> None:
     """Raises ValueError for a launch that leaves a result unwritten, or does not fit."""
     if len(launch.arguments) > _handler.MAX_ARGUMENTS:
         raise ValueError(f"at most {_handler.MAX_ARGUMENTS} arguments, got {len(launch.arguments)}")
+    if len(spec.aliases) > _handler.MAX_ALIASES:
+        raise ValueError(f"at most {_handler.MAX_ALIASES} aliases, got {len(spec.aliases)}")
     passed = {a.buffer for a in launch.arguments if isinstance(a, Address)}
     if not passed <= set(range(len(shapes))):
         raise ValueError(f"arguments {sorted(passed)} of a call that has {len(shapes)} buffers")
@@ -148,8 +155,7 @@ def _emulated_arguments(
 ) -> Sequence[EmulatedArray | np.generic]:
     operands = len(spec.operands)
     dtypes = spec.operands + spec.results
-    shared = {operands + result: operand for operand, result in spec.aliases}
-    written = {*range(operands, len(dtypes)), *shared.values()}
+    shared = {operand: operands + result for operand, result in spec.aliases}
 
     def argument(value: Address | np.generic) -> EmulatedArray | np.generic:
         if not isinstance(value, Address):
@@ -159,8 +165,8 @@ def _emulated_arguments(
             buffer,
             shapes[buffer],
             dtypes[buffer],
-            writable=buffer in written,
-            initialized=buffer < operands,
+            writable=buffer >= operands,
+            initialized=buffer < operands or buffer in shared.values(),
         )
 
     return [argument(value) for value in launch.arguments]

@@ -10,7 +10,7 @@ import numpy as np
 
 from oxijax._launch._emulation import Emulation
 from ptx.dtypes import DTYPES, DType
-from ptx.registry import RegisteredKernel, kernels
+from ptx.registry import RegisteredKernel, Shapes, kernels
 
 __all__ = ["VERSION", "Spec", "key_of", "registered"]
 
@@ -27,6 +27,8 @@ class Spec:
       operands: dtype of each operand.
       results: dtype of each result.
       aliases: (operand, result) pairs that share a buffer.
+      grouped: None, or the operands that a call has a copy of for each group. Then all its buffers
+        have a leading dimension that counts groups; see `shapes`.
       emulation: the emulated GPU that it runs on; None for a real one.
     """
 
@@ -35,6 +37,7 @@ class Spec:
     operands: tuple[np.dtype, ...]
     results: tuple[np.dtype, ...]
     aliases: tuple[tuple[int, int], ...] = ()
+    grouped: tuple[int, ...] | None = None
     emulation: Emulation | None = None
 
     def to_json(self) -> str:
@@ -50,6 +53,8 @@ class Spec:
             "results": [dtype.name for dtype in self.results],
             "aliases": self.aliases,
         }
+        if self.grouped is not None:
+            content["grouped"] = self.grouped
         if self.emulation is not None:
             content["emulation"] = dataclasses.asdict(self.emulation)
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -65,15 +70,28 @@ class Spec:
           KeyError: no such kernel is registered.
         """
         content = json.loads(text)
-        emulation = content.get("emulation")
+        emulation, grouped = content.get("emulation"), content.get("grouped")
         return Spec(
             kernel=content["kernel"],
             config=_decode_fields(_config_type(registered(content["kernel"])), content["config"]),
             operands=tuple(jax.numpy.dtype(name) for name in content["operands"]),
             results=tuple(jax.numpy.dtype(name) for name in content["results"]),
             aliases=tuple((operand, result) for operand, result in content["aliases"]),
+            grouped=None if grouped is None else tuple(grouped),
             emulation=None if emulation is None else Emulation(**emulation),
         )
+
+    def shapes(self, shapes: Shapes) -> Shapes:
+        """What a kernel takes the shapes of the buffers for: it knows no groups.
+
+        The first copy of what is copied, and groups of everything else behind each other.
+        """
+        if self.grouped is None:
+            return shapes
+        return [
+            shape[1:] if i in self.grouped else (shape[0] * shape[1], *shape[2:])
+            for i, shape in enumerate(shapes)
+        ]
 
     def __str__(self) -> str:
         return f"kernel {self.kernel}, {self.config}"

@@ -26,6 +26,7 @@ typedef XLA_FFI_Extension_Base XLA_FFI_InternalExtension;
 
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_ARGUMENTS 96
+#define MAX_ALIASES 8
 #define MESSAGE_BYTES (64 * 1024)
 
 /* ---- what the Python side shares: _handler.py declares the same structs ---- */
@@ -35,20 +36,29 @@ typedef int LaunchFunction(void *function, unsigned grid_x, unsigned grid_y, uns
                            unsigned block_x, unsigned block_y, unsigned block_z,
                            unsigned dynamic_shared, void *stream, void **parameters, void **extra);
 
+/* cuMemcpyDtoDAsync. */
+typedef int CopyFunction(uint64_t to, uint64_t from, size_t bytes, void *stream);
+
 typedef struct {
   int64_t buffer; /* position among operands and results; -1: the argument is `value` */
   uint64_t value;
 } Argument;
 
 typedef struct {
+  int64_t operand, result; /* positions among operands and results */
+} Alias;
+
+typedef struct {
   LaunchFunction *launch;
+  CopyFunction *copy; /* NULL in host memory */
   void *function;
   uint64_t id; /* names the call to `describe` */
   uint32_t grid[3], block[3];
   uint32_t dynamic_shared;
   uint32_t in_python; /* whether `launch` is a Python function */
-  uint64_t argument_count;
+  uint64_t argument_count, alias_count;
   Argument arguments[MAX_ARGUMENTS];
+  Alias aliases[MAX_ALIASES]; /* results that hold an operand's values before the launch */
 } Launch;
 
 typedef struct {
@@ -283,6 +293,12 @@ static bool is_sound(const Launch *launch, int64_t buffers) {
   if (launch->argument_count > MAX_ARGUMENTS) return false;
   for (uint64_t i = 0; i < launch->argument_count; ++i)
     if (launch->arguments[i].buffer < -1 || launch->arguments[i].buffer >= buffers) return false;
+  if (launch->alias_count > MAX_ALIASES) return false;
+  for (uint64_t i = 0; i < launch->alias_count; ++i) {
+    const Alias *alias = &launch->aliases[i];
+    if (alias->operand < 0 || alias->operand >= buffers) return false;
+    if (alias->result < 0 || alias->result >= buffers) return false;
+  }
   return launch->launch != NULL;
 }
 
@@ -363,13 +379,18 @@ static size_t bytes_of(XLA_FFI_DataType dtype) {
   }
 }
 
+static size_t size_of(const XLA_FFI_Buffer *buffer) {
+  size_t bytes = bytes_of(buffer->dtype);
+  for (int64_t d = 0; d < buffer->rank; ++d) bytes *= (size_t)buffer->dims[d];
+  return bytes;
+}
+
 /* At the end of the interpreter a call in host memory succeeds, with NaN for results: an error
  * would leave other devices waiting for this one in a collective, and the process with them. */
 static XLA_FFI_Error *abandon(XLA_FFI_CallFrame *frame) {
   for (int64_t i = 0; i < frame->rets.size; ++i) {
     const XLA_FFI_Buffer *result = frame->rets.rets[i];
-    size_t bytes = bytes_of(result->dtype);
-    for (int64_t d = 0; d < result->rank; ++d) bytes *= (size_t)result->dims[d];
+    size_t bytes = size_of(result);
     if (bytes) memset(result->data, 0xFF, bytes);
   }
   return NULL;
@@ -392,8 +413,24 @@ static XLA_FFI_Error *report_failure(XLA_FFI_CallFrame *frame, const Launch *lau
   return failure;
 }
 
+/* XLA lets a result have its operand's memory, but not where it has split the call over devices. */
+static int copy_operands(XLA_FFI_CallFrame *frame, const Launch *launch, void *stream) {
+  int status = 0;
+  for (uint64_t i = 0; i < launch->alias_count && !status; ++i) {
+    const XLA_FFI_Buffer *from = buffer_of(frame, launch->aliases[i].operand);
+    const XLA_FFI_Buffer *to = buffer_of(frame, launch->aliases[i].result);
+    size_t bytes = size_of(to);
+    if (from->data == to->data || !bytes) continue;
+    if (launch->copy) status = launch->copy((uint64_t)to->data, (uint64_t)from->data, bytes, stream);
+    else memcpy(to->data, from->data, bytes);
+  }
+  return status;
+}
+
 static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, void *stream) {
   if (launch == &abandoned) return abandon(frame);
+  int status = copy_operands(frame, launch, stream);
+  if (status) return report_failure(frame, launch, status);
   if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return NULL;
   void *parameters[MAX_ARGUMENTS];
   for (uint64_t i = 0; i < launch->argument_count; ++i) {
@@ -402,9 +439,9 @@ static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, 
                                          : (void *)&buffer_of(frame, argument->buffer)->data;
   }
   if (launch->in_python && !enter_python()) return abandon(frame);
-  int status = launch->launch(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
-                              launch->block[0], launch->block[1], launch->block[2],
-                              launch->dynamic_shared, stream, parameters, NULL);
+  status = launch->launch(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
+                          launch->block[0], launch->block[1], launch->block[2],
+                          launch->dynamic_shared, stream, parameters, NULL);
   if (launch->in_python) leave_python();
   return status ? report_failure(frame, launch, status) : NULL;
 }

@@ -253,6 +253,64 @@ static void parameters(void) {
   for (uint64_t i = 0; i < MAX_ARGUMENTS; ++i) CHECK(launched.parameters[i] == i);
 }
 
+static struct {
+  uint64_t to, from;
+  size_t bytes;
+  void *stream;
+  int count, status;
+} copied;
+
+static int record_copy(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+  CHECK(!launched.count || copied.count < 2); /* before the launch */
+  copied.to = to, copied.from = from, copied.bytes = bytes, copied.stream = stream;
+  ++copied.count;
+  return copied.status;
+}
+
+/* A result that has its operand's memory is left alone; one that has not gets a copy. */
+static void aliases(void) {
+  start();
+  Request request;
+  make_plain(&request);
+  const XLA_FFI_Buffer *from = request.frame.args.args[0], *to = request.frame.rets.rets[0];
+  size_t bytes = size_of(to);
+  CHECK(bytes && size_of(from) >= bytes);
+  int64_t result = request.frame.args.size;
+  answer.alias_count = 1;
+  answer.aliases[0] = (Alias){0, result};
+
+  for (size_t i = 0; i < bytes; ++i) ((char *)from->data)[i] = (char)(i + 1);
+  CHECK(!call(oxijax_host_execute, &request) && launched.count == 1);
+  CHECK(!memcmp(to->data, from->data, bytes));
+
+  answer.copy = record_copy;
+  answer.grid[1] = 0; /* with nothing to launch, too */
+  request.key = 1;
+  CHECK(!call(oxijax_cuda_execute, &request) && launched.count == 1 && copied.count == 1);
+  CHECK(copied.to == (uint64_t)to->data && copied.from == (uint64_t)from->data);
+  CHECK(copied.bytes == bytes && copied.stream == &request.context);
+
+  copied.status = 719;
+  const char *message = call(oxijax_cuda_execute, &request);
+  CHECK(message && copied.count == 2 && launched.count == 1);
+  copied.status = 0;
+
+  void *memory = to->data;
+  ((XLA_FFI_Buffer *)to)->data = from->data;
+  CHECK(!call(oxijax_cuda_execute, &request) && copied.count == 2);
+  ((XLA_FFI_Buffer *)to)->data = memory;
+
+  const Alias unsound[] = {{-1, result}, {0, result + 1}, {result + 1, 0}, {0, -1}};
+  for (int i = 0; i < 4; ++i) {
+    answer.aliases[0] = unsound[i];
+    request.key = 2 + i;
+    CHECK(call(oxijax_cuda_execute, &request) && copied.count == 2);
+  }
+  answer.alias_count = MAX_ALIASES + 1;
+  request.key = 10;
+  CHECK(call(oxijax_cuda_execute, &request) && copied.count == 2);
+}
+
 static void empty_grid(void) {
   start();
   Request request;
@@ -535,6 +593,7 @@ int main(int argc, char **argv) {
       {"identities", identities},
       {"collisions", collisions},
       {"parameters", parameters},
+      {"aliases", aliases},
       {"empty_grid", empty_grid},
       {"resolver_fails", resolver_fails},
       {"unsound_launch", unsound_launch},
