@@ -93,7 +93,7 @@ def _kernel_config(
 ) -> DeformableConvConfig:
     kernel_h, kernel_w = config.kernel_size
     (pad_h, _), (pad_w, _) = config.padding
-    exact = config.precision in (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGH)
+    exact = config.precision == jax.lax.Precision.HIGHEST  # HIGH means TF32 on a GPU, as in XLA
     return DeformableConvConfig(
         in_channels=channels,
         out_channels=weight.shape[3],
