@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from oxijax import __version__
-from oxijax._cli import CommandError, bench, check, demo, info, ptx
+from oxijax._cli import CommandError, bench, check, demo, info, model, ptx
 
 __all__ = ["main"]
 
@@ -23,6 +23,7 @@ _COMMANDS: dict[str, _Command] = {
     "check": check,
     "demo": demo,
     "info": info,
+    "model": model,
     "ptx": ptx,
 }
 

@@ -1,7 +1,10 @@
 """PTX kernels from Python: builder, targets, assembler gate, emulator.
 
-Knows GPUs and numpy, and nothing of JAX.
+Knows GPUs and numpy, and nothing of JAX. Kernels are imported when they are first asked for.
 """
+
+import importlib
+from typing import TYPE_CHECKING
 
 from ptx.assembler import AssemblyError, assemble
 from ptx.builder import ATOMS, Atom, Fragment, Kernel, Pointer, Val, Var
@@ -31,6 +34,15 @@ from ptx.dtypes import (
 )
 from ptx.targets import TARGETS, Target, UnsupportedError, target_for
 
+if TYPE_CHECKING:
+    from ptx.kernels.deformable import (
+        DeformableConvConfig,
+        generate_deformable_conv_backward_input_ptx,
+        generate_deformable_conv_backward_offset_ptx,
+        generate_deformable_conv_backward_weight_ptx,
+        generate_deformable_conv_forward_ptx,
+    )
+
 __all__ = [
     "ATOMS",
     "DTYPES",
@@ -38,6 +50,7 @@ __all__ = [
     "AssemblyError",
     "Atom",
     "DType",
+    "DeformableConvConfig",
     "Fragment",
     "Kernel",
     "Pointer",
@@ -56,6 +69,10 @@ __all__ = [
     "f16x2",
     "f32",
     "f64",
+    "generate_deformable_conv_backward_input_ptx",
+    "generate_deformable_conv_backward_offset_ptx",
+    "generate_deformable_conv_backward_weight_ptx",
+    "generate_deformable_conv_forward_ptx",
     "pred",
     "s8",
     "s16",
@@ -68,3 +85,23 @@ __all__ = [
     "u32",
     "u64",
 ]
+
+_KERNEL_MODULES = {  # where to find what only those need who have kernels written
+    "DeformableConvConfig": "ptx.kernels.deformable",
+    "generate_deformable_conv_backward_input_ptx": "ptx.kernels.deformable",
+    "generate_deformable_conv_backward_offset_ptx": "ptx.kernels.deformable",
+    "generate_deformable_conv_backward_weight_ptx": "ptx.kernels.deformable",
+    "generate_deformable_conv_forward_ptx": "ptx.kernels.deformable",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _KERNEL_MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_KERNEL_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

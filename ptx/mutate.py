@@ -12,8 +12,8 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ptx.assembler import AssemblyError, assemble
-from ptx.targets import Target
+from ptx.assembler import AssemblyError, cubin
+from ptx.targets import TARGETS, Target
 
 __all__ = ["Mutant", "MutationReport", "mutants", "study"]
 
@@ -47,7 +47,8 @@ class MutationReport:
     Attributes:
       total: mutants that the text has; those of the report are a sample where it has fewer.
       outcomes: each mutant tried, with the name of the exception that it was noticed by,
-        `SURVIVED`, or `STILLBORN`: ptxas rejects it, so that it could never have run.
+        `SURVIVED`, `STILLBORN`: ptxas rejects it, so that it could never have run, or `SAME`: it
+        was not noticed, but ptxas makes the same machine code of it.
     """
 
     total: int
@@ -55,10 +56,11 @@ class MutationReport:
 
     SURVIVED = "survived"
     STILLBORN = "stillborn"
+    SAME = "same"
 
     @property
     def survivors(self) -> tuple[Mutant, ...]:
-        """The mutants that nothing noticed."""
+        """The mutants that nothing noticed, although their machine code is another."""
         return tuple(m for m, outcome in self.outcomes if outcome == self.SURVIVED)
 
     @property
@@ -66,15 +68,20 @@ class MutationReport:
         return tuple(m for m, outcome in self.outcomes if outcome == self.STILLBORN)
 
     @property
+    def same(self) -> tuple[Mutant, ...]:
+        """The mutants that are another text, but the same program."""
+        return tuple(m for m, outcome in self.outcomes if outcome == self.SAME)
+
+    @property
     def killed(self) -> Mapping[str, int]:
         """How many mutants were noticed by each type of exception, most first."""
-        apart = (self.SURVIVED, self.STILLBORN)
+        apart = (self.SURVIVED, self.STILLBORN, self.SAME)
         counts = collections.Counter(o for _, o in self.outcomes if o not in apart)
         return dict(counts.most_common())
 
     @property
     def rate(self) -> float:
-        """The share of mutants that was noticed, of those that can run at all."""
+        """The share of mutants that was noticed, of those that run and are another program."""
         killed = sum(self.killed.values())
         viable = killed + len(self.survivors)
         return killed / viable if viable else math.nan
@@ -83,7 +90,8 @@ class MutationReport:
         killed = sum(self.killed.values())
         lines = [
             f"{killed} of {killed + len(self.survivors)} mutants noticed ({self.rate:.1%}); "
-            f"{len(self.stillborn)} that ptxas rejects; {self.total} in all",
+            f"{len(self.stillborn)} that ptxas rejects, {len(self.same)} that it makes the same "
+            f"code of; {self.total} in all",
             *(f"  {count:5} {name}" for name, count in self.killed.items()),
             *(f"  survived: {mutant}" for mutant in self.survivors),
         ]
@@ -140,13 +148,17 @@ def study(
       variants: the same kernel for other sizes, line for line the same instructions, each with
         its own check. Each change is made at its place in them too, and is noticed if one of the
         checks notices it: a boundary test may have nothing to do at one size.
-      target: where it is given, what ptxas rejects for it is told apart as stillborn.
+      target: where it is given, what ptxas rejects for it, and what it makes the same code of,
+        are told apart. So are changes of instructions that ptxas removes.
       limit: mutants to try at most, drawn at random; None tries all.
       seed: of the draw.
 
     Raises:
       ValueError: an unchanged text does not pass, or a variant has other instructions.
+
+    Source: Papadakis et al., "Trivial Compiler Equivalence" (ICSE 2015).
     """
+    target = TARGETS[target] if isinstance(target, str) else target
     variants = tuple(variants)
     for unchanged, check in ((text, notices), *variants):
         if _skeleton(unchanged) != _skeleton(text):
@@ -157,32 +169,37 @@ def study(
             raise ValueError(f"the unchanged text does not pass: {error}") from error
 
     every = _by_place(text)
-    checks = [(every, notices)] + [(_by_place(variant), check) for variant, check in variants]
+    checks = [
+        (_by_place(unchanged), check, None if target is None else cubin(unchanged, target))
+        for unchanged, check in ((text, notices), *variants)
+    ]
     places = list(every)
     if limit is not None and limit < len(places):
         picked = random.Random(seed).sample(range(len(places)), limit)
         places = [places[index] for index in sorted(picked)]
     outcomes = []
     for place in places:
-        tried = ((made[place], check) for made, check in checks if place in made)
+        tried = ((made[place], check, code) for made, check, code in checks if place in made)
         outcomes.append((every[place], _outcome(tried, target)))
     return MutationReport(len(every), tuple(outcomes))
 
 
 def _outcome(
-    tried: Iterable[tuple[Mutant, Callable[[str], object]]], target: Target | str | None
+    tried: Iterable[tuple[Mutant, Callable[[str], object], bytes | None]], target: Target | None
 ) -> str:
-    for mutant, check in tried:
+    """What becomes of a change in a text and its variants; with the unchanged machine code."""
+    same = target is not None
+    for mutant, check, code in tried:
         if target is not None:
             try:
-                assemble(mutant.text, target)
+                same = cubin(mutant.text, target) == code and same
             except AssemblyError:
                 return MutationReport.STILLBORN
         try:
             check(mutant.text)
         except Exception as error:
             return type(error).__name__
-    return MutationReport.SURVIVED
+    return MutationReport.SAME if same else MutationReport.SURVIVED
 
 
 def _by_place(text: str) -> dict[tuple[int, str, int], Mutant]:
@@ -447,7 +464,8 @@ def _constants(instruction: _Instruction, index: int) -> Iterator[tuple[str, str
             changed = _changed_float(text, change)
         else:
             value = int(text, 0)
-            changed = str(2 * value if change is None else value + change)
+            other = 2 * value if change is None else value + change
+            changed = text if other == value else str(other)
         yield f"constant {kind}", instruction.with_operand(index, changed)
 
 

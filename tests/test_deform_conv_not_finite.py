@@ -13,6 +13,8 @@ from oxijax.testing import CASES, emulate_gpu
 # Layers for which forward kernels of each kind are chosen: (dtype, precision, tolerance).
 LAYERS = {
     "offset-groups": ("float32", "highest", 1e-5),
+    "groups-and-offset-groups": ("float32", None, 1e-5),  # groups are tiny
+    "depthwise-3-offset-groups": ("bfloat16", None, 5e-2),
     "wide-groups": ("bfloat16", None, 5e-2),
     "wide-narrow-offset-groups": ("float32", None, 2e-2),
 }

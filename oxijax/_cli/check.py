@@ -6,6 +6,7 @@ Ends with exit code 1 if ptxas rejects a kernel or has to spill registers to mem
 import argparse
 import concurrent.futures
 import dataclasses
+import fnmatch
 import json
 import os
 import pathlib
@@ -43,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="a kernel; may be given more than once (default: all)",
     )
+    parser.add_argument(
+        "--config",
+        action="append",
+        metavar="PATTERN",
+        help="configurations, for example 'R50-*'; may be given more than once (default: all)",
+    )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
     add_registry_argument(parser)
 
@@ -58,13 +65,17 @@ def run(args: argparse.Namespace) -> int:
     chosen = [
         kernel for kernel in kernels.values() if not args.kernel or kernel.name in args.kernel
     ]
+    patterns = args.config or ["*"]
+    names = {config for kernel in chosen for config in kernel.configs}
+    if unknown := [p for p in patterns if not any(fnmatch.fnmatchcase(name, p) for name in names)]:
+        raise CommandError(f"no configuration {', '.join(unknown)} of these kernels")
     targets = [t for t in TARGETS.values() if not args.target or t.name in args.target]
     try:
         version = ptxas_version()
     except PtxasNotFoundError as error:
         raise CommandError(str(error)) from error
 
-    results = check(chosen, targets)
+    results = check(chosen, targets, patterns)
     table = _table(results, version)
     console = Console(highlight=False)
     # A figure cut short is a wrong figure: a narrow terminal wraps the lines instead.
@@ -131,9 +142,19 @@ class CheckResult:
         }
 
 
-def check(kernels: Sequence[RegisteredKernel], targets: Sequence[Target]) -> list[CheckResult]:
-    """Assembles each configuration of the kernels for each target."""
-    cases = [(k, config, target) for k in kernels for config in k.configs for target in targets]
+def check(
+    kernels: Sequence[RegisteredKernel],
+    targets: Sequence[Target],
+    patterns: Sequence[str] = ("*",),
+) -> list[CheckResult]:
+    """Assembles each configuration of the kernels that a pattern names, for each target."""
+    cases = [
+        (kernel, config, target)
+        for kernel in kernels
+        for config in kernel.configs
+        if any(fnmatch.fnmatchcase(config, pattern) for pattern in patterns)
+        for target in targets
+    ]
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda case: _check_one(*case), cases))

@@ -1,6 +1,7 @@
 """Print a kernel's PTX, or list the kernels.
 
-Nothing is assembled and no GPU is needed: this is the text that the driver gets.
+No GPU is needed: this is the text that the driver gets. With --sass it is assembled, and what the
+machine code's loops consist of is printed instead.
 """
 
 import argparse
@@ -9,8 +10,10 @@ from collections.abc import Mapping
 
 from oxijax._cli import CommandError
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
+from ptx.assembler import PtxasNotFoundError
 from ptx.registry import RegisteredKernel
-from ptx.targets import TARGETS, UnsupportedError
+from ptx.sass import NvdisasmNotFoundError, disassemble
+from ptx.targets import TARGETS, Target, UnsupportedError
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--target", choices=TARGETS, help="the GPU (default: the lowest that has the instructions)"
+    )
+    parser.add_argument(
+        "--sass", action="store_true", help="count the instructions of the machine code's loops"
     )
     add_registry_argument(parser)
 
@@ -44,10 +50,25 @@ def run(args: argparse.Namespace) -> int:
             f"there are {', '.join(kernel.configs)}"
         )
     try:
-        sys.stdout.write(kernel.ptx(config, target))
-    except UnsupportedError as error:
+        text = kernel.ptx(config, target)
+        sys.stdout.write(_loops(text, target) if args.sass else text)
+    except (UnsupportedError, PtxasNotFoundError, NvdisasmNotFoundError) as error:
         raise CommandError(str(error)) from error
     return 0
+
+
+def _loops(text: str, target: Target) -> str:
+    """The loops of the machine code, each without those inside it: opcodes and how many."""
+    sass = disassemble(text, target)
+    lines = [f"{len(sass.instructions)} instructions, {len(sass.straight)} outside of loops"]
+    for loop in sass.loops:
+        indent = "  " * loop.depth
+        lines.append(
+            f"{indent}loop {loop.first} to {loop.last}: {len(loop.own)} instructions of its own, "
+            f"{len(loop.rare)} of them behind a vote"
+        )
+        lines += [f"{indent}  {count:5} {opcode}" for opcode, count in loop.opcodes.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _list(kernels: Mapping[str, RegisteredKernel]) -> None:

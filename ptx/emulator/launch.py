@@ -21,6 +21,7 @@ from ptx.targets import TARGETS
 
 __all__ = ["Buffer", "Geometry", "launch"]
 
+_MAX_ORIGIN = 1 << 40  # bytes: what global memory has between two buffers
 _LANES = 8192  # lanes that run together: many for numpy's sake, few for the caches'
 
 
@@ -32,13 +33,28 @@ class Buffer:
       writable: whether the kernel may write it.
       initialized: whether it holds values before the first launch; if not, the kernel has to
         write every byte, and may read only what it has written.
+      origin: elements that lie before the array: it is a window on a larger one, of which the
+        kernel gets the address, and must touch nothing else.
     """
 
-    def __init__(self, array: np.ndarray, writable: bool = True, initialized: bool = True):
+    def __init__(
+        self,
+        array: np.ndarray,
+        writable: bool = True,
+        initialized: bool = True,
+        *,
+        origin: int = 0,
+    ):
         if not writable and not initialized:
             raise ValueError("a buffer that is neither writable nor initialized is of no use")
         self.array = np.array(array, order="C")
-        self.writable, self.initialized = writable, initialized
+        before = origin * self.array.itemsize
+        if not 0 <= before < _MAX_ORIGIN or before % 256:
+            raise ValueError(
+                f"{origin=} of {self.array.dtype} is {before} bytes: a multiple "
+                f"of 256 below {_MAX_ORIGIN} is expected"
+            )
+        self.writable, self.initialized, self.origin = writable, initialized, origin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +82,7 @@ def launch(
     dynamic_shared: int = 0,
     schedule: int | None = None,
     *,
+    blocks: Sequence[int] | None = None,
     check_races: bool = True,
     statistics: bool = True,
     step_limit: int = 1_000_000,
@@ -84,6 +101,8 @@ def launch(
       schedule: None runs all warps in step; an integer is the seed of a random order, in which
         warps run far ahead of each other between barriers, blocks come in any order, and so do
         the atomic operations of one instruction.
+      blocks: numbers of the blocks to run, x counted first; None for all. The kernel sees the whole
+        grid, which may be a large one.
       check_races: whether to look for races.
       statistics: whether to count bank conflicts and sectors.
       step_limit: basic blocks that the blocks that run together may take before it counts as an
@@ -107,11 +126,14 @@ def launch(
         program.granule["global"],
         check_races,
     )
-    pointers = {id(b): memory.pointer(number) for number, b in enumerate(buffers, 1)}
+    pointers = {
+        id(b): memory.pointer(number) - b.origin * b.array.itemsize
+        for number, b in enumerate(buffers, 1)
+    }
     parameters = _parameters(program, arguments, pointers)
     report = Report(program, statistics)
     generator = None if schedule is None else np.random.default_rng(schedule)
-    ids = np.arange(geometry.blocks)
+    ids = np.arange(geometry.blocks) if blocks is None else _chosen(blocks, geometry)
     if generator is not None:
         generator.shuffle(ids)
     together = max(1, _LANES // (-(-geometry.threads // WARP) * WARP))
@@ -146,6 +168,14 @@ def _unwritten(
         f"written, the first of them in element {index}",
         kernel=program.source.name,
     )
+
+
+def _chosen(blocks: Sequence[int], geometry: Geometry) -> np.ndarray:
+    """The numbers of some blocks, in order."""
+    ids = np.unique(np.array(blocks, np.int64))
+    if not len(ids) or ids[0] < 0 or ids[-1] >= geometry.blocks:
+        raise ValueError(f"{blocks=}: numbers from 0 to {geometry.blocks - 1} are expected")
+    return ids
 
 
 def _triple(value: int | Sequence[int], name: str) -> tuple[int, int, int]:

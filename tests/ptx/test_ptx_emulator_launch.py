@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from ptx_kernels import COUNTING, kernel, output, run
 
-from ptx.emulator import Buffer, ParseError, StepLimitError, StoppedError, launch
+from ptx.emulator import (
+    Buffer,
+    OutOfBoundsError,
+    ParseError,
+    StepLimitError,
+    StoppedError,
+    UnwrittenError,
+    launch,
+)
 from ptx.emulator.program import load
 from ptx.opcodes import OPCODES, Opcode, OperandKind
 
@@ -262,6 +270,64 @@ def test_buffers_are_copies_and_may_be_passed_twice():
     assert not array.any()
     with pytest.raises(ValueError, match="neither writable nor initialized"):
         Buffer(array, writable=False, initialized=False)
+
+
+COPY_FAR = """\
+.version 8.7
+.target sm_90
+.address_size 64
+.visible .entry copy(.param .u64 x, .param .u64 y) {
+  .reg .b32 %r<4>;
+  .reg .b64 %rd<8>;
+  ld.param.u64 %rd0, [x];
+  ld.param.u64 %rd1, [y];
+  mov.u32 %r0, %ctaid.x;
+  mov.u32 %r1, %tid.x;
+  mul.wide.u32 %rd2, %r0, 128;
+  cvt.u64.u32 %rd3, %r1;
+  add.u64 %rd2, %rd2, %rd3;
+  mad.lo.u64 %rd4, %rd2, 4, %rd0;
+  mad.lo.u64 %rd5, %rd2, 4, %rd1;
+  ld.global.b32 %r2, [%rd4];
+  st.global.b32 [%rd5], %r2;
+}
+"""
+
+
+def test_windows_on_buffers_and_some_blocks():
+    """The end of a copy of more than 2^32 elements."""
+    blocks = 2**26
+    first = 128 * (blocks - 3)
+    x = Buffer(np.arange(256, dtype=np.uint32), writable=False, origin=first)
+    y = Buffer(np.zeros(256, np.uint32), initialized=False, origin=first)
+    chosen = [blocks - 2, blocks - 3]
+    report = launch(COPY_FAR, blocks, 128, [x, y], blocks=chosen)
+    np.testing.assert_array_equal(y.array, x.array)
+    assert sum(sectors.requests for sectors in report.sectors.values()) == 2 * 2 * 4
+
+    with pytest.raises(UnwrittenError, match="512 of 1024 bytes"):
+        launch(COPY_FAR, blocks, 128, [x, y], blocks=chosen[:1])
+    with pytest.raises(OutOfBoundsError, match="byte 1024 of buffer 1, which has 1024"):
+        launch(COPY_FAR, blocks, 128, [x, y], blocks=[blocks - 1])
+    with pytest.raises(OutOfBoundsError, match="byte -512 of buffer 1, which has 1024"):
+        launch(COPY_FAR, blocks, 128, [x, y], blocks=[blocks - 4])
+    wrapped = COPY_FAR.replace("mul.wide.u32 %rd2", "mul.lo.u32 %r3").replace(
+        "%r0, 128;", "%r0, 128; cvt.u64.u32 %rd2, %r3;"
+    )
+    with pytest.raises(OutOfBoundsError):
+        launch(wrapped, blocks, 128, [x, y], blocks=chosen)
+
+
+@pytest.mark.parametrize("origin", [-64, 1, 63, 2**38])
+def test_windows_that_no_address_fits(origin):
+    with pytest.raises(ValueError, match=f"origin={origin} of uint32 .* a multiple of 256 below"):
+        Buffer(np.zeros(4, np.uint32), origin=origin)
+
+
+@pytest.mark.parametrize("blocks", [[], [-1], [0, 2]])
+def test_blocks_that_are_not_there(blocks):
+    with pytest.raises(ValueError, match="numbers from 0 to 1 are expected"):
+        launch(COPY_FAR, 2, 128, [output(256), output(256)], blocks=blocks)
 
 
 def test_empty_and_scalar_buffers():

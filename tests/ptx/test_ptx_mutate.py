@@ -266,9 +266,36 @@ def test_study_tells_stillborn_mutants_apart():
     with pytest.raises(AssemblyError, match="max"):
         assemble(report.stillborn[0].text, "sm_80")
     assert report.rate == 0
-    assert len(report.survivors) == report.total - 1
+    assert len(report.survivors) + len(report.same) == report.total - 1
     (other,) = (m for m in study(text, lambda text: None).survivors if m.kind == "add -> max")
     assert other == report.stillborn[0]
+
+
+def test_study_tells_what_is_the_same_program_apart():
+    """Nothing depends on the sum: ptxas removes it. What is noticed is noticed all the same."""
+    report = study(SMALL, lambda text: None, target="sm_80")
+    assert [m.original for m in report.survivors] == ["bar.sync 0;"]
+    assert {m.original for m in report.same} == {"add.s32 %r2, %r0, 7;"}
+    assert len(report.same) == report.total - 1
+    assert report.rate == 0
+    assert f"{len(report.same)} that it makes the same code of" in str(report)
+
+    noticed = study(SMALL, notices_constants, target="sm_80")
+    assert noticed.killed == study(SMALL, notices_constants).killed == {"NoticedError": 4}
+    assert [m.kind for m in noticed.same] == ["add -> sub", "%r2 -> %r1"]
+    assert noticed.rate == 4 / 5
+
+
+def test_study_of_variants_that_are_the_same_program():
+    """To add or subtract is the same for 0, but not for 7."""
+    stored = "ld.param.u64 %rd0, [a];\n    st.global.u32 [%rd0], %r2;"
+    seven = SMALL.replace("bar.sync 0;", stored)
+    zero = seven.replace("7;", "0;")
+    alone = study(zero, lambda text: None, target="sm_80")
+    assert "add -> sub" in {m.kind for m in alone.same}
+    both = study(zero, lambda text: None, variants=[(seven, lambda text: None)], target="sm_80")
+    assert "add -> sub" not in {m.kind for m in both.same}
+    assert "add -> sub" in {m.kind for m in both.survivors}
 
 
 def test_study_counts_by_exception():

@@ -13,8 +13,14 @@ from ptx.kernels.deformable.backward_data_streamed import (
 from ptx.kernels.deformable.backward_data_tiled import tiled_backward_input, tiled_backward_offset
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.corners import PixelRows
+from ptx.kernels.deformable.direct import backward_offset_plan, segmented_plan
+from ptx.kernels.deformable.direct_backward_data import (
+    direct_backward_input,
+    direct_backward_offset,
+)
 from ptx.kernels.deformable.gradients import OffsetGradients
-from ptx.kernels.deformable.plan import THREADS, backward_data_plan
+from ptx.kernels.deformable.limits import check_grid, check_sizes
+from ptx.kernels.deformable.plan import THREADS, backward_data_plan, is_direct
 from ptx.kernels.deformable.sampling import Geometry, Offsets
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -40,7 +46,8 @@ def generate_deformable_conv_backward_offset_ptx(
     [N, P, Q, Co], grad_offset, grad_mask if there is a mask, and the u32 batch_size, in_h, in_w,
     out_h, out_w, and where the plan is streamed strip_width and taps_per_block. A block has some
     pixels (grid x) of one offset group (grid y), or of a tile of channels where offset groups are
-    narrow, and writes each gradient once.
+    narrow, and writes each gradient once. Tiny groups have the grid of `direct.backward_offset_plan`,
+    all in x.
 
     Raises:
       ValueError: a configuration that makes no sense.
@@ -54,6 +61,9 @@ def generate_deformable_conv_backward_offset_ptx(
     grad_y = k.pointer("grad_output", dtype, readonly=True)
     gradients = OffsetGradients.declare(k, config)
     offsets = Offsets(k, config, Geometry.declare(k), offset, mask)
+    if is_direct(config):
+        direct_backward_offset(k, config, x, weight, grad_y, offsets, gradients)
+        return k.text()
     write = streamed_backward_offset if plan.streamed else tiled_backward_offset
     write(k, config, plan, x, weight, grad_y, offsets, gradients)
     return k.text()
@@ -67,7 +77,7 @@ def generate_deformable_conv_backward_input_ptx(
     Parameters: offset, mask if there is one, weight [T, C/G, Co], grad_output [N, P, Q, Co],
     grad_input [N, H, W, C] in f32 (f64 for f64), and the u32 batch_size, in_h, in_w, out_h, out_w,
     and where the plan is streamed strip_width and taps_per_block. The grid is that of the gradient
-    to the offset. The order of the additions is not fixed.
+    to the offset, for tiny groups that of `direct.segmented_plan`. The order of the additions is not fixed.
 
     Raises:
       ValueError: a configuration that makes no sense.
@@ -80,13 +90,20 @@ def generate_deformable_conv_backward_input_ptx(
     grad_y = k.pointer("grad_output", dtype, readonly=True)
     grad_x = k.pointer("grad_input", accumulator_of(dtype))
     offsets = Offsets(k, config, Geometry.declare(k), offset, mask)
+    if is_direct(config):
+        direct_backward_input(k, config, weight, grad_y, offsets, grad_x)
+        return k.text()
     write = streamed_backward_input if plan.streamed else tiled_backward_input
     write(k, config, plan, weight, grad_y, offsets, grad_x)
     return k.text()
 
 
 def backward_offset_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for x, offset, weight, mask, grad_y, grad_offset and grad_mask."""
+    """The launch for x, offset, weight, mask, grad_y, grad_offset and grad_mask.
+
+    Raises:
+      ValueError: sizes beyond what kernels can count; see `limits`.
+    """
     mask = ["mask"] * config.use_modulation
     names = ["x", "offset", "weight", *mask, "grad_y", "grad_offset"]
     order = ["x", "offset", *mask, "weight", "grad_y", "grad_offset"]
@@ -96,7 +113,11 @@ def backward_offset_launch(config: DeformableConvConfig, target: Target, shapes:
 
 
 def backward_input_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for offset, weight, mask, grad_y, zeros and grad_x, which share memory."""
+    """The launch for offset, weight, mask, grad_y, zeros and grad_x, which share memory.
+
+    Raises:
+      ValueError: sizes beyond what kernels can count; see `limits`.
+    """
     mask = ["mask"] * config.use_modulation
     names = ["offset", "weight", *mask, "grad_y", "zeros", "grad_x"]
     order = ["offset", *mask, "weight", "grad_y", "grad_x"]
@@ -128,14 +149,22 @@ def _launch(
 ) -> Launch:
     plan = backward_data_plan(config, target)
     images, out_h, out_w, _ = shapes[names.index("grad_y")]
+    table = plan.corners == "table"
+    check_sizes(config, images, (image[1], image[2]), (out_h, out_w), table=table)
     numbers = [images, image[1], image[2], out_h, out_w]
     grid = (-(-images * out_h * out_w // plan.m), config.offset_groups, 1)
     if plan.streamed:
-        blocks, groups = PixelRows.blocks(images, out_h, out_w, plan.m), config.offset_groups
+        strip = PixelRows.strip_width(images, out_h, out_w, plan.m)
+        blocks = PixelRows.blocks(images, out_h, out_w, plan.m, strip)
+        groups = config.offset_groups
         if plan.narrow:
             groups = config.groups * -(-config.in_channels_per_group // plan.n)
         taps = taps_per_block(config, plan, blocks * groups)
         grid = (blocks, groups, -(-config.taps // taps))
-        numbers += [PixelRows.strip_width(out_w), taps]
+        numbers += [strip, taps]
+    if is_direct(config):
+        direct = backward_offset_plan if "grad_offset" in names else segmented_plan
+        grid = (direct(config).blocks(images * out_h * out_w), 1, 1)
+    check_grid(grid)
     arguments = [*(Address(names.index(n)) for n in order), *(np.uint32(n) for n in numbers)]
     return Launch(grid, (THREADS, 1, 1), tuple(arguments))

@@ -49,10 +49,10 @@ def streamed_backward_offset(
     if columns.table is None:
 
         def part(pixel: OutputPixel, position: Position, group: Val, tap: Val, channel: Val,
-                 values: Sequence[Val]) -> None:  # fmt: skip
-            dots = _dots(k, x, config, offsets, pixel, position, channel, values)
+                 values: Sequence[Val], there: Val | None) -> None:  # fmt: skip
+            dots = _dots(k, x, config, offsets, pixel, position, channel, values, there)
             gradients.store(
-                pixel.index, group, tap, dots, position.ly, position.lx, position.mask, pixel.there
+                position.index, dots, position.ly, position.lx, position.mask, pixel.there
             )
 
         columns.run_positions(part)
@@ -94,7 +94,7 @@ def streamed_backward_offset(
             pixel = columns.pixels.read(row)
             position = offsets.position(pixel, group, tap, pixel.there)
             gradients.store(
-                pixel.index, group, tap, mine, position.ly, position.lx, position.mask, pixel.there
+                position.index, mine, position.ly, position.lx, position.mask, pixel.there
             )
 
     columns.run_table(start, tile, end)
@@ -122,13 +122,13 @@ def streamed_backward_input(
     if columns.table is None:
 
         def part(pixel: OutputPixel, position: Position, group: Val, tap: Val, channel: Val,
-                 values: Sequence[Val]) -> None:  # fmt: skip
+                 values: Sequence[Val], there: Val | None) -> None:  # fmt: skip
             places = _position_places(k, grad_x, config, offsets, pixel, position, channel)
             for place, weight, inside in zip(
                 places, position.weights(), position.inside(), strict=True
             ):
                 weight = weight if weight.dtype is f32 else k.convert(weight, f32, "rn")
-                scatter(place, weight, values, inside & pixel.there)
+                scatter(place, weight, values, inside if there is None else inside & there)
 
         columns.run_positions(part)
         return
@@ -184,7 +184,7 @@ class _Columns:
         atom = atom_of(config, k.target)
         assert atom is not None
         dtype, threads = config.float_type, plan.threads
-        self.pixels = PixelRows(k, offsets.geometry, rows=plan.m, threads=threads)
+        self.pixels = PixelRows(k, config, offsets.geometry, rows=plan.m, threads=threads)
         taps_per_block = k.param("taps_per_block", u32)
         self.first_tap = k.ctaid("z") * taps_per_block
         self.taps = k.min(taps_per_block, config.taps - self.first_tap)
@@ -248,7 +248,7 @@ class _Columns:
 
         Args:
           part: called with values of gcol: (pixel, position, offset group, tap, first channel,
-            values), all of one offset group.
+            values, predicate or None), all of one offset group.
         """
         k, config, product = self.k, self.config, self.product
         width = min(LANE_CHANNELS, config.channels_per_offset_group)
@@ -268,7 +268,8 @@ class _Columns:
                         channel = self.first_channel + self.first_in_run + column + i
                         group = channel // config.channels_per_offset_group
                         position = self.offsets.position(pixel, group, tap, pixel.there)
-                        part(pixel, position, group, tap, channel, sums[i : i + width])
+                        values = sums[i : i + width]
+                        part(pixel, position, group, tap, channel, values, there)
         product.end(self.a)
 
     def segment(self, cursor: Cursor) -> tuple[Val, Val]:
@@ -362,16 +363,17 @@ def _position_places(
     return corner_index_places(image, corner, channel, config.in_channels, sizes.in_w)
 
 
-def _dots(k, x, config, offsets, pixel, position, channel, values) -> list[Val]:
+def _dots(k, x, config, offsets, pixel, position, channel, values, there) -> list[Val]:
     """The dots of values of gcol with the four corners of a position."""
     dots = []
     places = _position_places(k, x, config, offsets, pixel, position, channel)
     count = min(16 // x.dtype.bytes, len(values))
     for place, inside in zip(places, position.inside(), strict=True):
+        where = inside if there is None else inside & there
         elements = [
             value
             for i in range(0, len(values), count)
-            for value in widen(k, load_words(place + i, count, where=inside & pixel.there))
+            for value in widen(k, load_words(place + i, count, where=where))
         ]
         total = values[0] * elements[0]
         for value, element in zip(values[1:], elements[1:], strict=True):

@@ -67,7 +67,9 @@ def tiled_backward_offset(
             sample = kernel.sampler.read(row.row, tap - kernel.first_tap)
             pixel = kernel.first_pixel + row.row
             where = writer & (pixel < kernel.sizes.pixels) & (tap < config.taps)
-            gradients.store(pixel, group, tap, dots, sample.ly, sample.lx, sample.mask, where)
+            gradients.store(
+                offsets.index(pixel, group, tap), dots, sample.ly, sample.lx, sample.mask, where
+            )
 
     kernel.run(start, tile, end)
 

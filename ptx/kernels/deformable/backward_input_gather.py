@@ -21,6 +21,7 @@ import numpy as np
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import DType, f16, f32, u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.kernels.deformable.limits import PIXELS, check_count, check_grid
 from ptx.kernels.deformable.plan import THREADS, TilePlan, make_math
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -149,14 +150,22 @@ def generate_deformable_conv_backward_input_gather_ptx(
 def backward_input_gather_launch(
     config: DeformableConvConfig, target: Target, shapes: Shapes
 ) -> Launch:
-    """The launch for starts, order, corner_weights, weight, grad_y and grad_x."""
+    """The launch for starts, order, corner_weights, weight, grad_y and grad_x.
+
+    Raises:
+      ValueError: sizes beyond what kernels can count; see `limits`.
+    """
     plan = _plan(config)
     order, (images, in_h, in_w, channels) = shapes[1], shapes[-1]
+    cells = images * (in_h + 2 * CELL_BORDER) * (in_w + 2 * CELL_BORDER)
+    check_count(f"cells of {images} images of {in_h} x {in_w}", cells, PIXELS)
+    check_count("samples of a tap", order[-1], PIXELS)
     tiles = channels // config.segment * -(-config.segment // plan.n)
     numbers = [np.uint32(size) for size in (images, in_h, in_w, order[-1])]
     buffers = [Address(i) for i in range(6)]
-    grid = -(-images * in_h * in_w // plan.m) * tiles
-    return Launch((grid, 1, 1), (THREADS, 1, 1), (*buffers, *numbers))
+    grid = (-(-images * in_h * in_w // plan.m) * tiles, 1, 1)
+    check_grid(grid)
+    return Launch(grid, (THREADS, 1, 1), (*buffers, *numbers))
 
 
 def _plan(config: DeformableConvConfig) -> TilePlan:

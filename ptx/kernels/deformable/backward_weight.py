@@ -8,9 +8,15 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.corners import CornerTable, PixelTable
+from ptx.kernels.deformable.direct_backward_weight import (
+    direct_backward_weight,
+    direct_weight_blocks,
+    direct_weight_parts,
+)
 from ptx.kernels.deformable.gather import GatherTile
 from ptx.kernels.deformable.gather_tiles import PositionGatherTile, TableGatherTile
-from ptx.kernels.deformable.plan import TilePlan, backward_weight_plan, make_math
+from ptx.kernels.deformable.limits import check_grid, check_sizes
+from ptx.kernels.deformable.plan import TilePlan, backward_weight_plan, is_direct, make_math
 from ptx.kernels.deformable.sampling import Geometry, Offsets, OutputPixel, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -40,7 +46,7 @@ def generate_deformable_conv_backward_weight_ptx(
     partial [parts, T, C/G, Co] in f32 (f64 for f64), and the u32 batch_size, in_h, in_w, out_h,
     out_w and pixels_per_part, a multiple of 64. A block has `TilePlan.m` input channels of one
     run (see `_run`) and one tap (grid x), `TilePlan.n` output channels (grid y) and the pixels of
-    one part (grid z).
+    one part (grid z); tiny groups have `direct_weight_blocks` blocks of each part, all in x.
 
     Raises:
       ValueError: a configuration that makes no sense.
@@ -64,6 +70,9 @@ def generate_deformable_conv_backward_weight_ptx(
     sizes = Geometry.declare(k)
     pixels_per_part = k.param("pixels_per_part", u32)
     offsets = Offsets(k, config, sizes, offset, mask)
+    if is_direct(config):
+        direct_backward_weight(k, config, x, grad_y, partial, pixels_per_part, offsets)
+        return k.text()
 
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     run = _run(config, plan)
@@ -114,7 +123,7 @@ def generate_deformable_conv_backward_weight_ptx(
                 table.store(number, here, offset_group, tap, here.index < end_pixel)
 
     elif plan.corners == "positions":
-        pixels = PixelTable(k, samples)
+        pixels = PixelTable(k, config, samples)
 
         def in_pixels(column: Val) -> tuple[Val, Val, Val, Val | None]:
             return cursor["slice"] * plan.k, channel + column, tap, there(column)
@@ -177,23 +186,35 @@ def backward_weight_parts(config: DeformableConvConfig, pixels: int) -> int:
     Each costs memory of the weights' size, in f32, so that they have 1,024 pixels at least. The
     number depends on no device: a program that is compiled for one runs on any.
     """
+    if is_direct(config):
+        return direct_weight_parts(config, pixels)
     plan = backward_weight_plan(config, TARGETS["sm_80"])
     across, down = _tiles(config, plan)
     return max(1, min(ENOUGH_BLOCKS // (across * down), -(-pixels // 1024)))
 
 
 def backward_weight_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for x, offset, mask, grad_y and the parts."""
+    """The launch for x, offset, mask, grad_y and the parts.
+
+    Raises:
+      ValueError: sizes beyond what kernels can count; see `limits`.
+    """
     plan = backward_weight_plan(config, target)
     mask = ["mask"] * config.use_modulation
     names = ["x", "offset", *mask, "grad_y", "partial"]
     (images, in_h, in_w, _), (_, out_h, out_w, _) = shapes[0], shapes[-2]
+    table = plan.corners == "table"
+    check_sizes(config, images, (in_h, in_w), (out_h, out_w), table=table)
     parts = shapes[-1][0]
     pixels = -(-images * out_h * out_w // (parts * _PART_UNIT)) * _PART_UNIT
     numbers = [np.uint32(size) for size in (images, in_h, in_w, out_h, out_w, pixels)]
     across, down = _tiles(config, plan)
     buffers = [Address(i) for i, _ in enumerate(names)]
-    return Launch((across, down, parts), (plan.threads, 1, 1), (*buffers, *numbers))
+    grid = (across, down, parts)
+    if is_direct(config):
+        grid = (direct_weight_blocks(config) * parts, 1, 1)
+    check_grid(grid)
+    return Launch(grid, (plan.threads, 1, 1), (*buffers, *numbers))
 
 
 def backward_weight_dynamic_shared(config: DeformableConvConfig, target: Target) -> int:

@@ -9,10 +9,14 @@ from ptx.dtypes import DType, bf16, f16, f32, f64
 
 __all__ = ["DeformableConvConfig"]
 
+_TYPES = (f16, bf16, f32, f64)
+
 
 @dataclasses.dataclass(frozen=True)
 class DeformableConvConfig:
     """A deformable convolution, but for the number and the size of the images.
+
+    The sizes that follow from it do not raise, even of a configuration that `validate` rejects.
 
     Attributes:
       in_channels, out_channels: of all groups together.
@@ -60,6 +64,9 @@ class DeformableConvConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("pad_h", "pad_w"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         for name in ("groups", "offset_groups"):
             if self.in_channels % getattr(self, name):
                 raise ValueError(
@@ -67,35 +74,41 @@ class DeformableConvConfig:
                 )
         if self.out_channels % self.groups:
             raise ValueError(f"groups={self.groups} must divide out_channels={self.out_channels}")
-        for name in ("float_type", "offset_type", "mask_type"):
-            if getattr(self, name) not in (f16, bf16, f32, f64, None):
+        for name, types in (
+            ("float_type", _TYPES),
+            ("offset_type", (*_TYPES, None)),
+            ("mask_type", (*_TYPES, None)),
+        ):
+            if getattr(self, name) not in types:
                 raise ValueError(f"{name} must be f16, bf16, f32 or f64, got {getattr(self, name)}")
+        # Kernels count channels and rows of weights in 32 bits.
+        for name, count in (
+            ("kernel_h * kernel_w * in_channels", self.taps * self.in_channels),
+            ("out_channels", self.out_channels),
+        ):
+            if count >= 2**30:
+                raise ValueError(f"{name} must be below 2**30, got {count}")
 
     def output_size(self, in_h: int, in_w: int) -> tuple[int, int]:
-        """Height and width of the output, where all sides are padded alike."""
-        padded_h, padded_w = in_h + 2 * self.pad_h, in_w + 2 * self.pad_w
+        """Height and width of the output, where all sides are padded alike; 0 where none fits."""
         return (
-            max(0, padded_h - self.effective_kernel_h) // self.stride_h + 1
-            if padded_h >= self.effective_kernel_h
-            else 0,
-            max(0, padded_w - self.effective_kernel_w) // self.stride_w + 1
-            if padded_w >= self.effective_kernel_w
-            else 0,
+            _positions(in_h + 2 * self.pad_h, self.effective_kernel_h, self.stride_h),
+            _positions(in_w + 2 * self.pad_w, self.effective_kernel_w, self.stride_w),
         )
 
     @property
     def effective_kernel_h(self) -> int:
         """Height of the kernel with its dilation."""
-        return self.dilation_h * (self.kernel_h - 1) + 1
+        return self.dilation_h * max(0, self.kernel_h - 1) + 1
 
     @property
     def effective_kernel_w(self) -> int:
         """Width of the kernel with its dilation."""
-        return self.dilation_w * (self.kernel_w - 1) + 1
+        return self.dilation_w * max(0, self.kernel_w - 1) + 1
 
     @property
     def channels_per_offset_group(self) -> int:
-        return self.in_channels // self.offset_groups
+        return self.in_channels // self.offset_groups if self.offset_groups else 0
 
     @property
     def offset_channels(self) -> int:
@@ -128,3 +141,8 @@ class DeformableConvConfig:
     def coordinate_type(self) -> DType:
         """The type that sampling positions are calculated with."""
         return f64 if f64 in (self.float_type, self.offset_type, self.mask_type) else f32
+
+
+def _positions(padded: int, kernel: int, stride: int) -> int:
+    """How many kernels fit along one side."""
+    return (padded - kernel) // max(1, stride) + 1 if padded >= kernel else 0

@@ -41,6 +41,8 @@ _STREAMED = {
     "lanes-of-8": Layer(64, 96, offset_groups=8),
     "lanes-of-4": Layer(128, 64, groups=2, offset_groups=32),
     "5x5": Layer(64, 64, 5, 5, pad_h=2, pad_w=2),  # more taps than a table holds
+    "small-grid": Layer(256, 256, small_grid=True),
+    "small-grid-lanes": Layer(64, 96, offset_groups=16, small_grid=True),
     "wide-v1": Layer(64, 64, use_modulation=False, use_bias=True),
 }
 _TILED = {
@@ -49,26 +51,51 @@ _TILED = {
     "v1": Layer(24, 40, 2, 3, pad_h=0, use_modulation=False, use_bias=True),
     "strides": Layer(24, 24, 3, 2, stride_h=2, stride_w=3, dilation_h=2, offset_groups=3),
     "groups-and-offset-groups": Layer(48, 24, groups=2, offset_groups=3),
-    "depthwise": Layer(32, 32, groups=32),
+    "groups-of-4": Layer(32, 32, groups=8),
     "odd-channels": Layer(13, 7, use_bias=True),
 }
-_MIXED = {"mixed-types": Layer(64, 64), "mixed-types-lanes": Layer(64, 64, offset_groups=16)}
+# Tiny groups take no tiles.
+_DIRECT = {
+    "depthwise": Layer(32, 32, groups=32),
+    "depthwise-lanes": Layer(1024, 1024, groups=1024, use_bias=True),  # more than a warp's threads
+    "depthwise-multiplier": Layer(24, 96, groups=24, offset_groups=3, use_modulation=False),
+    "depthwise-5x5": Layer(64, 256, 5, 5, pad_h=2, pad_w=2, groups=64),  # weights in several lots
+    "groups-of-3": Layer(12, 8, groups=4, offset_groups=6, stride_w=2),  # across offset groups
+    "groups-and-offset-groups-of-4": Layer(64, 64, groups=16, offset_groups=16),
+    "offset-groups-of-1": Layer(8, 6, groups=2, offset_groups=8),
+    "3-channels": Layer(3, 3, use_bias=True),
+}
+_MIXED = {
+    "mixed-types": Layer(64, 64),
+    "mixed-types-lanes": Layer(64, 64, offset_groups=16),
+    "mixed-types-depthwise": Layer(8, 8, groups=8),
+}
 _OTHER_TYPE = {f16: f32, bf16: f32, f32: f64, f64: f32}  # of the offsets
 
 
-def _of_type(layer: Layer, dtype: DType, exact: bool = False) -> Layer:
-    return dataclasses.replace(layer, float_type=dtype, exact=exact)
+def _of_types(layers: dict[str, Layer], *types: DType) -> dict[str, Layer]:
+    return {
+        f"{name}/{dtype}": dataclasses.replace(layer, float_type=dtype)
+        for name, layer in layers.items()
+        for dtype in types
+    }
 
 
-def _mixed(layer: Layer, dtype: DType) -> Layer:
-    layer = _of_type(layer, dtype)
-    return dataclasses.replace(layer, offset_type=_OTHER_TYPE[dtype], mask_type=f16)
+def _exact(layers: dict[str, Layer]) -> dict[str, Layer]:
+    return {
+        f"{name}/f32-exact": dataclasses.replace(layer, float_type=f32, exact=True)
+        for name, layer in layers.items()
+    }
+
+
+def _mixed(layer: Layer) -> Layer:
+    offset_type = _OTHER_TYPE[layer.float_type]
+    return dataclasses.replace(layer, offset_type=offset_type, mask_type=f16)
 
 
 CONFIGS: dict[str, Layer] = {
-    **{f"{name}/{t}": _of_type(layer, t) for name, layer in NETWORKS.items() for t in (bf16, f16, f32)},
-    **{f"{name}/{t}": _of_type(layer, t) for name, layer in _STREAMED.items() for t in (bf16, f16, f32)},
-    **{f"{name}/{t}": _of_type(layer, t) for name, layer in _TILED.items() for t in (bf16, f16, f32, f64)},
-    **{f"{name}/f32-exact": _of_type(layer, f32, exact=True) for name, layer in _TILED.items()},
-    **{f"{name}/{t}": _mixed(layer, t) for name, layer in _MIXED.items() for t in (bf16, f16, f32, f64)},
-}  # fmt: skip
+    **_of_types(NETWORKS | _STREAMED, bf16, f16, f32),
+    **_of_types(_TILED | _DIRECT, bf16, f16, f32, f64),
+    **_exact(_TILED),
+    **{n: _mixed(layer) for n, layer in _of_types(_MIXED, bf16, f16, f32, f64).items()},
+}

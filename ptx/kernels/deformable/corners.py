@@ -24,20 +24,24 @@ class PixelTable:
 
     Args:
       k: the kernel.
+      config: the convolution.
       count: how many.
     """
 
-    def __init__(self, k: Kernel, count: int):
+    def __init__(self, k: Kernel, config: DeformableConvConfig, count: int):
         self.k, self.count = k, count
+        # A row for pixels that do not exist: below all images, so that all taps are outside.
+        self.nowhere = (1 << 30) // config.stride_h
         self.places = k.shared("pixels", u32, 4 * count)  # index, image, y, x of each
 
     def store(self, at: Val, pixel: OutputPixel) -> None:
         """Keeps a pixel. A barrier has to follow before it is read."""
         index = self.k.select(pixel.there, pixel.index, _NO_PIXEL)
-        self.places.store(at * 4, (index, pixel.image, pixel.y, pixel.x))
+        y = self.k.select(pixel.there, pixel.y, self.nowhere)
+        self.places.store(at * 4, (index, pixel.image, y, pixel.x))
 
     def read(self, at: Val) -> OutputPixel:
-        """A pixel; without predicate `there`, its index is of no use."""
+        """A pixel; without predicate `there`, its index is of no use, and its taps are outside."""
         index, image, y, x = self.places.load(at * 4, 4)
         return OutputPixel(index, image, y, x, index.ne(_NO_PIXEL))
 
@@ -56,13 +60,22 @@ class PixelRows(PixelTable):
 
     Args:
       k: the kernel, whose grid has `blocks(...)` blocks in x.
+      config: the convolution.
       geometry: sizes.
       rows: pixels of a block.
       threads: of the block.
     """
 
-    def __init__(self, k: Kernel, geometry: Geometry, *, rows: int, threads: int):
-        super().__init__(k, rows)
+    def __init__(
+        self,
+        k: Kernel,
+        config: DeformableConvConfig,
+        geometry: Geometry,
+        *,
+        rows: int,
+        threads: int,
+    ):
+        super().__init__(k, config, rows)
         self.threads = threads
         assert threads % rows == 0
         strip_width = k.param("strip_width", u32)
@@ -78,17 +91,21 @@ class PixelRows(PixelTable):
             self.store(k.tid(), self.own)
 
     @staticmethod
-    def strip_width(out_w: int) -> int:
-        """Columns of a strip: near 16, and so that strips are nearly alike."""
-        return -(-out_w // max(1, round(out_w / 16)))
+    def strip_width(images: int, out_h: int, out_w: int, rows: int) -> int:
+        """Columns of a strip: about 16, and so that few blocks have pixels that do not exist."""
+
+        def cost(strips: int) -> tuple[int, float]:
+            width = -(-out_w // strips)
+            return PixelRows.blocks(images, out_h, out_w, rows, width), abs(width - 16)
+
+        strips = min(range(max(1, out_w // 24), max(1, out_w // 8) + 1), key=cost)
+        return -(-out_w // strips)
 
     @staticmethod
-    def blocks(images: int, out_h: int, out_w: int, rows: int) -> int:
+    def blocks(images: int, out_h: int, out_w: int, rows: int, strip_width: int) -> int:
         """Blocks that cover all outputs."""
-        if not out_w:
-            return 0
-        width = PixelRows.strip_width(out_w)
-        return -(-images * out_h * width // rows) * -(-out_w // width)
+        strips = -(-out_w // strip_width) if out_w else 0
+        return -(-images * out_h * strip_width // rows) * strips
 
 
 class CornerTable:

@@ -10,9 +10,12 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.corners import PixelRows
+from ptx.kernels.deformable.direct import grouped_plan
+from ptx.kernels.deformable.direct_forward import direct_forward
 from ptx.kernels.deformable.forward_streamed import streamed_forward, wide_forward
 from ptx.kernels.deformable.gather import GatherTile
-from ptx.kernels.deformable.plan import TilePlan, forward_plan, make_math
+from ptx.kernels.deformable.limits import check_grid, check_sizes
+from ptx.kernels.deformable.plan import TilePlan, forward_plan, is_direct, make_math
 from ptx.kernels.deformable.sampling import Geometry, Offsets, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -36,7 +39,8 @@ def generate_deformable_conv_forward_ptx(
     weight [Co, T, C/G], bias [Co] if there is one, output [N, P, Q, Co], and the u32 batch_size,
     in_h, in_w, out_h, out_w, and strip_width where `TilePlan.corners` is
     not "samples". A block has `TilePlan.m`
-    pixels (grid x) and `TilePlan.n` output channels of one group (grid y).
+    pixels (grid x) and `TilePlan.n` output channels of one group (grid y); tiny groups have the grid of
+    `direct.grouped_plan`, all in x.
 
     Raises:
       ValueError: a configuration that makes no sense.
@@ -57,6 +61,9 @@ def generate_deformable_conv_forward_ptx(
     y = k.pointer("output", dtype)
     sizes = Geometry.declare(k)
 
+    if is_direct(config):
+        direct_forward(k, config, x, weight, bias, y, Offsets(k, config, sizes, offset, mask))
+        return k.text()
     out_group = config.out_channels_per_group
     tiles = -(-out_group // plan.n)
     group, first_out = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
@@ -156,9 +163,15 @@ def _tiled_forward(
 
 
 def forward_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for x, offset, weight, mask, bias (those there are) and y."""
+    """The launch for x, offset, weight, mask, bias (those there are) and y.
+
+    Raises:
+      ValueError: sizes beyond what kernels can count; see `limits`.
+    """
     plan = forward_plan(config, target)
     (images, in_h, in_w, _), y = shapes[0], shapes[-1]
+    table = plan.corners == "table"
+    check_sizes(config, images, (in_h, in_w), (y[1], y[2]), table=table)
     names = ["x", "offset", "weight"]
     names += ["mask"] * config.use_modulation + ["bias"] * config.use_bias + ["y"]
     order = ["x", "offset", "mask", "weight", "bias", "y"]
@@ -166,11 +179,16 @@ def forward_launch(config: DeformableConvConfig, target: Target, shapes: Shapes)
     numbers = [images, in_h, in_w, y[1], y[2]]
     blocks = -(-y[0] * y[1] * y[2] // plan.m)
     if plan.corners != "samples":
-        numbers.append(PixelRows.strip_width(y[2]))
-        blocks = PixelRows.blocks(y[0], y[1], y[2], plan.m)
+        strip = PixelRows.strip_width(y[0], y[1], y[2], plan.m)
+        numbers.append(strip)
+        blocks = PixelRows.blocks(y[0], y[1], y[2], plan.m, strip)
     tiles = config.groups * -(-config.out_channels_per_group // plan.n)
+    grid = (blocks, tiles, 1)
+    if is_direct(config):
+        grid = (grouped_plan(config).blocks(y[0] * y[1] * y[2]), 1, 1)
+    check_grid(grid)
     arguments = (*buffers, *(np.uint32(number) for number in numbers))
-    return Launch((blocks, tiles, 1), (plan.threads, 1, 1), arguments)
+    return Launch(grid, (plan.threads, 1, 1), arguments)
 
 
 def forward_dynamic_shared(config: DeformableConvConfig, target: Target) -> int:

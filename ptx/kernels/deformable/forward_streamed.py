@@ -150,7 +150,7 @@ class _Block:
 
     def __post_init__(self):
         k, config, plan = self.k, self.config, self.plan
-        self.pixels = PixelRows(k, self.offsets.geometry, rows=plan.m, threads=plan.threads)
+        self.pixels = PixelRows(k, config, self.offsets.geometry, rows=plan.m, threads=plan.threads)
         self.table: CornerTable | None = None
         self.taps, self.run = config.taps, config.in_channels_per_group
         if not plan.narrow:

@@ -114,29 +114,37 @@ class PositionGather:
 
 
 def load_corners(
-    offsets: Offsets, x: Pointer, pixel: OutputPixel, channel: Val, tap: Val, width: int
+    offsets: Offsets,
+    x: Pointer,
+    pixel: OutputPixel,
+    channel: Val,
+    tap: Val,
+    width: int,
+    where: Val | None = None,
 ) -> Loaded:
     """Calculates where a tap samples, and loads the corners there.
 
     Args:
       offsets: where positions come from.
       x: images [N, H, W, C].
-      pixel: of the output.
+      pixel: of the output, from a `PixelTable`.
       channel: the first of `width` in one offset group.
       tap: the tap.
       width: channels, of 16 bytes at most.
+      where: a predicate; nothing is read where it is off.
 
     Returns:
       The weights of the corners, with the mask, and the words of each, zeros for what is outside.
     """
     k, config, sizes = offsets.k, offsets.config, offsets.geometry
     group = channel // config.channels_per_offset_group
-    position = offsets.position(pixel, group, tap, pixel.there)
+    there = pixel.there if where is None else pixel.there & where
+    position = offsets.position(pixel, group, tap, there)
     image, height, width_ = (k.bitcast(v, s32) for v in (pixel.image, sizes.in_h, sizes.in_w))
     corner = (image * height + position.y) * width_ + position.x
     places = corner_index_places(x, corner, channel, config.in_channels, sizes.in_w)
     words = [
-        load_words(place, width, where=inside & pixel.there)
+        load_words(place, width, where=inside if where is None else inside & where)
         for place, inside in zip(places, position.inside(), strict=True)
     ]
     weights = [w if w.dtype is f32 else k.convert(w, f32, "rn") for w in position.weights()]

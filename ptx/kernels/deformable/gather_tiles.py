@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ptx.builder import Kernel, Pointer, Val
 from ptx.kernels.deformable.corners import CornerTable, PixelTable, TableRows
 from ptx.kernels.deformable.gather_rows import Loaded, load_corners, weighted_sums
-from ptx.kernels.deformable.sampling import Offsets, OutputPixel
+from ptx.kernels.deformable.sampling import Offsets
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import load_words, store_vector, widen
 
@@ -109,14 +109,12 @@ class PositionGatherTile(_VectorTile):
         self.x, self.offsets, self.pixels, self.locate = x, offsets, pixels, locate
 
     def begin(self, stage: Val, where: Val | None) -> None:
+        # After the last chunk the first comes again: it is there, so `where` need not be heeded.
         first, channel, tap, there = self.locate(self.column)
         self.loaded: list[tuple[int, Loaded]] = []
         for row in self.rows:
             pixel = self.pixels.read(first + self.row + row)
-            here = pixel.there if there is None else pixel.there & there
-            here = here if where is None else here & where
-            pixel = OutputPixel(pixel.index, pixel.image, pixel.y, pixel.x, here)
-            loaded = load_corners(self.offsets, self.x, pixel, channel, tap, self.width)
+            loaded = load_corners(self.offsets, self.x, pixel, channel, tap, self.width, there)
             self.loaded.append((row, loaded))
 
     def finish(self, stage: Val) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 
 __all__ = ["OffsetGradients"]
@@ -40,9 +39,7 @@ class OffsetGradients:
 
     def store(
         self,
-        pixel: Val,
-        group: Val,
-        tap: Val,
+        index: Val,
         dots: Sequence[Val],
         ly: Val,
         lx: Val,
@@ -52,9 +49,7 @@ class OffsetGradients:
         """Writes the gradients of one tap.
 
         Args:
-          pixel: index of the output pixel.
-          group: offset group.
-          tap: number of the tap.
+          index: of the tap; see `Offsets.index`.
           dots: of the gradient of the sampled values with the corners (y, x), (y, x+1), (y+1, x)
             and (y+1, x+1), without the mask.
           ly: vertical fraction of the position.
@@ -62,20 +57,18 @@ class OffsetGradients:
           mask: its value; None without modulation.
           where: predicate of the stores.
         """
-        k, config, dtype = self.k, self.config, dots[0].dtype
+        k, dtype = self.k, dots[0].dtype
         ly, lx = (v if v.dtype is dtype else k.convert(v, dtype, "rn") for v in (ly, lx))
         d1, d2, d3, d4 = dots
         hy, hx = 1.0 - ly, 1.0 - lx
         grad_y = k.fma(hx, d3 - d1, lx * (d4 - d2))
         grad_x = k.fma(hy, d2 - d1, ly * (d4 - d3))
-        channel = k.convert(group * config.taps + tap, u64)
-        at = k.mad_wide(pixel, config.mask_channels, channel)
         if mask is not None and self.mask is not None:
             mask = mask if mask.dtype is dtype else k.convert(mask, dtype, "rn")
             grad_y, grad_x = grad_y * mask, grad_x * mask
             upper, lower = k.fma(hx, d1, lx * d2), k.fma(hx, d3, lx * d4)
-            self._store(self.mask + at, k.fma(hy, upper, ly * lower), where)
-        pair = (self.offset + at) + at
+            self._store(self.mask + index, k.fma(hy, upper, ly * lower), where)
+        pair = (self.offset + index) + index
         self._store(pair, grad_y, where)
         self._store(pair + 1, grad_x, where)
 

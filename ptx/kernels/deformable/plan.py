@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 from ptx.builder import ATOMS, Atom, Kernel
-from ptx.dtypes import bf16, f16, f64
+from ptx.dtypes import DType, bf16, f16, f64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.targets import Target
 from ptx.tile.math import FusedMultiplyAdd, TensorCores, TileMath
@@ -14,15 +15,55 @@ from ptx.tile.shared import SharedTile
 __all__ = [
     "THREADS",
     "TilePlan",
+    "at_least",
+    "atom_name",
     "atom_of",
     "backward_data_plan",
     "backward_weight_plan",
     "forward_plan",
+    "is_direct",
     "is_small_grid",
     "make_math",
 ]
 
 THREADS = 128
+
+
+class ProductConfig(Protocol):
+    """What of a configuration says which instruction multiplies.
+
+    Attributes:
+      float_type: of the operands.
+      exact: f32 is multiplied as f32, not rounded to TF32.
+    """
+
+    @property
+    def float_type(self) -> DType: ...
+    @property
+    def exact(self) -> bool: ...
+
+
+TINY = 4
+
+
+def is_direct(config: DeformableConvConfig) -> bool:
+    """Whether the kernels for layers of tiny groups are chosen, which have no tiles.
+
+    A tile has 16 channels of one group at least, and gathers and multiplies them all, be they
+    there or not; a thread of the direct kernels has channels of several groups, but multiplies
+    without tensor cores. Instructions of bf16 on sm_80 for each input channel, tap and output
+    pixel, counted by the emulator, direct against tiled:
+
+    | C/G x Co/G | forward | to input | to offset | to weights |
+    |---|---|---|---|---|
+    | 1 x 1 | 33 : 1636 | 23 : 1351 | 43 : 1644 | 41 : 4854 |
+    | 1 x 4 | 42 : 1634 | 35 : 788 | 55 : 1081 | 63 : 4125 |
+    | 4 x 4 | 48 : 207 | 35 : 200 | 56 : 236 | 46 : 528 |
+    | 8 x 8 | 90 : 88 | 50 : 92 | 72 : 109 | 54 : 210 |
+
+    At 8 x 8 forward gains nothing. Of f32 at 4 x 4 it is 54 : 116, and of f64 56 : 141.
+    """
+    return config.in_channels_per_group <= TINY and config.out_channels_per_group <= TINY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +127,7 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
     if _streams(config, target) and (whole_slices or lanes):
         if halves and whole_slices and not config.small_grid and -(-out_group // 128) % 2 == 0:
             return TilePlan(128, 256, slice_, (2, 4), corners="table", min_blocks=1)
-        n = _at_least(out_group, 32, 128 if halves and not config.small_grid else 64)
+        n = at_least(out_group, 32, 128 if halves and not config.small_grid else 64)
         if config.small_grid:
             return TilePlan(
                 64, n, slice_, (4, 1), stages=4, streamed=True,
@@ -94,7 +135,7 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
             )  # fmt: skip
         m, corners = 128 if n > 32 else 64, "table" if whole_slices else "positions"
         return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True, corners=corners)
-    n = _at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
+    n = at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
     return TilePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
 
 
@@ -123,41 +164,40 @@ def backward_data_plan(config: DeformableConvConfig, target: Target) -> TilePlan
     columns = config.in_channels_per_group if narrow else config.segment
     whole_slices = config.out_channels_per_group % (64 // width) == 0
     if _streams(config, target) and whole_slices and columns % 8 == 0:
-        n = _at_least(columns, 32, 128 if width == 2 else 64)
+        n = at_least(columns, 32, 128 if width == 2 else 64)
         corners = "positions" if narrow else "table"
         # Positions of 32-bit channels take the registers of the second half of the pixels.
         m = 64 if n == 32 or (narrow and width == 4) else 128
         return TilePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, corners=corners)
-    n = _at_least(config.segment, 16, {2: 64, 4: 32, 8: 16}[width])
+    n = at_least(config.segment, 16, {2: 64, 4: 32, 8: 16}[width])
     return TilePlan(64, n, _depth(config, config.out_channels_per_group), (4, 1))
 
 
 def backward_weight_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
     """M are input channels, N output channels of a group, K output pixels.
 
-    Each further tile along N gathers the images again: for halves N is large, and a block has
-    eight warps.
+    Each further tile along N gathers the images again, so that N is large for halves.
     """
     width, per_offset_group = _bytes(config), config.channels_per_offset_group
     largest = 64 if width < 8 else 32
-    n = _at_least(config.out_channels_per_group, 32, largest)
+    n = at_least(config.out_channels_per_group, 32, largest)
     narrow = per_offset_group in (4, 8) and config.in_channels_per_group % per_offset_group == 0
     vectors = config.segment % (16 // width) == 0 and config.segment >= 32
     if not (_streams(config, target) and (narrow or vectors)):
-        m = _at_least(config.segment, 32, largest)
+        m = at_least(config.segment, 32, largest)
         return TilePlan(m, n, _depth(config, 64), (2, 2))
     channels = config.in_channels_per_group if narrow else config.segment
     corners = "positions" if narrow else "table"
     if width == 2 and channels > 64 and config.out_channels_per_group > 64:
-        wide = config.out_channels_per_group > 128
-        plan = TilePlan(128, 256 if wide else 128, 32, (2, 4), corners=corners)
-        return dataclasses.replace(plan, min_blocks=1) if wide else plan
-    m = _at_least(channels, 32, largest)
+        if config.out_channels_per_group > 128:
+            return TilePlan(128, 256, 32, (2, 4), corners=corners, min_blocks=1)
+        return TilePlan(128, 128, 32, (2, 2), corners=corners)
+    m = at_least(channels, 32, largest)
     return TilePlan(m, n, _depth(config, 64), (2, 2), corners=corners)
 
 
 def make_math(
-    k: Kernel, config: DeformableConvConfig, a: SharedTile, b: SharedTile, plan: TilePlan
+    k: Kernel, config: ProductConfig, a: SharedTile, b: SharedTile, plan: TilePlan
 ) -> TileMath:
     """Tensor cores where the target has them for the type, else ordinary arithmetic."""
     atom = atom_of(config, k.target)
@@ -166,7 +206,7 @@ def make_math(
     return TensorCores(k, atom, a, b, plan.warps)
 
 
-def atom_of(config: DeformableConvConfig, target: Target) -> Atom | None:
+def atom_of(config: ProductConfig, target: Target) -> Atom | None:
     """The tensor-core instruction of a configuration on a target, if it has one."""
     name = atom_name(config, target)
     return None if name is None else ATOMS[name]
@@ -177,7 +217,7 @@ def _streams(config: DeformableConvConfig, target: Target) -> bool:
     return atom_name(config, target) in ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")
 
 
-def _at_least(extent: int, lowest: int, highest: int) -> int:
+def at_least(extent: int, lowest: int, highest: int) -> int:
     """The lowest power of two that covers the extent, within limits."""
     size = lowest
     while size < min(extent, highest):
@@ -191,10 +231,10 @@ def _bytes(config: DeformableConvConfig) -> int:
 
 def _depth(config: DeformableConvConfig, extent: int) -> int:
     """K of a tile: 64 bytes a row, or 32 where there is not more."""
-    return _at_least(extent, 32 // _bytes(config), 64 // _bytes(config))
+    return at_least(extent, 32 // _bytes(config), 64 // _bytes(config))
 
 
-def atom_name(config: DeformableConvConfig, target: Target) -> str | None:
+def atom_name(config: ProductConfig, target: Target) -> str | None:
     dtype, ampere = config.float_type, target.supports("sm_80")
     if dtype is f16:
         return "m16n8k16.f16" if ampere else "m16n8k8.f16"

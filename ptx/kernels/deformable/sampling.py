@@ -72,6 +72,7 @@ class Position:
       inside_y, inside_x: predicates: whether its row and the next, its column and the next, are
         inside.
       mask: of the coordinate type; None without modulation.
+      index: of the tap among all mask values; its offsets are twice as far.
     """
 
     y: Val
@@ -81,6 +82,7 @@ class Position:
     inside_y: tuple[Val, Val]
     inside_x: tuple[Val, Val]
     mask: Val | None
+    index: Val
 
     def inside(self) -> tuple[Val, Val, Val, Val]:
         """Predicates of the corners (y, x), (y, x+1), (y+1, x), (y+1, x+1)."""
@@ -129,8 +131,7 @@ class Offsets:
     def position(self, pixel: OutputPixel, group: Val | int, tap: Val, there: Val) -> Position:
         """Where a tap samples, for an offset group; nothing is read where `there` is off."""
         k, config, sizes = self.k, self.config, self.geometry
-        channel = k.convert(tap + group * config.taps, u64)
-        index = k.mad_wide(pixel.index, config.mask_channels, channel)
+        index = self.index(pixel.index, group, tap)
         pair = (self.offset + index) + index  # two offsets for each mask value
         offset_y, offset_x = widen(k, load_words(pair, 2, where=there))
         tap_y, tap_x = tap // config.kernel_w, tap % config.kernel_w
@@ -141,7 +142,6 @@ class Offsets:
             offset_x, pixel.x * config.stride_w + tap_x * config.dilation_w, config.pad_w
         )
         nothing = (ly + lx) * 0.0  # or NaN: a tap with one NaN offset is NaN in both
-        height, width = (k.bitcast(size, s32) for size in (sizes.in_h, sizes.in_w))
         mask = None
         if self.mask is not None:
             mask = self._coordinate((self.mask + index).load(where=there))
@@ -150,16 +150,28 @@ class Offsets:
             x,
             ly + nothing,
             lx + nothing,
-            ((y >= 0) & (y < height), (y >= -1) & (y < height - 1)),
-            ((x >= 0) & (x < width), (x >= -1) & (x < width - 1)),
+            self._inside(y, sizes.in_h),
+            self._inside(x, sizes.in_w),
             mask,
+            index,
         )
+
+    def _inside(self, place: Val, size: Val) -> tuple[Val, Val]:
+        """Whether a row, or column, and the next one are in the image; below 0 is far beyond."""
+        k = self.k
+        return k.bitcast(place, u32) < size, k.bitcast(place + 1, u32) < size
+
+    def index(self, pixel: Val, group: Val | int, tap: Val) -> Val:
+        """Of a tap of an output pixel, among all mask values."""
+        k, config = self.k, self.config
+        channel = k.convert(tap + group * config.taps, u64)
+        return k.mad_wide(pixel, config.mask_channels, channel)
 
     def _split(self, offset: Val, place: Val, pad: int) -> tuple[Val, Val]:
         """Integer part of the position and its fraction; NaN and what is far stay outside."""
         k, offset = self.k, self._coordinate(offset)
         floor = k.floor(offset)
-        near = k.max(k.min(floor, _FAR), -_FAR)
+        near = k.min(floor, _FAR)  # of NaN too; what is far below, the conversion keeps there
         fraction = k.select(abs(offset) > _FAR, 0.0, offset - floor)
         return k.bitcast(place, s32) - pad + k.convert(near, s32, "rz"), fraction
 

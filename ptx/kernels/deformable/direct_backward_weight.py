@@ -1,0 +1,136 @@
+"""Backward to the weights without tiles, for tiny groups: threads keep sums over pixels."""
+
+from __future__ import annotations
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.dtypes import u32, u64
+from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.kernels.deformable.direct import (
+    Corners,
+    DirectPlan,
+    DirectThread,
+    OutputsOfChannels,
+    segmented_plan,
+)
+from ptx.kernels.deformable.plan import THREADS
+from ptx.kernels.deformable.sampling import Geometry, Offsets, OutputPixel
+from ptx.tile.vectors import accumulator_of
+
+__all__ = ["direct_backward_weight", "direct_weight_blocks", "direct_weight_parts"]
+
+_ENOUGH_BLOCKS = 1056  # eight for each SM of an H100 or H200
+_PART = 512  # pixels at least
+
+
+def direct_weight_blocks(config: DeformableConvConfig) -> int:
+    """Blocks of one part: channels and taps."""
+    return segmented_plan(config).chunks * config.taps
+
+
+def direct_weight_parts(config: DeformableConvConfig, pixels: int) -> int:
+    """Parts that the pixels are cut into; see `backward_weight_parts`."""
+    return max(1, min(_ENOUGH_BLOCKS // direct_weight_blocks(config), -(-pixels // _PART)))
+
+
+def direct_backward_weight(
+    k: Kernel,
+    config: DeformableConvConfig,
+    x: Pointer,
+    grad_y: Pointer,
+    partial: Pointer,
+    pixels_per_part: Val,
+    offsets: Offsets,
+) -> None:
+    """Writes the whole kernel. The grid has `direct_weight_blocks` blocks for each part, in x.
+
+    A block has some channels and one tap. Each thread goes through every `plan.down`-th pixel of
+    the part; then the block adds up its threads' sums, always in the same order.
+    """
+    plan, sizes = segmented_plan(config), offsets.geometry
+    thread = DirectThread(k, plan)
+    tap, part = thread.block % config.taps, thread.block // config.taps
+    channel = thread.unit * plan.channels
+    group = channel // config.channels_per_offset_group
+    first_pixel = part * pixels_per_part
+    end_pixel = k.min(first_pixel + pixels_per_part, sizes.pixels)
+    k.name(tap=tap, part=part, channel=channel, first_pixel=first_pixel)
+
+    outputs = OutputsOfChannels(k, config, channel, plan.channels)
+    corners = Corners(offsets, x + channel)
+    sum_type = accumulator_of(config.float_type)
+    pairs = outputs.of_channels()
+    sums = [[k.var(sum_type, 0.0) for _ in channel_pairs] for channel_pairs in pairs]
+    with k.if_(first_pixel < end_pixel):
+        walk = _PixelWalk(k, sizes, first_pixel + thread.row, plan.down)
+        with k.loop(first_pixel, end_pixel, plan.down, name="pixels", unroll=False):
+            there = thread.there & (walk.index < end_pixel)
+            pixel = walk.pixel(there)
+            position = offsets.position(pixel, group, tap, there)
+            values = corners.sample(pixel, position, plan.channels, there)
+            grads = outputs.load(grad_y, pixel.index, there)
+            k.comment("add to the products' sums")
+            for value, channel_pairs, totals in zip(values, pairs, sums, strict=True):
+                for (number, place), total in zip(channel_pairs, totals, strict=True):
+                    total.set(k.fma(value, grads[number][place], total))
+            walk.advance()
+    flat = [total for totals in sums for total in totals]
+    _reduce(k, config, plan, thread, flat, partial, part * config.taps + tap)
+
+
+def _reduce(
+    k: Kernel,
+    config: DeformableConvConfig,
+    plan: DirectPlan,
+    thread: DirectThread,
+    sums: list,
+    partial: Pointer,
+    part: Val,
+) -> None:
+    """Adds up the sums of a block's threads and writes them: [channels of a thread, outputs]."""
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
+    k.comment("sums over the threads with the same channels")
+    shared = k.shared("sums", partial.dtype, len(sums) * THREADS)
+    for number, total in enumerate(sums):
+        shared.store(number * THREADS + k.tid(), total)
+    k.barrier()
+    with k.loop(k.tid(), len(sums) * plan.across, THREADS, name="sum") as number:
+        column, element = number % plan.across, number // plan.across
+        place = shared + (element * THREADS + column)
+        total = k.var(partial.dtype, 0.0)
+        for row in range(plan.down):
+            total += place.load(row * plan.across)
+        unit = thread.first_unit + column
+        channel = unit * plan.channels + element // out_group
+        row = part * in_group + channel % in_group
+        out = channel // in_group * out_group + element % out_group
+        at = k.mad_wide(row, config.out_channels, k.convert(out, u64))
+        (partial + at).store(0, total, where=unit < plan.units)
+
+
+class _PixelWalk:
+    """An output pixel that goes on by the same number of pixels each time, without divisions."""
+
+    def __init__(self, k: Kernel, sizes: Geometry, first: Val, step: int):
+        self.k, self.sizes, self.step = k, sizes, step
+        start = sizes.pixel(first)
+        self.index = k.var(u32, start.index, "pixel")
+        self.image, self.y, self.x = (
+            k.var(u32, value) for value in (start.image, start.y, start.x)
+        )
+        count = k.var(u32, step).value()
+        self.columns, rows = count % sizes.out_w, count // sizes.out_w
+        self.rows, self.images = rows % sizes.out_h, rows // sizes.out_h
+
+    def pixel(self, there: Val) -> OutputPixel:
+        return OutputPixel(self.index, self.image, self.y, self.x, there)
+
+    def advance(self) -> None:
+        k, sizes = self.k, self.sizes
+        self.index += self.step
+        self.x += self.columns
+        next_row = self.x >= sizes.out_w
+        self.x -= k.select(next_row, sizes.out_w, 0, u32)
+        self.y += self.rows + k.select(next_row, 1, 0, u32)
+        next_image = self.y >= sizes.out_h
+        self.y -= k.select(next_image, sizes.out_h, 0, u32)
+        self.image += self.images + k.select(next_image, 1, 0, u32)

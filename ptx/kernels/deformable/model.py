@@ -1,0 +1,328 @@
+"""What a launch of each kernel does, for `ptx.model`: from its plan, its grid and its SASS."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ptx.kernels.deformable.backward_weight import backward_weight_parts
+from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.kernels.deformable.corners import CornerTable, PixelRows
+from ptx.kernels.deformable.forward_streamed import TABLE_BYTES
+from ptx.kernels.deformable.plan import (
+    TilePlan,
+    atom_of,
+    backward_data_plan,
+    backward_weight_plan,
+    forward_plan,
+    is_small_grid,
+)
+from ptx.launch import Launch
+from ptx.model import L1_BYTES, Work
+from ptx.registry import RegisteredKernel
+from ptx.sass import Loop, Sass, disassemble
+from ptx.targets import Target
+
+__all__ = ["MODELLED", "Image", "work"]
+
+Image = tuple[int, int, int]  # how many, height, width
+MODELLED = ("forward", "backward_offset", "backward_input", "backward_weight")
+
+_NARROW_L1 = 1.3  # each lane loads positions of its own, from scattered places
+
+
+def work(
+    kernel: RegisteredKernel[DeformableConvConfig],
+    config: DeformableConvConfig,
+    target: Target,
+    images: Image,
+) -> Work:
+    """What one launch does.
+
+    Args:
+      kernel: `deformable_conv_forward` or another of `MODELLED`.
+      config: one whose products run on tensor cores, with a table of corners or with positions.
+      target: the GPU.
+      images: number, height and width of the input.
+
+    Raises:
+      ValueError: another kernel or configuration, or SASS that does not multiply as often as the
+        plan says: then this file no longer describes the kernel.
+    """
+    name = kernel.name.removeprefix("deformable_conv_")
+    if name not in MODELLED or kernel.launch is None:
+        raise ValueError(f"modelled are {', '.join(MODELLED)}, not {kernel.name}")
+    atom = atom_of(config, target)
+    if atom is None:
+        raise ValueError(f"{kernel.name} on {target} without tensor cores is not modelled")
+    pixels = images[0] * math.prod(config.output_size(*images[1:]))
+    if name == "forward":
+        config = dataclasses.replace(config, small_grid=is_small_grid(config, pixels))
+    shapes, sizes = _buffers(name, config, images)
+    launch = kernel.launch(config, target, shapes)
+    sass = disassemble(kernel.generate(config, target), target)
+    if name == "forward":
+        block = _forward(config, target, images)
+    elif name == "backward_weight":
+        block = _backward_weight(config, target, images, shapes)
+    else:
+        block = _backward_data(name, config, target, launch)
+    warps = math.prod(launch.block) // 32
+    trips = _trips(sass, block)
+    multiplied = sum(n * loop.count("HMMA", "DMMA") for loop, n in trips) * warps
+    expected = block.products / (atom.m * atom.n * atom.k)
+    if not math.isclose(multiplied, expected, rel_tol=1e-6):
+        raise ValueError(
+            f"{kernel.name} multiplies {multiplied:g} fragments a block in its SASS and "
+            f"{expected:g} in its plan: ptx/kernels/deformable/model.py is out of date"
+        )
+    issued = float(len(sass.straight))
+    for loop, times in trips:
+        issued += times * (len(loop.own) - len(loop.rare) * (1 - block.rare_share))
+    partial = name == "backward_weight"
+    return Work(
+        blocks=math.prod(launch.grid),
+        instructions=issued * warps,
+        l1_bytes=block.l1_bytes,
+        flops=2.0 * block.products,
+        tensor_rate=2 / config.float_type.bytes,
+        memory_bytes=sum(math.prod(s) * b for s, b in zip(shapes, sizes, strict=True)),
+        additions=_additions(config, target, images) if name == "backward_input" else 0.0,
+        later_bytes=math.prod(shapes[-1]) * sizes[-1] if partial else 0.0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """What a block does.
+
+    Attributes:
+      nest: passes of each loop around the products, the outermost first.
+      fills: passes of a warp through the loop that calculates corners.
+      products: multiplications on tensor cores.
+      l1_bytes: see `Work`.
+      rare_share: how often a warp executes what is behind a vote.
+    """
+
+    nest: Sequence[float]
+    fills: float
+    products: float
+    l1_bytes: float
+    rare_share: float = 1.0
+
+
+def _forward(config: DeformableConvConfig, target: Target, images: Image) -> _Block:
+    plan = forward_plan(config, target)
+    _check(plan)
+    in_group, run, taps = config.in_channels_per_group, config.segment, config.taps
+    if plan.narrow:
+        run = in_group
+    else:
+        taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
+    segments, tables = in_group // run, -(-config.taps // taps)
+    fillings = segments * tables
+    steps = fillings * run // plan.k * taps
+    fills = 0.0
+    l1 = float(steps * _step_l1(config, plan, gathered=True))
+    if plan.narrow:
+        l1 *= _NARROW_L1
+    else:
+        fills = fillings * taps * plan.m / plan.threads
+        l1 += steps * _table_reads(config, plan, 2)
+        l1 += fillings * _fill_l1(config, taps * plan.m)
+    return _Block(
+        nest=[segments, tables, steps // fillings],
+        fills=fills,
+        products=float(plan.m * plan.n * plan.k * steps),
+        l1_bytes=l1,
+        rare_share=_border_share(
+            config,
+            images,
+            8,
+            PixelRows.strip_width(images[0], *config.output_size(*images[1:]), plan.m),
+        ),
+    )
+
+
+def _backward_data(
+    name: str, config: DeformableConvConfig, target: Target, launch: Launch
+) -> _Block:
+    plan = backward_data_plan(config, target)
+    _check(plan)
+    segments = tiles = 1
+    if not plan.narrow:
+        segments = config.channels_per_offset_group // config.segment
+        tiles = -(-config.segment // plan.n)
+    taps = config.taps / launch.grid[2]  # of a block, in the mean
+    passes = taps * segments * tiles
+    slices = config.out_channels_per_group // plan.k
+    l1 = passes * slices * _step_l1(config, plan, gathered=False)
+    # The corners of each sample: read in the type of the images, or added to in f32.
+    width = config.float_type.bytes if name == "backward_offset" else 4
+    l1 += passes * 4 * plan.m * plan.n * width
+    fills = 0.0
+    if plan.narrow:
+        l1 *= _NARROW_L1
+    else:
+        fills = taps * plan.m / plan.threads
+        l1 += passes * _table_reads(config, plan, 2 if name == "backward_offset" else 3)
+        l1 += _fill_l1(config, taps * plan.m)
+    return _Block(
+        nest=[taps, segments, tiles, slices],
+        fills=fills,
+        products=plan.m * plan.n * plan.k * passes * slices,
+        l1_bytes=l1,
+    )
+
+
+def _backward_weight(
+    config: DeformableConvConfig,
+    target: Target,
+    images: Image,
+    shapes: Sequence[tuple[int, ...]],
+) -> _Block:
+    plan = backward_weight_plan(config, target)
+    _check(plan)
+    pixels = math.prod(shapes[-2][:3]) / shapes[-1][0]  # of a part, in the mean
+    steps = pixels / plan.k
+    l1 = steps * _step_l1(config, plan, gathered=True)
+    if plan.narrow:
+        l1 *= _NARROW_L1
+    else:
+        l1 += steps * _table_reads(config, plan, 2)
+        l1 += _fill_l1(config, pixels)
+    lots = math.ceil(pixels / _SAMPLES)
+    vectors = plan.m * config.float_type.bytes // 16  # of a pixel
+    return _Block(
+        nest=[lots, steps / lots],
+        fills=pixels / plan.threads,
+        products=plan.m * plan.n * pixels,
+        l1_bytes=l1,
+        rare_share=_border_share(config, images, max(1, 32 // vectors), None),
+    )
+
+
+_SAMPLES = 512  # pixels that the backward weight kernel looks at together
+
+
+def _trips(sass: Sass, block: _Block) -> list[tuple[Loop, float]]:
+    """How often a warp goes round each loop."""
+    depths = sum(loop.has_tensor for loop in sass.loops)
+    if depths > len(block.nest):
+        raise ValueError(f"{depths} loops around the products, expected are {len(block.nest)}")
+    # ptxas may drop a loop of one pass, and unroll the innermost one.
+    extents, passes = list(block.nest), 1.0
+    while len(extents) > depths and 1 in extents:
+        extents.remove(1)
+    totals = []
+    for extent in extents:
+        passes *= extent
+        totals.append(passes)
+    return [(loop, totals[loop.depth] if loop.has_tensor else block.fills) for loop in sass.loops]
+
+
+def _check(plan: TilePlan) -> None:
+    if plan.corners == "samples" and not plan.streamed:
+        raise ValueError(f"modelled are tables of corners and positions, this plan has {plan}")
+
+
+def _step_l1(config: DeformableConvConfig, plan: TilePlan, *, gathered: bool) -> int:
+    """Bytes of one step along K, but for the table's.
+
+    Args:
+      config: the convolution.
+      plan: tiles.
+      gathered: whether A is sampled, from four corners.
+    """
+    width = config.float_type.bytes
+    a, b = plan.m * plan.k * width, plan.n * plan.k * width
+    rows, columns = plan.warps
+    # B is written and read by the warps of each row of warps; A likewise unless it is streamed.
+    loaded = 4 * a if gathered else a
+    return loaded + (0 if plan.streamed else a + columns * a) + b + rows * b
+
+
+def _table_reads(config: DeformableConvConfig, plan: TilePlan, loads: int) -> int:
+    """Bytes of `loads` of the table for each 16 bytes of A: a cycle each, for a warp."""
+    return plan.m * plan.k * config.float_type.bytes // (16 * 32) * loads * L1_BYTES
+
+
+def _fill_l1(config: DeformableConvConfig, samples: float) -> float:
+    """Bytes of the samples' offsets and masks, a cache line at a time, and of the table."""
+    offset = (config.offset_type or config.float_type).bytes * config.offset_channels
+    mask = (config.mask_type or config.float_type).bytes * config.mask_channels
+    pitches = [offset, mask] if config.use_modulation else [offset]
+    lines = sum(min(32.0, 32 * pitch / L1_BYTES) for pitch in pitches)  # of a warp
+    return samples * (lines * L1_BYTES / 32 + 21)
+
+
+def _additions(config: DeformableConvConfig, target: Target, images: Image) -> float:
+    """Atomic ones: to four corners of each sample, four channels at once where there are such."""
+    pixels = images[0] * math.prod(config.output_size(*images[1:]))
+    return 4 * pixels * config.taps * config.in_channels / (4 if target.supports("sm_90") else 1)
+
+
+def _border_share(
+    config: DeformableConvConfig,
+    images: Image,
+    together: int,
+    strip_width: int | None,
+) -> float:
+    """How often a vote finds a corner outside, where offsets are below 1.
+
+    Args:
+      config: the convolution.
+      images: number, height and width.
+      together: pixels of a warp that vote, neighbours in a strip.
+      strip_width: None for whole rows.
+    """
+    number, in_h, in_w = images
+    out_h, out_w = config.output_size(in_h, in_w)
+    width, lines = strip_width or out_w, np.arange(number * out_h) % out_h
+    outside = total = 0
+    for first in range(0, out_w, width):
+        columns = np.arange(first, min(first + width, out_w))
+        y = np.repeat(lines, columns.size) * config.stride_h - config.pad_h
+        x = np.tile(columns, lines.size) * config.stride_w - config.pad_w
+        whole = y.size // together * together
+        y, x = (v[:whole].reshape(-1, together) for v in (y, x))
+        for tap in range(config.taps):
+            top = y + tap // config.kernel_w * config.dilation_h
+            left = x + tap % config.kernel_w * config.dilation_w
+            out = (top < 0) | (top + 1 >= in_h) | (left < 0) | (left + 1 >= in_w)
+            outside += int(out.any(axis=1).sum())
+            total += len(out)
+    return outside / total if total else 0.0
+
+
+def _buffers(
+    name: str, config: DeformableConvConfig, images: Image
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Shapes of the operands and results, as `launch` takes them, and bytes of an element."""
+    number, in_h, in_w = images
+    out = (number, *config.output_size(in_h, in_w))
+    width = config.float_type.bytes
+    wide = max(4, width)
+    offset_width = (config.offset_type or config.float_type).bytes
+    mask_width = (config.mask_type or config.float_type).bytes
+    x = ((*images, config.in_channels), width)
+    y = ((*out, config.out_channels), width)
+    total = ((*images, config.in_channels), wide)
+    offset = ((*out, config.offset_channels), offset_width)
+    mask = [((*out, config.mask_channels), mask_width)] * config.use_modulation
+    kernel = (config.kernel_h, config.kernel_w, config.in_channels_per_group, config.out_channels)
+    weight = (kernel, width)
+    if name == "forward":
+        bias = [((config.out_channels,), width)] * config.use_bias
+        buffers = [x, offset, weight, *mask, *bias, y]
+    elif name == "backward_offset":
+        buffers = [x, offset, weight, *mask, y, offset, *mask]
+    elif name == "backward_input":
+        buffers = [offset, weight, *mask, y, total, total]
+    else:
+        parts = backward_weight_parts(config, math.prod(out))
+        buffers = [x, offset, *mask, y, ((parts, *kernel), wide)]
+    return [shape for shape, _ in buffers], [size for _, size in buffers]
