@@ -46,8 +46,8 @@ def generate_deformable_conv_backward_offset_ptx(
     [N, P, Q, Co], grad_offset, grad_mask if there is a mask, and the u32 batch_size, in_h, in_w,
     out_h, out_w, and where the plan is streamed strip_width and taps_per_block. A block has some
     pixels (grid x) of one offset group (grid y), or of a tile of channels where offset groups are
-    narrow, and writes each gradient once. Tiny groups have the grid of `direct.backward_offset_plan`,
-    all in x.
+    narrow, and writes each gradient once. Tiny groups have the grid of
+    `direct.backward_offset_plan`, all in x.
 
     Raises:
       ValueError: a configuration that makes no sense.
@@ -77,7 +77,8 @@ def generate_deformable_conv_backward_input_ptx(
     Parameters: offset, mask if there is one, weight [T, C/G, Co], grad_output [N, P, Q, Co],
     grad_input [N, H, W, C] in f32 (f64 for f64), and the u32 batch_size, in_h, in_w, out_h, out_w,
     and where the plan is streamed strip_width and taps_per_block. The grid is that of the gradient
-    to the offset, for tiny groups that of `direct.segmented_plan`. The order of the additions is not fixed.
+    to the offset, for tiny groups that of `direct.segmented_plan`. The order of the
+    additions is not fixed.
 
     Raises:
       ValueError: a configuration that makes no sense.

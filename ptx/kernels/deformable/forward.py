@@ -37,10 +37,9 @@ def generate_deformable_conv_forward_ptx(
 
     Parameters: input [N, H, W, C], offset [N, P, Q, OG*T*2], mask [N, P, Q, OG*T] if there is one,
     weight [Co, T, C/G], bias [Co] if there is one, output [N, P, Q, Co], and the u32 batch_size,
-    in_h, in_w, out_h, out_w, and strip_width where `TilePlan.corners` is
-    not "samples". A block has `TilePlan.m`
-    pixels (grid x) and `TilePlan.n` output channels of one group (grid y); tiny groups have the grid of
-    `direct.grouped_plan`, all in x.
+    in_h, in_w, out_h, out_w, and strip_width where `TilePlan.corners` is not "samples". A block has
+    `TilePlan.m` pixels (grid x) and `TilePlan.n` output channels of one group (grid y); tiny groups
+    have the grid of `direct.grouped_plan`, all in x.
 
     Raises:
       ValueError: a configuration that makes no sense.

@@ -1,0 +1,64 @@
+"""Tile shapes of a convolution's kernels on a target."""
+
+from __future__ import annotations
+
+from ptx.kernels.convolution.config import ConvolutionConfig
+from ptx.kernels.deformable.plan import TilePlan, at_least, atom_name
+from ptx.targets import Target
+
+__all__ = ["backward_input_plan", "backward_weight_plan", "forward_plan", "is_small_grid"]
+
+_STREAMED = ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")
+
+
+def forward_plan(config: ConvolutionConfig, target: Target) -> TilePlan:
+    """M are output pixels, N output channels of a group, K taps and input channels."""
+    return _product_plan(
+        config, target, config.in_channels_per_group, config.out_channels_per_group
+    )
+
+
+def backward_input_plan(config: ConvolutionConfig, target: Target) -> TilePlan:
+    """M are input pixels, N input channels of a group, K taps and output channels."""
+    return _product_plan(
+        config, target, config.out_channels_per_group, config.in_channels_per_group
+    )
+
+
+def backward_weight_plan(config: ConvolutionConfig, target: Target) -> TilePlan:
+    """M are taps and input channels of a group, N its output channels, K output pixels."""
+    width = config.float_type.bytes
+    rows = config.taps * config.in_channels_per_group
+    largest = 64 if width < 8 else 32
+    large = config.in_channels_per_group >= 64 and config.out_channels_per_group > 64
+    if width == 2 and large and atom_name(config, target) is not None:
+        return TilePlan(128, 128, 32, (2, 4))
+    m, n = at_least(rows, 32, largest), at_least(config.out_channels_per_group, 32, largest)
+    return TilePlan(m, n, 64 // width, (2, 2))
+
+
+def is_small_grid(config: ConvolutionConfig, pixels: int) -> bool:
+    """Whether blocks of 128 x 128 would be fewer than the SMs of a large GPU.
+
+    Args:
+      config: the convolution.
+      pixels: of all outputs.
+    """
+    tiles = config.groups * -(-config.out_channels_per_group // 128)
+    return -(-pixels // 128) * tiles < 132
+
+
+def _product_plan(
+    config: ConvolutionConfig, target: Target, k_channels: int, n_channels: int
+) -> TilePlan:
+    """Channels along K that are a multiple of 64 bytes are streamed, where tensor cores take them:
+    what a warp multiplies goes from L1 into its registers, for 32 pixels and all columns.
+    """
+    width = config.float_type.bytes
+    slice_ = 64 // width
+    if atom_name(config, target) in _STREAMED and k_channels % slice_ == 0:
+        n = at_least(n_channels, 32, 64 if width == 4 or config.small_grid else 128)
+        m = 64 if n == 32 or config.small_grid else 128
+        return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True)
+    n = at_least(n_channels, 16, {2: 128, 4: 64, 8: 32}[width])
+    return TilePlan(64, n, slice_, (4, 1) if n == 16 else (2, 2))
