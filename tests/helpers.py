@@ -1,6 +1,6 @@
 """What several test files use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -37,12 +37,14 @@ def program_of(function: Callable) -> Any:
     return run
 
 
-def values_and_gradients(function: Callable, operands, grad_y) -> dict[str, jax.Array]:
+def values_and_gradients(
+    function: Callable, operands, grad_y, names: Sequence[str] = NAMES
+) -> dict[str, jax.Array]:
     """The output "y" and the gradient of each operand that is not None, under jit."""
     y, gradients = program_of(function)(tuple(operands), grad_y)
     present = {
         f"d{name}": gradient
-        for name, operand, gradient in zip(NAMES, operands, gradients, strict=True)
+        for name, operand, gradient in zip(names, operands, gradients, strict=True)
         if operand is not None
     }
     return {"y": y, **present}

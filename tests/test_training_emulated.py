@@ -9,6 +9,7 @@ from flax import nnx
 from helpers import relative_error
 
 from oxijax._cli.demo_training import Classifier, Digits, place
+from oxijax.nnx import DeformConv
 from oxijax.testing import emulate_gpu
 
 # (precision, relative error of the loss and of each parameter's gradient): two deformable layers
@@ -20,6 +21,7 @@ def step(images, labels):
     """The loss of a new network on a batch, and the gradient of every parameter."""
     network = Classifier(deformable=True, rngs=nnx.Rngs(0))
     for layer in network.convolutions[2:]:  # new layers have zeros here: no offset would matter
+        assert isinstance(layer, DeformConv)
         kernel = layer.offset_conv.kernel
         noise = jax.random.normal(jax.random.key(1), kernel.shape)
         kernel.set_value(0.1 * noise)

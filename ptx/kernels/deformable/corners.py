@@ -98,7 +98,8 @@ class PixelRows(PixelTable):
             width = -(-out_w // strips)
             return PixelRows.blocks(images, out_h, out_w, rows, width), abs(width - 16)
 
-        strips = min(range(max(1, out_w // 24), max(1, out_w // 8) + 1), key=cost)
+        fewest = max(1, out_w // 24)
+        strips = min(range(fewest, min(max(1, out_w // 8), fewest + 100) + 1), key=cost)
         return -(-out_w // strips)
 
     @staticmethod
