@@ -39,8 +39,10 @@ def _pytest(recorder: Recorder, progress: pathlib.Path, log: pathlib.Path) -> in
     """Runs pytest until the section's time is over; its exit status, or None if that was so."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "gpu_suite.pytest_progress"]
     command += ["-p", "no:cacheprovider", "-W", "default", "--tb=short", "-q"]
+    # A worker of pytest-xdist that runs this is none to the pytest started here.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
     environment = {
-        **os.environ,
+        **inherited,
         FILE_VARIABLE: str(progress),
         "OXIJAX_REQUIRE_GPU": "1",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

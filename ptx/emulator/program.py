@@ -18,7 +18,7 @@ from ptx.emulator.syntax import KernelSource, Symbol
 __all__ = ["Block", "Program", "load"]
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=32)  # a program of 3,000 lines is large
 def load(text: str, kernel: str | None) -> Program:
     """Compiles one kernel of a PTX module.
 
