@@ -22,9 +22,11 @@ __all__ = [
     "check_same_dtype",
     "check_shape",
     "output_size",
+    "read_groups",
     "read_padding",
     "read_pair",
     "read_precision",
+    "to_array",
 ]
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -33,16 +35,21 @@ PaddingLike = str | int | Sequence[int | Sequence[int]]
 FLOAT_DTYPES = tuple(jnp.dtype(t) for t in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))
 
 
-def as_array(name: str, value: Any, ndim: int) -> jax.Array:
-    """`value` as a JAX array of a supported floating dtype and `ndim` dimensions."""
+def to_array(name: str, value: Any) -> jax.Array:
+    """`value`, which must be an array of some kind, as a JAX array."""
     if not (isinstance(value, jax.Array | np.ndarray) or hasattr(value, "__jax_array__")):
         raise TypeError(f"{name} must be an array, got {type(value).__name__}")
-    array = jnp.asarray(value)
+    return jnp.asarray(value)
+
+
+def as_array(name: str, value: Any, ndim: int, why: str = "") -> jax.Array:
+    """`value` as a JAX array of a supported floating dtype and `ndim` dimensions."""
+    array = to_array(name, value)
     if array.dtype not in FLOAT_DTYPES:
         expected = ", ".join(dtype.name for dtype in FLOAT_DTYPES)
         raise TypeError(f"{name} must have one of the dtypes {expected}, got {array.dtype}")
     if array.ndim != ndim:
-        raise ValueError(f"{name} must have {ndim} dimensions, got shape {array.shape}")
+        raise ValueError(f"{name} must have {ndim} dimensions{why}, got shape {array.shape}")
     return array
 
 
@@ -69,14 +76,36 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def read_pair(name: str, value: Any) -> tuple[int, int]:
-    """An int for both spatial dimensions, or one each for height and width; all >= 1."""
-    values = [value, value] if _is_int(value) else value
-    if not _is_sequence(values) or len(values) != 2 or not all(map(_is_int, values)):
-        raise TypeError(f"{name} must be an int or a pair of ints, got {value!r}")
-    height, width = map(operator.index, values)
-    if min(height, width) < 1:
+def read_groups(channels: int, in_group: int, out_channels: int, shape: tuple[int, ...]) -> int:
+    """Groups, from x's channels and those of a weight of this shape: inputs of a group, outputs."""
+    if channels % in_group:
+        raise ValueError(
+            f"weight must have a number of input channels that divides those of x, "
+            f"{channels}, got {in_group} in shape {shape}"
+        )
+    groups = channels // in_group
+    if out_channels % groups:
+        raise ValueError(
+            f"weight must have a number of output channels that is a multiple of the groups, "
+            f"{groups} (C = {channels} over C/G = {in_group}), got {out_channels} in shape {shape}"
+        )
+    return groups
+
+
+# Images with one spatial dimension are two-dimensional ones of height 1, here and everywhere
+# else: `rank` is the number of dimensions that the caller sees.
+
+
+def read_pair(name: str, value: Any, rank: int = 2) -> tuple[int, int]:
+    """An int for all spatial dimensions, or one each; all >= 1, as (height, width)."""
+    values = [value] * rank if _is_int(value) else value
+    if not _is_sequence(values) or len(values) != rank or not all(map(_is_int, values)):
+        form = "a pair of ints" if rank == 2 else "a sequence of one int"
+        raise TypeError(f"{name} must be an int or {form}, got {value!r}")
+    values = [operator.index(v) for v in values]
+    if min(values) < 1:
         raise ValueError(f"{name} must be positive, got {value!r}")
+    height, width = [1, *values][-2:]
     return height, width
 
 
@@ -86,24 +115,32 @@ def read_padding(
     kernel_size: tuple[int, int],
     strides: tuple[int, int],
     dilation: tuple[int, int],
+    rank: int = 2,
+    negative: bool = False,
 ) -> Pads:
-    """Zeros before and after height and width, from any form that `padding` may have."""
+    """Zeros before and after height and width, from any form that `padding` may have.
+
+    With `negative` they may be negative: so many pixels fewer.
+    """
     if isinstance(value, str):
         check_choice("padding", value.upper(), ("SAME", "SAME_LOWER", "VALID"))
         window = [d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True)]
         height, width = lax.padtype_to_pads(image_size, window, strides, value.upper())
         return (int(height[0]), int(height[1])), (int(width[0]), int(width[1]))
-    values = [value, value] if _is_int(value) else value
-    if _is_sequence(values) and len(values) == 2:
+    values = [value] * rank if _is_int(value) else value
+    if _is_sequence(values) and len(values) == rank:
         pairs = [[v, v] if _is_int(v) else v for v in values]
         if all(_is_sequence(p) and len(p) == 2 and all(map(_is_int, p)) for p in pairs):
-            (top, bottom), (left, right) = (map(operator.index, p) for p in pairs)
-            if min(top, bottom, left, right) < 0:
+            pads = [(operator.index(before), operator.index(after)) for before, after in pairs]
+            if not negative and min(map(min, pads)) < 0:
                 raise ValueError(f"padding must not be negative, got {value!r}")
-            return (top, bottom), (left, right)
+            height, width = [(0, 0), *pads][-2:]
+            return height, width
+    form = "for height and width an int or a pair (before, after) each"
+    if rank == 1:
+        form = "a sequence of one int or one pair (before, after)"
     raise TypeError(
-        "padding must be 'SAME', 'SAME_LOWER', 'VALID', an int, or for height and width "
-        f"an int or a pair (before, after) each, got {value!r}"
+        f"padding must be 'SAME', 'SAME_LOWER', 'VALID', an int, or {form}, got {value!r}"
     )
 
 
@@ -113,6 +150,7 @@ def output_size(
     strides: tuple[int, int],
     padding: Pads,
     dilation: tuple[int, int],
+    rank: int = 2,
 ) -> tuple[int, int]:
     """Height and width of a convolution's output; raises where one would be empty."""
     height, width = (
@@ -122,9 +160,11 @@ def output_size(
         )
     )
     if min(height, width) < 1:
+        facts = (image_size, padding, kernel_size, dilation)
+        image, pads, kernel, gaps = facts if rank == 2 else [fact[1] for fact in facts]
         raise ValueError(
-            f"the output would have no extent: x with height and width {image_size}, padding "
-            f"{padding}, weight with kernel size {kernel_size} and dilation {dilation}"
+            f"the output would have no extent: x with {'height and ' if rank == 2 else ''}width "
+            f"{image}, padding {pads}, weight with kernel size {kernel} and dilation {gaps}"
         )
     return height, width
 
@@ -149,4 +189,6 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_sequence(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(value, str)

@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from oxijax import _compat
 from oxijax._launch import emulation
 
-__all__ = ["Fold", "KernelPrimitive", "Result", "reverse_mode_only"]
+__all__ = ["Fold", "KernelPrimitive", "Product", "Result", "reverse_mode_only"]
 
 Config = Any  # hashable and static; each family has its own frozen dataclass
 
@@ -57,6 +57,24 @@ class Fold:
     update: Callable[[Config, int], Config] = lambda config, size: config
 
 
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """What makes a kernel's one result a product of its operands, plus perhaps one of them.
+
+    Such a kernel needs no reference to be differentiated through: its tangents are its own
+    products with tangents in a factor's place, and its gradients are those products' transposes.
+
+    Attributes:
+      transposes: for each factor a function that is called with the configuration, the
+        operands (None in the factor's place) and the gradient of the result, and returns the
+        factor's, as a tuple of one.
+      term: the operand that is added to the product, along the dimensions that it has.
+    """
+
+    transposes: Mapping[str, Callable[..., tuple[jax.Array | None, ...]]]
+    term: str | None = None
+
+
 class KernelPrimitive:
     """A kernel as a JAX primitive: called with a configuration and its operands.
 
@@ -72,7 +90,8 @@ class KernelPrimitive:
       folds: how a vmapped axis is absorbed; the first that fits is taken.
       reference: the kernel in pure JAX: called with the configuration and the operands,
         returns the results as a tuple. It is the lowering of every platform that has no
-        kernel, and what the primitive is differentiated through.
+        kernel, and what the primitive is differentiated through unless it is a `product`.
+      product: how to differentiate a product of operands, in every mode and order.
       cuda: the kernel on a GPU, called and returning likewise: a function of arrays that calls
         `oxijax._launch.launch`. None where there is no kernel: the reference is lowered then.
     """
@@ -86,6 +105,7 @@ class KernelPrimitive:
         sizes: Callable[[Config, dict[str, int]], dict[str, int]],
         folds: Sequence[Fold],
         reference: Callable[..., tuple[jax.Array | None, ...]],
+        product: Product | None = None,
         cuda: Callable[..., tuple[jax.Array | None, ...]] | None = None,
     ):
         self.name = name
@@ -99,10 +119,10 @@ class KernelPrimitive:
         primitive.multiple_results = True
         primitive.def_impl(jax.jit(primitive.bind, static_argnames=("config", "present")))
         primitive.def_abstract_eval(self._abstract_eval)
-        lower_reference = _lowering(reference)
+        lower_reference = _lowering(name, reference)
         mlir.register_lowering(primitive, lower_reference)
         if cuda is not None:
-            lower_cuda = _lowering(cuda)
+            lower_cuda = _lowering(name, cuda)
 
             def lower_on_cpu(ctx, *operands, **params):
                 lower = lower_reference if emulation.value is None else lower_cuda
@@ -111,7 +131,12 @@ class KernelPrimitive:
             mlir.register_lowering(primitive, lower_cuda, platform="cuda")
             mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
         batching.primitive_batchers[primitive] = self._batch
-        ad.primitive_jvps[primitive] = self._jvp
+        if product is None:
+            ad.primitive_jvps[primitive] = self._jvp
+        else:
+            self.product = product
+            ad.primitive_jvps[primitive] = self._jvp_of_product
+            ad.primitive_transposes[primitive] = self._transpose
 
     def __call__(self, config: Config, *operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
         assert len(operands) == len(self.operands), f"{self.name}: {len(operands)} operands"
@@ -197,6 +222,46 @@ class KernelPrimitive:
         )
         return outs, tangents_out
 
+    def _jvp_of_product(self, primals, tangents, *, config: Config, present: Sequence[bool]):
+        names = self._present_operands(present)
+        (out,) = self.primitive.bind(*primals, config=config, present=present)
+        factors: dict[str, Any] = dict.fromkeys(self.operands)
+        for name, primal in zip(names, primals, strict=True):
+            factors[name] = None if name == self.product.term else primal
+        terms = []
+        for name, tangent in zip(names, tangents, strict=True):
+            if type(tangent) is ad.Zero:
+                continue
+            if name == self.product.term:
+                terms.append(self._broadcast(tangent, self.operands[name], out))
+            else:
+                terms.extend(self(config, *{**factors, name: tangent}.values()))
+        return [out], [functools.reduce(ad.add_tangents, terms)]
+
+    def _broadcast(self, term: jax.Array, dims: Sequence[str], out: jax.Array) -> jax.Array:
+        (result,) = self.results.values()
+        axes = [result.dims.split().index(dim) for dim in dims]
+        # Its transpose is a sum, and half precision is too narrow for one over many pixels.
+        wide = term.astype(jnp.promote_types(term.dtype, jnp.float32))
+        return jax.lax.broadcast_in_dim(wide, out.shape, axes).astype(out.dtype)
+
+    def _transpose(self, cotangents, *operands, config: Config, present: Sequence[bool]):
+        (cotangent,) = cotangents
+        names = self._present_operands(present)
+        linear = [n for n, v in zip(names, operands, strict=True) if ad.is_undefined_primal(v)]
+        if len(linear) != 1 or linear[0] == self.product.term or self.product.term in names:
+            raise TypeError(
+                f"{self.name} is linear in one factor at a time and without a term, "
+                f"not in {' and '.join(linear)} of {', '.join(names)}"
+            )
+        if type(cotangent) is ad.Zero:
+            return [ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in operands]
+        values: dict[str, Any] = dict.fromkeys(self.operands)
+        for name, value in zip(names, operands, strict=True):
+            values[name] = None if name in linear else value
+        (gradient,) = self.product.transposes[linear[0]](config, *values.values(), cotangent)
+        return [gradient if name in linear else None for name in names]
+
 
 def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:
     """Calls a function of configuration and operands with those operands that are present."""
@@ -205,9 +270,10 @@ def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -
     return [result for result in results if result is not None]
 
 
-def _lowering(function: Callable):
+def _lowering(name: str, function: Callable):
     def on_arrays(*arrays: jax.Array, config: Config, present: Sequence[bool]):
-        return _call(function, arrays, config, present)
+        with jax.named_scope(name):  # for profiles: every operation is known by its kernel
+            return _call(function, arrays, config, present)
 
     return mlir.lower_fun(on_arrays, multiple_results=True)
 

@@ -95,17 +95,29 @@ class Problem:
 
     def run(self, text: str, schedule: int | None = None, step_limit: int = 20_000) -> Report:
         """Launches a text in the place of the kernel's; raises if anything is wrong."""
+        results, report = self._results(text, schedule, step_limit)
+        for result, expected in zip(results, self.expected, strict=True):
+            self._assert_equal(result, expected)
+        return report
+
+    def _results(
+        self, text: str, schedule: int | None, step_limit: int
+    ) -> tuple[list[np.ndarray], Report]:
+        """What a text writes, in float32."""
         c, o, kernel, target = self.config, self.operands, self._registered, TARGETS[self.target]
+        pixels = o["grad_y"].shape[:3]
         names = ["x", "offset", "weight"] + ["mask"] * c.use_modulation
         # To the device: [Co, T, C/G], or [T, C/G, Co].
         weight = o["weight"].reshape(c.out_channels, c.taps, -1)
+        channels = [c.out_channels]
         if self.kernel == "forward":
             names += ["bias"] * c.use_bias
         else:
             weight, names = weight.transpose(1, 2, 0), [*names, "grad_y"]
+            channels = [c.offset_channels] + [c.mask_channels] * c.use_modulation
         values = [weight if name == "weight" else o[name] for name in names]
         buffers = [Buffer(np.ascontiguousarray(v, HALF), writable=False) for v in values]
-        results = [Buffer(np.empty(e.shape, HALF), initialized=False) for e in self.expected]
+        results = [Buffer(np.empty((*pixels, n), HALF), initialized=False) for n in channels]
         buffers += results
         assert kernel.launch is not None
         how = kernel.launch(c, target, [b.array.shape for b in buffers])
@@ -118,12 +130,9 @@ class Problem:
             text, how.grid, how.block, arguments, schedule=schedule, step_limit=step_limit,
             dynamic_shared=kernel.dynamic_shared(c, target), statistics=False,
         )  # fmt: skip
-        for result, expected in zip(results, self.expected, strict=True):
-            self._assert_equal(result.array.astype(np.float32), expected)
-        return report
+        return [result.array.astype(np.float32) for result in results], report
 
-    @staticmethod
-    def _assert_equal(result: np.ndarray, expected: np.ndarray) -> None:
+    def _assert_equal(self, result: np.ndarray, expected: np.ndarray) -> None:
         np.testing.assert_array_equal(result, expected)
 
     @property

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Mapping
 
 import ml_dtypes
 import numpy as np
 from ptx_deformable import STRANGE, Problem
 
-__all__ = ["Probe", "check"]
+__all__ = ["Flat", "Probe", "check", "without_unread_stores"]
 
 TINY = 2.0**-50  # is lost in a sum with anything else, but for rounding towards zero
 # Positions that are outside of any image, in the direction of one of its corners.
@@ -24,53 +25,46 @@ FAR = [
 class Probe(Problem):
     """A problem with less regular operands; its results still are exact, but for their rounding.
 
-    Images have 8 significant bits, so that sums lie halfway between two results often, and where
-    they do the last bit of what was summed decides: tiny numbers among the operands make that bit
-    another one if a sum is rounded towards zero.
+    Images have 8 significant bits, so that sums often lie halfway between two results, and where
+    they do the last bit of what was summed decides.
 
     Attributes:
       strange: of the first image, the corners are infinite, and half of the output pixels sample
         nothing but what is far outside. Infinite, NaN and far offsets are all over the others.
-      sparse: share of grad_y that is not zero, and of the images that is not tiny.
+      ties: much of the images and some offsets are tiny, and grad_y and the images are such that
+        results lie halfway more often. A sum that is rounded towards zero is another one then.
     """
 
-    sparse: float = 1.0
+    ties: bool = False
 
     @functools.cached_property
     def operands(self) -> Mapping[str, np.ndarray]:
         c, generator = self.config, np.random.default_rng(self.seed)
         pixels = (self.images, *c.output_size(self.height, self.width))
 
-        def some(values: np.ndarray, share: float, other: float) -> np.ndarray:
-            return np.where(generator.random(values.shape) < share, values, other)
+        def tiny(share: float, values: np.ndarray) -> np.ndarray:
+            signs = generator.choice([-TINY, TINY], values.shape)
+            return np.where(generator.random(values.shape) < share, signs, values)
 
-        def odd(bits: int, shape: tuple[int, ...]) -> np.ndarray:
-            return generator.integers(-(2**bits) // 2, 2**bits // 2, shape) * 2.0 + 1
-
-        x = odd(8, (self.images, self.height, self.width, c.in_channels))
-        grad_y = odd(2, (*pixels, c.out_channels))
         shape = (*pixels, c.mask_channels, 2)
-        offset = generator.integers(-6, 7, shape) / 2.0
-        offset = some(offset, 0.8, np.nan)
-        finer = odd(8, shape) / 64
-        offset = np.where(np.isnan(offset), finer, offset)
-        if self.sparse < 1:
-            # Small images, so that the few products of a dot have few more bits than a result.
-            x = odd(2, x.shape) if self.kernel != "forward" else x
-            sign = generator.choice([-1.0, 1.0], x.shape)
-            x = np.where(generator.random(x.shape) < 0.75, x, sign * TINY)
-            grad_y = some(grad_y, self.sparse, 0.0)
-            sign = generator.choice([-1.0, 1.0], shape)
-            offset = np.where(generator.random(shape) < 0.85, offset, sign * TINY)
+        halves, finer = generator.integers(-6, 7, shape) / 2.0, odd(generator, 8, shape) / 64
+        offset = np.where(generator.random(shape) < 0.8, halves, finer)
+        x = odd(generator, 8, (self.images, self.height, self.width, c.in_channels))
+        grad_y = odd(generator, 2, (*pixels, c.out_channels))
+        if self.ties:
+            if self.kernel != "forward":  # few bits more than a result has, in each dot
+                x = odd(generator, 2, x.shape)
+                grad_y = np.where(generator.random(grad_y.shape) < 0.15, grad_y, 0.0)
+            x, offset = tiny(0.25, x), tiny(0.15, offset)
         if self.strange:
             offset, x = self._strange(generator, offset, x)
         weight = (c.groups, c.out_channels_per_group, c.taps, c.in_channels_per_group)
         return {
             "x": x,
             "offset": offset.reshape(*pixels, c.offset_channels),
-            "weight": odd(2, weight),
+            "weight": odd(generator, 2, weight),
             "mask": generator.choice([0.5, 1.0, 1.5, 2.0], (*pixels, c.mask_channels)),
-            "bias": odd(8, (c.out_channels,)),
+            "bias": odd(generator, 8, (c.out_channels,)),
             "grad_y": grad_y,
         }
 
@@ -94,11 +88,73 @@ class Probe(Problem):
         np.testing.assert_allclose(single, exact, rtol=2.0**-24)
         return single.astype(ml_dtypes.bfloat16).astype(np.float32)
 
-    @staticmethod
-    def _assert_equal(result: np.ndarray, expected: np.ndarray) -> None:
+    def _assert_equal(self, result: np.ndarray, expected: np.ndarray) -> None:
         # What is left where all else is 0 depends on the order of the sum.
         result, expected = (np.where(np.abs(v) < 2.0**-30, 0, v) for v in (result, expected))
         np.testing.assert_array_equal(result, expected)
+
+
+class Flat(Probe):
+    """A problem all of whose results are 0, but for what rounding leaves, and at edges.
+
+    For the gradients, images are the same everywhere: the four dots of a sample are equal bit for
+    bit, and their differences 0. Forward, neighbours of a row are opposite and samples lie in their
+    middle: what the sum of the corners leaves is its rounding errors. They have to be those of the
+    kernel as it is.
+    """
+
+    @functools.cached_property
+    def operands(self) -> Mapping[str, np.ndarray]:
+        c, generator = self.config, np.random.default_rng(self.seed)
+        o = dict(super().operands)
+        images, height, width, channels = o["x"].shape
+        if self.kernel != "forward":
+            one = odd(generator, 8, (images, 1, 1, channels))
+            one *= 2.0 ** generator.integers(-12, 13, one.shape)
+            return o | {"x": np.broadcast_to(one, o["x"].shape)}
+        rows = odd(generator, 8, (images, height, 1, channels))
+        offset = o["offset"].reshape(*o["offset"].shape[:3], c.offset_groups, c.taps, 2)
+        down = odd(generator, 8, offset.shape[:-1]) / 2**12
+        column = np.arange(offset.shape[2]) * c.stride_w - c.pad_w
+        column = column[:, None, None] + np.arange(c.taps) % c.kernel_w * c.dilation_w
+        right = generator.integers(0, width - 1, offset.shape[:-1]) + 0.5 - column
+        offset = np.stack([down, right], -1).reshape(o["offset"].shape)
+        mask = odd(generator, 8, o["mask"].shape) / 256
+        x = rows * (1 - np.arange(width) % 2 * 2)[:, None]
+        return o | {"x": x, "offset": offset, "mask": mask, "bias": 0 * o["bias"]}
+
+    @functools.cached_property
+    def expected(self) -> list[np.ndarray]:
+        if self.kernel != "forward":
+            return super().expected
+        results, _ = self._results(self.text, None, 20_000)
+        return results
+
+    def _assert_equal(self, result: np.ndarray, expected: np.ndarray) -> None:
+        if self.kernel != "forward":
+            result, expected = result[expected == 0], expected[expected == 0]
+        assert len(np.unique(result)) > 1 or self.kernel != "forward"
+        np.testing.assert_array_equal(result, expected)
+
+
+def odd(generator: np.random.Generator, bits: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Odd numbers of either sign and at most so many bits."""
+    return generator.integers(-(2**bits) // 2, 2**bits // 2, shape) * 2.0 + 1
+
+
+def without_unread_stores(text: str) -> str:
+    """The text without stores to arrays in shared memory that nothing loads."""
+    lines = text.split("\n")
+    for array in re.findall(r"\.shared .*\.b8 (\w+)\[", text):
+        places = {f"%{array}", *re.findall(rf"(%r\d+), .*%{array};", text)}
+        used = [i for i, line in enumerate(lines) if (m := _PLACE.search(line)) and m[1] in places]
+        if all("st.shared" in lines[i] for i in used):
+            for i in used:
+                lines[i] = ""
+    return "\n".join(lines)
+
+
+_PLACE = re.compile(r"\[(%\w+)(?:\+-?\d+)?\]")
 
 
 def check(*probes: Probe) -> Callable[[str], None]:
