@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from oxijax import _compat
 from oxijax._arguments import Pads, output_size
 
 __all__ = ["ConvConfig", "backward_input", "backward_weight", "forward"]
@@ -88,9 +87,6 @@ def backward_input(config: ConvConfig, weight: jax.Array, grad_y: jax.Array) -> 
 
 def backward_weight(config: ConvConfig, x: jax.Array, grad_y: jax.Array) -> tuple[jax.Array]:
     """Gradient with respect to weight [Kh, Kw, C/G, Co], in x's dtype."""
-    if x.shape[0] == 0:  # an image without channels, to XLA
-        shape = (*config.kernel_size, x.shape[3] // config.groups, grad_y.shape[3])
-        return (_compat.match_varying(jnp.zeros(shape, x.dtype), x)[0],)
     pads = []
     for axis, (before, _) in enumerate(config.padding):
         after = _reach(config, axis) + _window(config, axis) - 1

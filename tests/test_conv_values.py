@@ -136,13 +136,21 @@ def test_formula(name):
 @pytest.mark.quick
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_rounded_once(dtype):
-    """The bias is added to the float32 sum; the gradient to it is summed in float32."""
-    x, weight = jnp.full((1, 1, 4096, 1), 1 / 256, dtype), jnp.ones((1, 1, 1, 1), dtype)
-    bias = jnp.asarray([1], dtype)
-    y, vjp = jax.vjp(lambda b: oxijax.conv(x * 257 / 256, weight, b), bias)
-    exact = 1 + float((x * 257 / 256)[0, 0, 0, 0])
-    np.testing.assert_array_equal(y, jnp.full(y.shape, exact, dtype))
-    assert vjp(jnp.ones_like(y))[0] == 4096
+    """The bias is added to the float32 sum: two halves of the last place make a whole one."""
+    half = float(jnp.finfo(dtype).eps) / 2
+    x = jnp.asarray([1, half], dtype).reshape(1, 1, 1, 2)
+    y = oxijax.conv(x, jnp.ones((1, 1, 2, 1), dtype), jnp.asarray([half], dtype))
+    assert y.item() == 1 + 2 * half
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_bias_gradient_is_summed_in_float32(dtype):
+    x, weight, bias = operands_of("batch-33", dtype)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda b: oxijax.conv(x, weight, b).max()))(bias)
+    sums = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "reduce_sum"]
+    assert [eqn.invars[0].aval.dtype for eqn in sums][-1:] == [jnp.float32]
+    assert jaxpr.out_avals[0].dtype == dtype
 
 
 @pytest.mark.parametrize("name", ["plain", "groups-2", "line-ncw", "depthwise-strided"])
