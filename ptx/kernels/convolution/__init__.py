@@ -19,14 +19,28 @@ from ptx.kernels.convolution.forward import (
     generate_convolution_forward_ptx,
 )
 from ptx.kernels.convolution.plan import is_small_grid
+from ptx.kernels.convolution.problem import (
+    ConvProblem,
+    ImplicitGemmConv,
+    gemm_k_to_filter_coords,
+    gemm_m_to_conv_coords,
+    input_coord,
+)
+from ptx.kernels.convolution.tiles import TileConfig
 from ptx.registry import register
 
 __all__ = [
+    "ConvProblem",
     "ConvolutionConfig",
+    "ImplicitGemmConv",
+    "TileConfig",
     "backward_weight_parts",
+    "gemm_k_to_filter_coords",
+    "gemm_m_to_conv_coords",
     "generate_convolution_backward_input_ptx",
     "generate_convolution_backward_weight_ptx",
     "generate_convolution_forward_ptx",
+    "input_coord",
     "is_small_grid",
 ]
 

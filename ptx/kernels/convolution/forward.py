@@ -12,6 +12,7 @@ from ptx.kernels.convolution.config import ConvolutionConfig
 from ptx.kernels.convolution.plan import forward_plan
 from ptx.kernels.convolution.product import Weights, WindowProduct
 from ptx.kernels.convolution.windows import Axis, WindowRows
+from ptx.kernels.deformable.plan import TilePlan
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
@@ -22,7 +23,7 @@ __all__ = ["forward_dynamic_shared", "forward_launch", "generate_convolution_for
 
 
 def generate_convolution_forward_ptx(
-    config: ConvolutionConfig, target: Target | str = "sm_80"
+    config: ConvolutionConfig, target: Target | str = "sm_80", *, plan: TilePlan | None = None
 ) -> str:
     """The PTX of the forward kernel.
 
@@ -30,13 +31,18 @@ def generate_convolution_forward_ptx(
     and the u32 batch_size, in_h, in_w, out_h, out_w and strip_width. A block has `TilePlan.m`
     pixels (grid x) and `TilePlan.n` output channels of one group (grid y).
 
+    Args:
+      config: the convolution.
+      target: GPU.
+      plan: other tiles than `forward_plan` chooses: those that `TileConfig.plan` makes.
+
     Raises:
       ValueError: a configuration that makes no sense.
       UnsupportedError: the target lacks an instruction.
     """
     config.validate()
     target = TARGETS[target] if isinstance(target, str) else target
-    plan = forward_plan(config, target)
+    plan = plan or forward_plan(config, target)
     dtype = config.float_type
     name = f"implicit_gemm_conv_{plan.m}x{plan.n}x{plan.k}_{dtype}"
     k = Kernel(name, target, block=plan.threads, min_blocks=plan.min_blocks)
@@ -89,9 +95,11 @@ def _address(pointer) -> Val:
     return pointer.base
 
 
-def forward_launch(config: ConvolutionConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for x, weight, bias if there is one, and y."""
-    plan = forward_plan(config, target)
+def forward_launch(
+    config: ConvolutionConfig, target: Target, shapes: Shapes, *, plan: TilePlan | None = None
+) -> Launch:
+    """The launch for x, weight, bias if there is one, and y; with the plan of the text."""
+    plan = plan or forward_plan(config, target)
     (images, in_h, in_w, _), y = shapes[0], shapes[-1]
     bias = Address(2) if len(shapes) == 4 else np.uint64(0)
     numbers = (images, in_h, in_w, y[1], y[2], WindowRows.strip_width(y[2]))
@@ -101,7 +109,9 @@ def forward_launch(config: ConvolutionConfig, target: Target, shapes: Shapes) ->
     return Launch(grid, (plan.threads, 1, 1), (*arguments, *(np.uint32(n) for n in numbers)))
 
 
-def forward_dynamic_shared(config: ConvolutionConfig, target: Target) -> int:
-    """Bytes of dynamic shared memory."""
-    plan = forward_plan(config, target)
+def forward_dynamic_shared(
+    config: ConvolutionConfig, target: Target, *, plan: TilePlan | None = None
+) -> int:
+    """Bytes of dynamic shared memory, with the plan of the text."""
+    plan = plan or forward_plan(config, target)
     return StreamedTile.shared_bytes(plan.n, plan.stages) if plan.streamed else 0

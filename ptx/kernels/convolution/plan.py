@@ -6,9 +6,15 @@ from ptx.kernels.convolution.config import ConvolutionConfig
 from ptx.kernels.deformable.plan import TilePlan, at_least, atom_name
 from ptx.targets import Target
 
-__all__ = ["backward_input_plan", "backward_weight_plan", "forward_plan", "is_small_grid"]
+__all__ = [
+    "STREAMED",
+    "backward_input_plan",
+    "backward_weight_plan",
+    "forward_plan",
+    "is_small_grid",
+]
 
-_STREAMED = ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")
+STREAMED = ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")  # what `ptx.tile.stream` is made for
 
 
 def forward_plan(config: ConvolutionConfig, target: Target) -> TilePlan:
@@ -56,7 +62,7 @@ def _product_plan(
     """
     width = config.float_type.bytes
     slice_ = 64 // width
-    if atom_name(config, target) in _STREAMED and k_channels % slice_ == 0:
+    if atom_name(config, target) in STREAMED and k_channels % slice_ == 0:
         n = at_least(n_channels, 32, 64 if width == 4 or config.small_grid else 128)
         m = 64 if n == 32 or config.small_grid else 128
         return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True)
