@@ -10,14 +10,14 @@ from ptx.emulator import Report
 from ptx.kernels.deformable import CONFIGS, DeformableConvConfig, backward_input_gather
 from ptx.kernels.deformable.backward_data_streamed import taps_per_block
 from ptx.kernels.deformable.plan import (
-    TilePlan,
-    atom_name,
+    SamplePlan,
     backward_data_plan,
     backward_weight_plan,
     forward_plan,
     is_direct,
 )
 from ptx.targets import TARGETS, Target
+from ptx.tile.plan import atom_name
 
 PLANS = {
     "forward": forward_plan,
@@ -86,7 +86,7 @@ def is_beyond(text: str) -> bool:
     return re.match(r"@%p\d+ (ld|st|red)\.global", text) is not None
 
 
-def has_partial_tiles(plan: TilePlan, kernel: str, config: DeformableConvConfig) -> bool:
+def has_partial_tiles(plan: SamplePlan, kernel: str, config: DeformableConvConfig) -> bool:
     run = config.in_channels_per_group if plan.narrow else config.segment
     if kernel == "forward":
         return config.out_channels_per_group % plan.n > 0

@@ -8,12 +8,12 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import s32, u32, u64
 from ptx.kernels.convolution.config import ConvolutionConfig
 from ptx.kernels.convolution.plan import backward_weight_plan
-from ptx.kernels.deformable.plan import TilePlan, make_math
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
 from ptx.tile.dense import DenseTile
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import TilePlan, make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import accumulator_of, store_vector, vector_width
 

@@ -12,10 +12,10 @@ from ptx.kernels.convolution.config import ConvolutionConfig
 from ptx.kernels.convolution.plan import forward_plan
 from ptx.kernels.convolution.product import Weights, WindowProduct
 from ptx.kernels.convolution.windows import Axis, WindowRows
-from ptx.kernels.deformable.plan import TilePlan
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
+from ptx.tile.plan import TilePlan
 from ptx.tile.stream import StreamedTile
 from ptx.tile.vectors import load_words, widen
 

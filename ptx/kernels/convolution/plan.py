@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from ptx.kernels.convolution.config import ConvolutionConfig
-from ptx.kernels.deformable.plan import TilePlan, at_least, atom_name
 from ptx.targets import Target
+from ptx.tile.plan import TilePlan, at_least, atom_name, streams
 
 __all__ = [
-    "STREAMED",
     "backward_input_plan",
     "backward_weight_plan",
     "forward_plan",
     "is_small_grid",
 ]
-
-STREAMED = ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")  # what `ptx.tile.stream` is made for
 
 
 def forward_plan(config: ConvolutionConfig, target: Target) -> TilePlan:
@@ -62,7 +59,7 @@ def _product_plan(
     """
     width = config.float_type.bytes
     slice_ = 64 // width
-    if atom_name(config, target) in STREAMED and k_channels % slice_ == 0:
+    if streams(config, target) and k_channels % slice_ == 0:
         n = at_least(n_channels, 32, 64 if width == 4 or config.small_grid else 128)
         m = 64 if n == 32 or config.small_grid else 128
         return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True)

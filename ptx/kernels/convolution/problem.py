@@ -14,9 +14,9 @@ from ptx.kernels.convolution.forward import (
 )
 from ptx.kernels.convolution.plan import forward_plan, is_small_grid
 from ptx.kernels.convolution.tiles import TileConfig, tile_bytes
-from ptx.kernels.deformable.plan import TilePlan
 from ptx.launch import Launch
 from ptx.targets import TARGETS, Target
+from ptx.tile.plan import TilePlan
 
 __all__ = [
     "ConvProblem",

@@ -10,10 +10,10 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import f32, s64, tf32
 from ptx.kernels.convolution.config import ConvolutionConfig
 from ptx.kernels.convolution.windows import WindowRows
-from ptx.kernels.deformable.plan import TilePlan, atom_of, make_math
 from ptx.tile.dense import DenseTile
 from ptx.tile.math import TileMath
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import TilePlan, atom_of, make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.stream import StreamedProduct, StreamedTile
 from ptx.tile.vectors import load_words, store_vector, vector_width

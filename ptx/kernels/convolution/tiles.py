@@ -7,9 +7,8 @@ import dataclasses
 from ptx.builder import ATOMS
 from ptx.dtypes import DType
 from ptx.kernels.convolution.config import ConvolutionConfig
-from ptx.kernels.convolution.plan import STREAMED
-from ptx.kernels.deformable.plan import TilePlan, atom_name
 from ptx.targets import TARGETS, Target
+from ptx.tile.plan import TilePlan, atom_name, streams
 from ptx.tile.shared import STAGES, SharedTile
 from ptx.tile.stream import ROW_BYTES, StreamedTile
 
@@ -77,7 +76,7 @@ class TileConfig:
         _require(self.tile_m <= self.threads, self, "a thread for each row of tile_m")
         if streamed := self.stages > STAGES:
             slice_ = ROW_BYTES // width
-            _require(name in STREAMED, self, f"{STAGES} stages for {what}")
+            _require(streams(config, target), self, f"{STAGES} stages for {what}")
             channels = config.in_channels_per_group
             _require(
                 channels % slice_ == 0, self,

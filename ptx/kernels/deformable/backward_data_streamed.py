@@ -14,9 +14,10 @@ from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.corners import CornerTable, PixelRows, TableRows
 from ptx.kernels.deformable.gather import corner_index_places
 from ptx.kernels.deformable.gradients import OffsetGradients
-from ptx.kernels.deformable.plan import TilePlan, atom_of
+from ptx.kernels.deformable.plan import SamplePlan
 from ptx.kernels.deformable.sampling import Offsets, OutputPixel, Position
 from ptx.tile.pipeline import Cursor
+from ptx.tile.plan import atom_of
 from ptx.tile.stream import ROW_BYTES, StreamedProduct, StreamedTile
 from ptx.tile.vectors import load_words, widen
 
@@ -31,7 +32,7 @@ TABLE_BYTES = 24 * 1024  # of corners: nine taps of 128 pixels
 def streamed_backward_offset(
     k: Kernel,
     config: DeformableConvConfig,
-    plan: TilePlan,
+    plan: SamplePlan,
     x: Pointer,
     weight: Pointer,
     grad_y: Pointer,
@@ -103,7 +104,7 @@ def streamed_backward_offset(
 def streamed_backward_input(
     k: Kernel,
     config: DeformableConvConfig,
-    plan: TilePlan,
+    plan: SamplePlan,
     weight: Pointer,
     grad_y: Pointer,
     offsets: Offsets,
@@ -148,7 +149,7 @@ def streamed_backward_input(
     columns.run_table(lambda: None, tile, lambda group, tap: None)
 
 
-def taps_per_block(config: DeformableConvConfig, plan: TilePlan, blocks: int) -> int:
+def taps_per_block(config: DeformableConvConfig, plan: SamplePlan, blocks: int) -> int:
     """Taps of one block: as many as a table has room for, or fewer where the grid would be small.
 
     Args:
@@ -174,7 +175,7 @@ class _Columns:
         self,
         k: Kernel,
         config: DeformableConvConfig,
-        plan: TilePlan,
+        plan: SamplePlan,
         weight: Pointer,
         grad_y: Pointer,
         offsets: Offsets,

@@ -11,10 +11,11 @@ from ptx.dtypes import u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.gather import corner_places
 from ptx.kernels.deformable.gradients import OffsetGradients
-from ptx.kernels.deformable.plan import THREADS, TilePlan, make_math
+from ptx.kernels.deformable.plan import THREADS, SamplePlan
 from ptx.kernels.deformable.sampling import Offsets, Sampler
 from ptx.tile.dense import DenseTile
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import load_words, vector_width, widen
 
@@ -24,7 +25,7 @@ __all__ = ["tiled_backward_input", "tiled_backward_offset"]
 def tiled_backward_offset(
     k: Kernel,
     config: DeformableConvConfig,
-    plan: TilePlan,
+    plan: SamplePlan,
     x: Pointer,
     weight: Pointer,
     grad_y: Pointer,
@@ -77,7 +78,7 @@ def tiled_backward_offset(
 def tiled_backward_input(
     k: Kernel,
     config: DeformableConvConfig,
-    plan: TilePlan,
+    plan: SamplePlan,
     weight: Pointer,
     grad_y: Pointer,
     offsets: Offsets,
@@ -111,7 +112,7 @@ class _BackwardData:
         self,
         k: Kernel,
         config: DeformableConvConfig,
-        plan: TilePlan,
+        plan: SamplePlan,
         weight: Pointer,
         grad_y: Pointer,
         offsets: Offsets,

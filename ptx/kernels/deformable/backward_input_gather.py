@@ -22,12 +22,13 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import DType, f16, f32, u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.limits import PIXELS, check_count, check_grid
-from ptx.kernels.deformable.plan import THREADS, TilePlan, make_math
+from ptx.kernels.deformable.plan import THREADS, SamplePlan
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
 from ptx.tile.dense import DenseTile
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
 
@@ -168,7 +169,7 @@ def backward_input_gather_launch(
     return Launch(grid, (THREADS, 1, 1), (*buffers, *numbers))
 
 
-def _plan(config: DeformableConvConfig) -> TilePlan:
+def _plan(config: DeformableConvConfig) -> SamplePlan:
     """M are input pixels, N input channels of a segment, K output channels of a group.
 
     N covers a segment with one tile if it can: each further tile gathers the gradients again.
@@ -176,7 +177,7 @@ def _plan(config: DeformableConvConfig) -> TilePlan:
     size = _product_type(config).bytes
     n = _power_of_two(config.segment, 16, {2: 128, 4: 64, 8: 32}[size])
     k = _power_of_two(config.out_channels_per_group, 32 // size, 64 // size)
-    return TilePlan(64, n, k, (4, 1) if n == 16 else (2, 2))
+    return SamplePlan(64, n, k, (4, 1) if n == 16 else (2, 2))
 
 
 def _power_of_two(extent: int, lowest: int, highest: int) -> int:

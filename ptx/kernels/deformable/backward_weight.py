@@ -16,13 +16,14 @@ from ptx.kernels.deformable.direct_backward_weight import (
 from ptx.kernels.deformable.gather import GatherTile
 from ptx.kernels.deformable.gather_tiles import PositionGatherTile, TableGatherTile
 from ptx.kernels.deformable.limits import check_grid, check_sizes
-from ptx.kernels.deformable.plan import TilePlan, backward_weight_plan, is_direct, make_math
+from ptx.kernels.deformable.plan import SamplePlan, backward_weight_plan, is_direct
 from ptx.kernels.deformable.sampling import Geometry, Offsets, OutputPixel, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
 from ptx.tile.dense import DenseTile
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import accumulator_of, store_vector, vector_width
 
@@ -44,8 +45,8 @@ def generate_deformable_conv_backward_weight_ptx(
 
     Parameters: input [N, H, W, C], offset, mask if there is one, grad_output [N, P, Q, Co],
     partial [parts, T, C/G, Co] in f32 (f64 for f64), and the u32 batch_size, in_h, in_w, out_h,
-    out_w and pixels_per_part, a multiple of 64. A block has `TilePlan.m` input channels of one
-    run (see `_run`) and one tap (grid x), `TilePlan.n` output channels (grid y) and the pixels of
+    out_w and pixels_per_part, a multiple of 64. A block has `SamplePlan.m` input channels of one
+    run (see `_run`) and one tap (grid x), `SamplePlan.n` output channels (grid y) and the pixels of
     one part (grid z); tiny groups have `direct_weight_blocks` blocks of each part, all in x.
 
     Raises:
@@ -228,20 +229,20 @@ def backward_weight_dynamic_shared(config: DeformableConvConfig, target: Target)
     )
 
 
-def _run(config: DeformableConvConfig, plan: TilePlan) -> int:
+def _run(config: DeformableConvConfig, plan: SamplePlan) -> int:
     """Neighbouring channels that tiles may share: of one group and, unless each vector's corners
     are calculated by itself, one offset group.
     """
     return config.in_channels_per_group if plan.narrow else config.segment
 
 
-def _tiles(config: DeformableConvConfig, plan: TilePlan) -> tuple[int, int]:
+def _tiles(config: DeformableConvConfig, plan: SamplePlan) -> tuple[int, int]:
     """Blocks of one part: channels and taps, output channels."""
     run = _run(config, plan)
     across = -(-run // plan.m) * (config.in_channels // run) * config.taps
     return across, -(-config.out_channels_per_group // plan.n)
 
 
-def _samples(plan: TilePlan) -> int:
+def _samples(plan: SamplePlan) -> int:
     """Pixels that are looked at together: the pipeline runs dry after each lot."""
     return 64 if plan.corners == "samples" else 512

@@ -15,7 +15,7 @@ from ptx.kernels.deformable.direct_forward import direct_forward
 from ptx.kernels.deformable.forward_streamed import streamed_forward, wide_forward
 from ptx.kernels.deformable.gather import GatherTile
 from ptx.kernels.deformable.limits import check_grid, check_sizes
-from ptx.kernels.deformable.plan import TilePlan, forward_plan, is_direct, make_math
+from ptx.kernels.deformable.plan import SamplePlan, forward_plan, is_direct
 from ptx.kernels.deformable.sampling import Geometry, Offsets, Sampler
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
@@ -23,6 +23,7 @@ from ptx.targets import TARGETS, Target
 from ptx.tile.dense import DenseTile
 from ptx.tile.math import TileMath
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.stream import StreamedTile
 from ptx.tile.vectors import load_words, store_vector, vector_width, widen
@@ -37,9 +38,9 @@ def generate_deformable_conv_forward_ptx(
 
     Parameters: input [N, H, W, C], offset [N, P, Q, OG*T*2], mask [N, P, Q, OG*T] if there is one,
     weight [Co, T, C/G], bias [Co] if there is one, output [N, P, Q, Co], and the u32 batch_size,
-    in_h, in_w, out_h, out_w, and strip_width where `TilePlan.corners` is not "samples". A block has
-    `TilePlan.m` pixels (grid x) and `TilePlan.n` output channels of one group (grid y); tiny groups
-    have the grid of `direct.grouped_plan`, all in x.
+    in_h, in_w, out_h, out_w, and strip_width where `SamplePlan.corners` is not "samples". A block
+    has `SamplePlan.m` pixels (grid x) and `SamplePlan.n` output channels of one group (grid y);
+    tiny groups have the grid of `direct.grouped_plan`, all in x.
 
     Raises:
       ValueError: a configuration that makes no sense.
@@ -96,7 +97,7 @@ def generate_deformable_conv_forward_ptx(
 def _tiled_forward(
     k: Kernel,
     config: DeformableConvConfig,
-    plan: TilePlan,
+    plan: SamplePlan,
     x: Pointer,
     weight: Pointer,
     offsets: Offsets,

@@ -11,11 +11,12 @@ from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.corners import CornerTable, PixelRows
 from ptx.kernels.deformable.gather_rows import PositionGather, TableGather
 from ptx.kernels.deformable.gather_tiles import TableGatherTile
-from ptx.kernels.deformable.plan import TilePlan, atom_of, make_math
+from ptx.kernels.deformable.plan import SamplePlan
 from ptx.kernels.deformable.sampling import Offsets
 from ptx.tile.dense import DenseTile
 from ptx.tile.math import TileMath
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import atom_of, make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.stream import StreamedProduct, StreamedTile
 
@@ -29,7 +30,7 @@ PixelOf = Callable[[Val], tuple[Val, Val]]  # row of the sums -> output pixel, a
 def streamed_forward(
     k: Kernel,
     config: DeformableConvConfig,
-    plan: TilePlan,
+    plan: SamplePlan,
     x: Pointer,
     weight: Pointer,
     offsets: Offsets,
@@ -92,7 +93,7 @@ def streamed_forward(
 def wide_forward(
     k: Kernel,
     config: DeformableConvConfig,
-    plan: TilePlan,
+    plan: SamplePlan,
     x: Pointer,
     weight: Pointer,
     offsets: Offsets,
@@ -142,7 +143,7 @@ class _Block:
 
     k: Kernel
     config: DeformableConvConfig
-    plan: TilePlan
+    plan: SamplePlan
     weight: Pointer
     offsets: Offsets
     group: Val

@@ -13,8 +13,7 @@ from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.corners import CornerTable, PixelRows
 from ptx.kernels.deformable.forward_streamed import TABLE_BYTES
 from ptx.kernels.deformable.plan import (
-    TilePlan,
-    atom_of,
+    SamplePlan,
     backward_data_plan,
     backward_weight_plan,
     forward_plan,
@@ -25,6 +24,7 @@ from ptx.model import L1_BYTES, Work
 from ptx.registry import RegisteredKernel
 from ptx.sass import Loop, Sass, disassemble
 from ptx.targets import Target
+from ptx.tile.plan import atom_of
 
 __all__ = ["MODELLED", "Image", "work"]
 
@@ -224,12 +224,12 @@ def _trips(sass: Sass, block: _Block) -> list[tuple[Loop, float]]:
     return [(loop, totals[loop.depth] if loop.has_tensor else block.fills) for loop in sass.loops]
 
 
-def _check(plan: TilePlan) -> None:
+def _check(plan: SamplePlan) -> None:
     if plan.corners == "samples" and not plan.streamed:
         raise ValueError(f"modelled are tables of corners and positions, this plan has {plan}")
 
 
-def _step_l1(config: DeformableConvConfig, plan: TilePlan, *, gathered: bool) -> int:
+def _step_l1(config: DeformableConvConfig, plan: SamplePlan, *, gathered: bool) -> int:
     """Bytes of one step along K, but for the table's.
 
     Args:
@@ -245,7 +245,7 @@ def _step_l1(config: DeformableConvConfig, plan: TilePlan, *, gathered: bool) ->
     return loaded + (0 if plan.streamed else a + columns * a) + b + rows * b
 
 
-def _table_reads(config: DeformableConvConfig, plan: TilePlan, loads: int) -> int:
+def _table_reads(config: DeformableConvConfig, plan: SamplePlan, loads: int) -> int:
     """Bytes of `loads` of the table for each 16 bytes of A: a cycle each, for a warp."""
     return plan.m * plan.k * config.float_type.bytes // (16 * 32) * loads * L1_BYTES
 

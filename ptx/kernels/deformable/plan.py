@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
 
-from ptx.builder import ATOMS, Atom, Kernel
-from ptx.dtypes import DType, bf16, f16, f64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.targets import Target
-from ptx.tile.math import FusedMultiplyAdd, TensorCores, TileMath
-from ptx.tile.shared import SharedTile
+from ptx.tile.plan import TilePlan, at_least, streams
 
 __all__ = [
     "THREADS",
-    "TilePlan",
-    "at_least",
-    "atom_name",
-    "atom_of",
+    "SamplePlan",
     "backward_data_plan",
     "backward_weight_plan",
     "forward_plan",
     "is_direct",
     "is_small_grid",
-    "make_math",
 ]
 
 THREADS = 128
-
-
-class ProductConfig(Protocol):
-    """What of a configuration says which instruction multiplies.
-
-    Attributes:
-      float_type: of the operands.
-      exact: f32 is multiplied as f32, not rounded to TF32.
-    """
-
-    @property
-    def float_type(self) -> DType: ...
-    @property
-    def exact(self) -> bool: ...
-
-
 TINY = 4
 
 
@@ -67,34 +43,17 @@ def is_direct(config: DeformableConvConfig) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class TilePlan:
-    """A block's share of a product.
+class SamplePlan(TilePlan):
+    """A block's share of a product with samples.
 
     Attributes:
-      m, n, k: of the tiles.
-      warps: along M and N, on tensor cores.
-      stages: of tiles in shared memory.
-      streamed: the operand that is made in the kernel stays in registers; see `ptx.tile.stream`.
       corners: where a thread that gathers knows them from: "samples", fractions and mask of each
         pixel in shared memory; "table", weights and addresses there (`CornerTable`); "positions",
         each thread calculates those of its own channels, which saves room where offset groups are
         many.
-      min_blocks: that fit on an SM, which limits registers.
     """
 
-    m: int
-    n: int
-    k: int
-    warps: tuple[int, int]
-    stages: int = 2
-    streamed: bool = False
     corners: str = "samples"
-    min_blocks: int = 2
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps[0] * self.warps[1]
 
     @property
     def narrow(self) -> bool:
@@ -102,7 +61,7 @@ class TilePlan:
         return self.corners == "positions"
 
 
-def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
+def forward_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
     """M are output pixels, N output channels of a group, K input channels of a segment.
 
     N covers a group's output channels with one tile if it can: each further tile gathers the
@@ -124,19 +83,19 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
         per_offset_group % lane == 0 or per_offset_group * 2 == lane
     )
     out_group, halves = config.out_channels_per_group, _bytes(config) == 2
-    if _streams(config, target) and (whole_slices or lanes):
+    if streams(config, target) and (whole_slices or lanes):
         if halves and whole_slices and not config.small_grid and -(-out_group // 128) % 2 == 0:
-            return TilePlan(128, 256, slice_, (2, 4), corners="table", min_blocks=1)
+            return SamplePlan(128, 256, slice_, (2, 4), corners="table", min_blocks=1)
         n = at_least(out_group, 32, 128 if halves and not config.small_grid else 64)
         if config.small_grid:
-            return TilePlan(
+            return SamplePlan(
                 64, n, slice_, (4, 1), stages=4, streamed=True,
                 corners="table" if whole_slices else "positions",
             )  # fmt: skip
         m, corners = 128 if n > 32 else 64, "table" if whole_slices else "positions"
-        return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True, corners=corners)
+        return SamplePlan(m, n, slice_, (4, 1), stages=4, streamed=True, corners=corners)
     n = at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
-    return TilePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
+    return SamplePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
 
 
 def is_small_grid(config: DeformableConvConfig, pixels: int) -> bool:
@@ -150,7 +109,7 @@ def is_small_grid(config: DeformableConvConfig, pixels: int) -> bool:
     return -(-pixels // 128) * tiles < 132
 
 
-def backward_data_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
+def backward_data_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
     """M are output pixels, N input channels, K output channels of a group.
 
     A warp has whole rows, so that a row's dots are summed within it.
@@ -163,17 +122,17 @@ def backward_data_plan(config: DeformableConvConfig, target: Target) -> TilePlan
     narrow = per_offset_group in (4, 8) and config.in_channels_per_group % 8 == 0
     columns = config.in_channels_per_group if narrow else config.segment
     whole_slices = config.out_channels_per_group % (64 // width) == 0
-    if _streams(config, target) and whole_slices and columns % 8 == 0:
+    if streams(config, target) and whole_slices and columns % 8 == 0:
         n = at_least(columns, 32, 128 if width == 2 else 64)
         corners = "positions" if narrow else "table"
         # Positions of 32-bit channels take the registers of the second half of the pixels.
         m = 64 if n == 32 or (narrow and width == 4) else 128
-        return TilePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, corners=corners)
+        return SamplePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, corners=corners)
     n = at_least(config.segment, 16, {2: 64, 4: 32, 8: 16}[width])
-    return TilePlan(64, n, _depth(config, config.out_channels_per_group), (4, 1))
+    return SamplePlan(64, n, _depth(config, config.out_channels_per_group), (4, 1))
 
 
-def backward_weight_plan(config: DeformableConvConfig, target: Target) -> TilePlan:
+def backward_weight_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
     """M are input channels, N output channels of a group, K output pixels.
 
     Each further tile along N gathers the images again, so that N is large for halves.
@@ -183,46 +142,17 @@ def backward_weight_plan(config: DeformableConvConfig, target: Target) -> TilePl
     n = at_least(config.out_channels_per_group, 32, largest)
     narrow = per_offset_group in (4, 8) and config.in_channels_per_group % per_offset_group == 0
     vectors = config.segment % (16 // width) == 0 and config.segment >= 32
-    if not (_streams(config, target) and (narrow or vectors)):
+    if not (streams(config, target) and (narrow or vectors)):
         m = at_least(config.segment, 32, largest)
-        return TilePlan(m, n, _depth(config, 64), (2, 2))
+        return SamplePlan(m, n, _depth(config, 64), (2, 2))
     channels = config.in_channels_per_group if narrow else config.segment
     corners = "positions" if narrow else "table"
     if width == 2 and channels > 64 and config.out_channels_per_group > 64:
         if config.out_channels_per_group > 128:
-            return TilePlan(128, 256, 32, (2, 4), corners=corners, min_blocks=1)
-        return TilePlan(128, 128, 32, (2, 2), corners=corners)
+            return SamplePlan(128, 256, 32, (2, 4), corners=corners, min_blocks=1)
+        return SamplePlan(128, 128, 32, (2, 2), corners=corners)
     m = at_least(channels, 32, largest)
-    return TilePlan(m, n, _depth(config, 64), (2, 2), corners=corners)
-
-
-def make_math(
-    k: Kernel, config: ProductConfig, a: SharedTile, b: SharedTile, plan: TilePlan
-) -> TileMath:
-    """Tensor cores where the target has them for the type, else ordinary arithmetic."""
-    atom = atom_of(config, k.target)
-    if atom is None:
-        return FusedMultiplyAdd(k, a, b, plan.threads)
-    return TensorCores(k, atom, a, b, plan.warps)
-
-
-def atom_of(config: ProductConfig, target: Target) -> Atom | None:
-    """The tensor-core instruction of a configuration on a target, if it has one."""
-    name = atom_name(config, target)
-    return None if name is None else ATOMS[name]
-
-
-def _streams(config: DeformableConvConfig, target: Target) -> bool:
-    """Whether there is an instruction that `ptx.tile.stream` is made for."""
-    return atom_name(config, target) in ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")
-
-
-def at_least(extent: int, lowest: int, highest: int) -> int:
-    """The lowest power of two that covers the extent, within limits."""
-    size = lowest
-    while size < min(extent, highest):
-        size *= 2
-    return size
+    return SamplePlan(m, n, _depth(config, 64), (2, 2), corners=corners)
 
 
 def _bytes(config: DeformableConvConfig) -> int:
@@ -232,16 +162,3 @@ def _bytes(config: DeformableConvConfig) -> int:
 def _depth(config: DeformableConvConfig, extent: int) -> int:
     """K of a tile: 64 bytes a row, or 32 where there is not more."""
     return at_least(extent, 32 // _bytes(config), 64 // _bytes(config))
-
-
-def atom_name(config: ProductConfig, target: Target) -> str | None:
-    dtype, ampere = config.float_type, target.supports("sm_80")
-    if dtype is f16:
-        return "m16n8k16.f16" if ampere else "m16n8k8.f16"
-    if not ampere:
-        return None
-    if dtype is bf16:
-        return "m16n8k16.bf16"
-    if dtype is f64:
-        return "m8n8k4.f64"
-    return None if config.exact else "m16n8k8.tf32"

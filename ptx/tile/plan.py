@@ -1,0 +1,97 @@
+"""Tiles of a block's share of a product, and the instruction that multiplies them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+from ptx.builder import ATOMS, Atom, Kernel
+from ptx.dtypes import DType, bf16, f16, f64
+from ptx.targets import Target
+from ptx.tile.math import FusedMultiplyAdd, TensorCores, TileMath
+from ptx.tile.shared import SharedTile
+
+__all__ = ["ProductConfig", "TilePlan", "at_least", "atom_name", "atom_of", "make_math", "streams"]
+
+
+class ProductConfig(Protocol):
+    """What of a configuration says which instruction multiplies.
+
+    Attributes:
+      float_type: of the operands.
+      exact: f32 is multiplied as f32, not rounded to TF32.
+    """
+
+    @property
+    def float_type(self) -> DType: ...
+    @property
+    def exact(self) -> bool: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TilePlan:
+    """A block's share of a product.
+
+    Attributes:
+      m, n, k: of the tiles.
+      warps: along M and N, on tensor cores.
+      stages: of tiles in shared memory.
+      streamed: the operand that is made in the kernel stays in registers; see `ptx.tile.stream`.
+      min_blocks: that fit on an SM, which limits registers.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: tuple[int, int]
+    stages: int = 2
+    streamed: bool = False
+    min_blocks: int = 2
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps[0] * self.warps[1]
+
+
+def make_math(
+    k: Kernel, config: ProductConfig, a: SharedTile, b: SharedTile, plan: TilePlan
+) -> TileMath:
+    """Tensor cores where the target has them for the type, else ordinary arithmetic."""
+    atom = atom_of(config, k.target)
+    if atom is None:
+        return FusedMultiplyAdd(k, a, b, plan.threads)
+    return TensorCores(k, atom, a, b, plan.warps)
+
+
+def atom_of(config: ProductConfig, target: Target) -> Atom | None:
+    """The tensor-core instruction of a configuration on a target, if it has one."""
+    name = atom_name(config, target)
+    return None if name is None else ATOMS[name]
+
+
+def atom_name(config: ProductConfig, target: Target) -> str | None:
+    """The name of that instruction in `ATOMS`."""
+    dtype, ampere = config.float_type, target.supports("sm_80")
+    if dtype is f16:
+        return "m16n8k16.f16" if ampere else "m16n8k8.f16"
+    if not ampere:
+        return None
+    if dtype is bf16:
+        return "m16n8k16.bf16"
+    if dtype is f64:
+        return "m8n8k4.f64"
+    return None if config.exact else "m16n8k8.tf32"
+
+
+def streams(config: ProductConfig, target: Target) -> bool:
+    """Whether there is an instruction that `ptx.tile.stream` is made for."""
+    return atom_name(config, target) in ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")
+
+
+def at_least(extent: int, lowest: int, highest: int) -> int:
+    """The lowest power of two that covers the extent, within limits."""
+    size = lowest
+    while size < min(extent, highest):
+        size *= 2
+    return size
