@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import ptx
 from oxijax._conv_reference import ConvConfig
 from oxijax._launch import launch
-from ptx.kernels.convolution import ConvolutionConfig, backward_weight_parts, is_small_grid
+from ptx.kernels.convolution import (
+    ConvolutionConfig,
+    backward_weight_parts,
+    is_direct,
+    is_small_grid,
+)
 
 __all__ = ["backward_input", "backward_weight", "forward"]
 
@@ -21,8 +26,9 @@ def forward(config: ConvConfig, x, weight, bias):
     y = jax.ShapeDtypeStruct((x.shape[0], *config.out_size, weight.shape[3]), x.dtype)
     small = is_small_grid(kernel, y.size // y.shape[3])
     kernel = dataclasses.replace(kernel, small_grid=small)
-    # [Co, T, C/G]: what the products run along lies together.
-    weight = weight.reshape(-1, *weight.shape[2:]).transpose(2, 0, 1)
+    weight = weight.reshape(-1, *weight.shape[2:])
+    if not is_direct(kernel):
+        weight = weight.transpose(2, 0, 1)  # [Co, T, C/G]: what the products run along is together
     operands = [v for v in (x, weight, bias) if v is not None]
     shared = tuple(range(1, len(operands)))
     return tuple(launch("convolution_forward", kernel, operands, [y], batch_dims=1, shared=shared))

@@ -7,8 +7,32 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["DEVICES", "EFFICIENCY", "LAUNCH_US", "Device", "Modelled", "Work", "modelled"]
+from ptx.builder import Atom
+from ptx.launch import Launch
+from ptx.registry import RegisteredKernel
+from ptx.sass import Loop, Sass, disassemble
+from ptx.targets import Target
+from ptx.tile.plan import ProductConfig, atom_of
+
+__all__ = [
+    "DEVICES",
+    "EFFICIENCY",
+    "LAUNCH_US",
+    "BlockWork",
+    "Device",
+    "Image",
+    "Modelled",
+    "Work",
+    "floor",
+    "launch_work",
+    "modelled",
+    "tensor_core_atom",
+]
+
+Image = tuple[int, int, int]  # how many, height, width
 
 EFFICIENCY = 0.75  # of the tightest bound of an SM, that warps waiting for memory leave
 LAUNCH_US = 6.0  # of a kernel: start, first loads and the last block's end
@@ -85,6 +109,86 @@ class Work:
 
 
 @dataclasses.dataclass(frozen=True)
+class BlockWork:
+    """What a block does, as its plan says; in the mean, where blocks differ.
+
+    Attributes:
+      nest: passes of each loop around the products, the outermost first.
+      products: multiplications on tensor cores.
+      l1_bytes: see `Work`.
+      fills: passes of a warp through a loop without products.
+      rare_share: how often a warp executes what is behind a vote.
+    """
+
+    nest: Sequence[float]
+    products: float
+    l1_bytes: float
+    fills: float = 0.0
+    rare_share: float = 1.0
+
+
+def launch_work(
+    kernel: RegisteredKernel[Any],
+    config: ProductConfig,
+    target: Target,
+    launch: Launch,
+    block: BlockWork,
+    *,
+    memory_bytes: float,
+    additions: float = 0.0,
+    later_bytes: float = 0.0,
+) -> Work:
+    """What a launch does: the work of its blocks, with instructions counted in the machine code.
+
+    Args:
+      kernel: one whose products run on tensor cores.
+      config: of the kernel.
+      target: the GPU.
+      launch: how many blocks and threads there are.
+      block: what each does.
+      memory_bytes: see `Work`.
+      additions: see `Work`.
+      later_bytes: see `Work`.
+
+    Raises:
+      ValueError: no tensor cores, or SASS that does not multiply as often as the block is said to:
+        then the model no longer describes the kernel.
+    """
+    atom = tensor_core_atom(kernel, config, target)
+    sass = disassemble(kernel.generate(config, target), target)
+    warps = math.prod(launch.block) // 32
+    trips = _trips(sass, block)
+    multiplied = sum(n * loop.count("HMMA", "DMMA") for loop, n in trips) * warps
+    expected = block.products / (atom.m * atom.n * atom.k)
+    if not math.isclose(multiplied, expected, rel_tol=1e-6):
+        raise ValueError(
+            f"{kernel.name} multiplies {multiplied:g} fragments a block in its SASS and "
+            f"{expected:g} in its plan: the model of its plan is out of date"
+        )
+    issued = float(len(sass.straight))
+    for loop, times in trips:
+        issued += times * (len(loop.own) - len(loop.rare) * (1 - block.rare_share))
+    return Work(
+        blocks=math.prod(launch.grid),
+        instructions=issued * warps,
+        l1_bytes=block.l1_bytes,
+        flops=2.0 * block.products,
+        tensor_rate=2 / config.float_type.bytes,
+        memory_bytes=memory_bytes,
+        additions=additions,
+        later_bytes=later_bytes,
+    )
+
+
+def tensor_core_atom(kernel: RegisteredKernel[Any], config: ProductConfig, target: Target) -> Atom:
+    """The instruction that multiplies; ValueError where it is none of tensor cores."""
+    atom = atom_of(config, target)
+    if atom is None:
+        raise ValueError(f"{kernel.name} on {target} without tensor cores is not modelled")
+    return atom
+
+
+@dataclasses.dataclass(frozen=True)
 class Modelled:
     """Times in microseconds.
 
@@ -126,3 +230,32 @@ def modelled(work: Work, device: Device) -> Modelled:
     bounds["atomics"] = reached["atomics"] = slow
     high = max(reached.values()) + LAUNCH_US + later
     return Modelled(low, high, bounds, max(reached, key=lambda name: reached[name]), tail)
+
+
+def floor(products: float, memory_bytes: float, tensor_rate: float, device: Device) -> float:
+    """Microseconds that no kernel can beat: tensor cores at their peak, or memory.
+
+    Args:
+      products: multiplications that the result is made of.
+      memory_bytes: of operands and results, each once.
+      tensor_rate: see `Work`.
+      device: the GPU.
+    """
+    peak = device.sms * device.clock * device.tensor_flops * tensor_rate
+    return 1e6 * max(2 * products / peak, memory_bytes / device.memory)
+
+
+def _trips(sass: Sass, block: BlockWork) -> list[tuple[Loop, float]]:
+    """How often a warp goes round each loop."""
+    depths = sum(loop.has_tensor for loop in sass.loops)
+    if depths > len(block.nest):
+        raise ValueError(f"{depths} loops around the products, expected are {len(block.nest)}")
+    # ptxas may drop a loop of one pass, and unroll the innermost one.
+    extents, passes = list(block.nest), 1.0
+    while len(extents) > depths and 1 in extents:
+        extents.remove(1)
+    totals = []
+    for extent in extents:
+        passes *= extent
+        totals.append(passes)
+    return [(loop, totals[loop.depth] if loop.has_tensor else block.fills) for loop in sass.loops]

@@ -1,48 +1,98 @@
-"""Model how long the deformable convolution kernels take on layers of known networks.
+"""Model how long a family's kernels take on layers of known networks.
 
 Registers, shared memory and blocks per SM are ptxas's; the time is modelled, not measured, from
-the machine code, the grid and the GPU's rates: see docs/performance.md.
+the machine code, the grid and the GPU's rates: see docs/performance.md. The floor is what no kernel
+can beat: tensor cores at their peak, or operands and results through memory once.
 """
 
 import argparse
+import dataclasses
+import fnmatch
 import itertools
 import json
 import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxijax._cli import CommandError
 from ptx.assembler import PtxasNotFoundError, assemble
-from ptx.kernels.deformable.configs import CONFIGS, IMAGES
-from ptx.kernels.deformable.model import MODELLED, work
-from ptx.model import DEVICES, Device, modelled
-from ptx.registry import kernels
+from ptx.dtypes import bf16, f16, f32
+from ptx.kernels.convolution import model as convolution
+from ptx.kernels.deformable import model as deformable
+from ptx.model import DEVICES, Device, Image, Work, modelled
+from ptx.registry import RegisteredKernel, kernels
 from ptx.sass import NvdisasmNotFoundError
-from ptx.targets import TARGETS
+from ptx.targets import TARGETS, Target
 
-__all__ = ["add_arguments", "row", "run"]
+__all__ = ["FAMILIES", "Family", "add_arguments", "row", "run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Kernels that are modelled alike.
+
+    Attributes:
+      prefix: of their names in the registry.
+      kernels: the rest of their names.
+      layers: configuration, but for the dtype, and images of each.
+      called: (kernel, configuration, images) -> the configuration that the lowering chooses.
+      work: (registered kernel, configuration, target, images) -> what a launch does.
+      floor_us: (configuration, images, GPU) -> microseconds that no kernel can beat.
+    """
+
+    prefix: str
+    kernels: tuple[str, ...]
+    layers: Mapping[str, tuple[Any, Image]]
+    called: Callable[[str, Any, Image], Any]
+    work: Callable[[RegisteredKernel[Any], Any, Target, Image], Work]
+    floor_us: Callable[[Any, Image, Device], float]
+
+
+FAMILIES = {
+    name: Family(prefix, model.MODELLED, model.LAYERS, model.called, model.work, model.floor_us)
+    for name, prefix, model in (
+        ("deformable", "deformable_conv_", deformable),
+        ("convolution", "convolution_", convolution),
+    )
+}
+_DTYPES = {dtype.name: dtype for dtype in (bf16, f16, f32)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--family", choices=FAMILIES, default="deformable", help="kernels (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--kernel",
+        action="append",
+        metavar="K",
+        help="for example backward_input; may be given more than once (default: all)",
+    )
+    parser.add_argument(
+        "--layer",
+        action="append",
+        metavar="PATTERN",
+        help="for example 'conv3-*'; may be given more than once (default: all)",
+    )
     parser.add_argument(
         "--target",
         action="append",
         choices=DEVICES,
         help="a GPU; may be given more than once (default: all)",
     )
-    parser.add_argument(
-        "--layer", choices=IMAGES, action="append", help="may be given more than once"
-    )
-    parser.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16")
+    parser.add_argument("--dtype", choices=_DTYPES, default="bf16")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
 
 
 def run(args: argparse.Namespace) -> int:
+    family = FAMILIES[args.family]
     devices = [device for name, device in DEVICES.items() if name in (args.target or DEVICES)]
-    layers = args.layer or list(IMAGES)
+    chosen = _matching("kernel", args.kernel, family.kernels)
+    layers = _matching("layer", args.layer, tuple(family.layers))
     try:
         rows = [
-            row(kernel, layer, args.dtype, device)
-            for device, kernel, layer in itertools.product(devices, MODELLED, layers)
+            row(args.family, kernel, layer, args.dtype, device)
+            for device, kernel, layer in itertools.product(devices, chosen, layers)
         ]
     except (PtxasNotFoundError, NvdisasmNotFoundError) as error:
         raise CommandError(str(error)) from error
@@ -52,37 +102,43 @@ def run(args: argparse.Namespace) -> int:
     )
     bounds = list(rows[0]["bounds_us"])
     print(
-        f"{'kernel':<16} {'layer':<16} {'GPU':<5} {'regs':>4} {'spills':>6} {'shared':>6} "
-        f"{'CTAs/SM':>7} {'us':>12}  {'limit':<8}" + "".join(f"{name:>8}" for name in bounds)
+        f"{'kernel':<16} {'layer':<19} {'GPU':<5} {'regs':>4} {'spills':>6} {'shared':>6} "
+        f"{'CTAs/SM':>7} {'us':>12}  {'limit':<8}{'floor':>8}"
+        + "".join(f"{name:>8}" for name in bounds)
     )
     for r in rows:
         low, high = (f"{t:.0f}" for t in r["time_us"])
         print(
-            f"{r['kernel']:<16} {r['layer']:<16} {r['gpu']:<5} {r['registers']:>4} "
+            f"{r['kernel']:<16} {r['layer']:<19} {r['gpu']:<5} {r['registers']:>4} "
             f"{r['spills']:>6} {r['shared_bytes']:>6} {r['blocks_per_sm']:>7} "
-            f"{low if low == high else f'{low}-{high}':>12}  {r['limit']:<8}"
-            + "".join(f"{r['bounds_us'][name]:>8.0f}" for name in bounds)
+            f"{low if low == high else f'{low}-{high}':>12}  {r['limit']:<8}{r['floor_us']:>8.1f}"
+            + "".join(f"{r['bounds_us'][name]:>8.1f}" for name in bounds)
         )
     if args.json:
         args.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 
-def row(kernel: str, layer: str, dtype: str, device: Device) -> dict[str, Any]:
+def row(family: str, kernel: str, layer: str, dtype: str, device: Device) -> dict[str, Any]:
     """The figures of one kernel.
 
     Args:
-      kernel: one of `MODELLED`.
-      layer: one of `IMAGES`.
+      family: one of `FAMILIES`.
+      kernel: one of the family's.
+      layer: one of the family's.
       dtype: "bf16", "f16" or "f32".
       device: the GPU.
     """
-    entry, target = kernels()[f"deformable_conv_{kernel}"], TARGETS[device.target]
-    config = CONFIGS[f"{layer}/{dtype}"]
-    (assembled,) = assemble(entry.generate(config, target), target).values()
-    dynamic = entry.dynamic_shared(config, target)
-    time = modelled(work(entry, config, target, IMAGES[layer]), device)
+    of = FAMILIES[family]
+    entry, target = kernels()[of.prefix + kernel], TARGETS[device.target]
+    config, images = of.layers[layer]
+    config = dataclasses.replace(config, float_type=_DTYPES[dtype])
+    called = of.called(kernel, config, images)
+    (assembled,) = assemble(entry.generate(called, target), target).values()
+    dynamic = entry.dynamic_shared(called, target)
+    time = modelled(of.work(entry, config, target, images), device)
     return {
+        "family": family,
         "kernel": kernel,
         "layer": f"{layer}/{dtype}",
         "gpu": device.name,
@@ -92,5 +148,14 @@ def row(kernel: str, layer: str, dtype: str, device: Device) -> dict[str, Any]:
         "blocks_per_sm": assembled.blocks_per_sm(None, dynamic),
         "time_us": [time.low, time.high],
         "limit": time.limit,
+        "floor_us": of.floor_us(config, images, device),
         "bounds_us": time.bounds,
     }
+
+
+def _matching(what: str, patterns: list[str] | None, names: tuple[str, ...]) -> list[str]:
+    """The names that a pattern fits; all without patterns."""
+    for pattern in patterns or ():
+        if not fnmatch.filter(names, pattern):
+            raise CommandError(f"no {what} {pattern}; there are {', '.join(names)}")
+    return [n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns or ["*"])]

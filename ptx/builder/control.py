@@ -28,6 +28,7 @@ class Control(Emitter):
         name: str = "i",
         dtype: DType | None = None,
         unroll: bool = True,
+        label: str | None = None,
     ) -> Iterator[Val]:
         """`for i in range(start, stop, step)` of the kernel; `loop(stop)` starts at 0.
 
@@ -35,10 +36,11 @@ class Control(Emitter):
           start: an integer, or a register.
           stop: the same; registers have one type.
           step: not 0; a register is taken to be positive.
-          name: of the counter and the label.
+          name: of the counter.
           dtype: the counter's type where none is a register; by default u32, or s32 where a
             number is negative. The counter steps past the last value, and that has to fit too.
           unroll: whether ptxas may unroll it.
+          label: what the label begins with; "loop_" and the name by default.
 
         Yields:
           The counter, which only the loop changes.
@@ -58,7 +60,7 @@ class Control(Emitter):
         if is_number(step) and step == 0:
             raise ValueError("a loop's step is not 0")
         down = is_number(step) and not isinstance(step, Val) and step < 0
-        begin = self._label(f"loop_{name}")
+        begin = self._label(label or f"loop_{name}")
         top, end = Label(f"${begin}"), Label(f"${begin}_end")
         counter = self.var(counter_type, start, name)
         runs = False

@@ -10,7 +10,7 @@ from ptx.builder import Atom, Fragment, Kernel, Pointer, Val, Var
 from ptx.dtypes import DType, f32, f64, tf32
 from ptx.tile.shared import SharedTile
 
-__all__ = ["FusedMultiplyAdd", "Row", "TensorCores", "TileMath"]
+__all__ = ["FusedMultiplyAdd", "Row", "TensorCores", "TileMath", "permuted_column"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,8 @@ class TileMath(Protocol):
     def clear(self) -> None:
         """C = 0."""
 
-    def multiply(self, stage: Val) -> None:
-        """C += A @ B, of the tiles in a stage."""
+    def multiply(self, stage: Val, stage_b: Val | None = None) -> None:
+        """C += A @ B, of the tiles in a stage; B's may be another one."""
 
     def rows(self) -> Iterator[Row]:
         """What this thread holds of C."""
@@ -59,14 +59,27 @@ class TensorCores:
       atom: the instruction.
       a, b: the tiles. Of f32 for tf32 atoms, which are rounded when they are read.
       warps: warps along M and along N.
+      split: groups of so many warps, of which each has its own part of K and its own sums.
+      permuted: column p of B's tile is column `permuted_column(p)` of C, so that a lane has 8
+        neighbouring columns.
     """
 
     row_lanes = (1, 2)
 
-    def __init__(self, k: Kernel, atom: Atom, a: SharedTile, b: SharedTile, warps: tuple[int, int]):
+    def __init__(
+        self,
+        k: Kernel,
+        atom: Atom,
+        a: SharedTile,
+        b: SharedTile,
+        warps: tuple[int, int],
+        *,
+        split: int = 1,
+        permuted: bool = False,
+    ):
         self.k, self.atom, self.a, self.b = k, atom, a, b
-        self.accumulator = atom.accumulator
-        self.depth = a.rows if a.k_axis == 0 else a.columns
+        self.accumulator, self.permuted = atom.accumulator, permuted
+        self.depth = (a.rows if a.k_axis == 0 else a.columns) // split
         m = (a.columns if a.k_axis == 0 else a.rows) // warps[0]
         n = (b.columns if b.k_axis == 0 else b.rows) // warps[1]
         assert m % atom.m == 0
@@ -75,6 +88,8 @@ class TensorCores:
         warp, self.lane = k.tid() >> 5, k.laneid()
         self.first_row = (warp % warps[0]) * m
         self.first_column = (warp // warps[0]) * n
+        if split > 1:
+            self.first_column = (warp // warps[0] % warps[1]) * n
         self.halves = a.dtype.bytes == 2
         self.sums = [
             [
@@ -85,19 +100,34 @@ class TensorCores:
         ]
         self.lane_a = self._lane_offset(a, atom.a, self.first_row)
         self.lane_b = self._lane_offset(b, atom.b, self.first_column)
+        if split > 1:
+            first = warp // (warps[0] * warps[1]) * self.depth
+            self.lane_a = self.lane_a + a.lane_offset(first, first * 0)
+            self.lane_b = self.lane_b + b.lane_offset(first, first * 0)
+        self.held: list[list[Sequence[Val]]] = []
 
     def clear(self) -> None:
         for register in (r for row in self.sums for part in row for r in part):
             register.set(0.0)
 
-    def multiply(self, stage: Val) -> None:
+    def hold(self) -> None:
+        """Loads B's only stage into registers, which `multiply` then takes it from."""
+        self.held = [
+            self._load_all_b(self.b.place + self.lane_b, step)
+            for step in range(0, self.depth, self.atom.k)
+        ]
+
+    def multiply(self, stage: Val, stage_b: Val | None = None) -> None:
         atom = self.atom
         place_a = self.a.place.add_bytes(stage * self.a.stage_bytes) + self.lane_a
-        place_b = self.b.place.add_bytes(stage * self.b.stage_bytes) + self.lane_b
+        place_b = None
+        if not self.held:
+            stage_b = stage if stage_b is None else stage_b
+            place_b = self.b.place.add_bytes(stage_b * self.b.stage_bytes) + self.lane_b
         for step in range(0, self.depth, atom.k):
-            parts_b = []
-            for j in range(0, len(self.sums[0]), 2):
-                parts_b += self._load_b(place_b + self.b.offset(step, j * atom.n))
+            parts_b = (
+                self.held[step // atom.k] if place_b is None else self._load_all_b(place_b, step)
+            )
             for i, row in enumerate(self.sums):
                 part_a = self._load_a(place_a + self.a.offset(step, i * atom.m))
                 for sums, part_b in zip(row, parts_b, strict=True):
@@ -108,10 +138,16 @@ class TensorCores:
         for i, row in enumerate(self.sums):
             for down in range(0, self.atom.m, 8):
                 first = self.atom.c.offsets.index((down, 0))
-                parts = [
-                    (self.first_column + member + j * self.atom.n, sums[first : first + 2])
-                    for j, sums in enumerate(row)
-                ]
+                pairs = [sums[first : first + 2] for sums in row]
+                if self.permuted:
+                    column = self.first_column + (self.lane & 3) * 8
+                    parts = [
+                        (column + 8 * j, [v for pair in pairs[j : j + 4] for v in pair])
+                        for j in range(0, len(pairs), 4)
+                    ]
+                else:
+                    column = self.first_column + member
+                    parts = [(column + j * self.atom.n, pair) for j, pair in enumerate(pairs)]
                 yield Row(self.first_row + group + (i * self.atom.m + down), parts)
 
     def _lane_offset(self, tile: SharedTile, fragment: Fragment, first: Val) -> Val:
@@ -138,6 +174,14 @@ class TensorCores:
             return self.k.ldmatrix(place, self.atom.a.registers, transpose=self.a.k_axis == 0)
         return [
             self._loaded(place, self.a.offset(column, row)) for row, column in self.atom.a.offsets
+        ]
+
+    def _load_all_b(self, place: Pointer, step: int) -> list[Sequence[Val]]:
+        """The fragments of all columns, at `step` along K."""
+        return [
+            part
+            for j in range(0, len(self.sums[0]), 2)
+            for part in self._load_b(place + self.b.offset(step, j * self.atom.n))
         ]
 
     def _load_b(self, place: Pointer) -> list[Sequence[Val]]:
@@ -167,22 +211,25 @@ class FusedMultiplyAdd:
     Args:
       k: the kernel.
       a, b: the tiles.
-      threads: of the block.
+      threads: of the block, or of a part of it that has its own part of K.
+      split: how many such parts there are.
     """
 
     across = 16  # threads along N
     row_lanes = (1, 2, 4, 8)
 
-    def __init__(self, k: Kernel, a: SharedTile, b: SharedTile, threads: int):
+    def __init__(self, k: Kernel, a: SharedTile, b: SharedTile, threads: int, split: int = 1):
         self.k, self.a, self.b = k, a, b
         self.accumulator = f64 if a.dtype is f64 else f32
-        self.depth = a.rows if a.k_axis == 0 else a.columns
+        self.depth = (a.rows if a.k_axis == 0 else a.columns) // split
         m = a.columns if a.k_axis == 0 else a.rows
         n = b.columns if b.k_axis == 0 else b.rows
         self.down = threads // self.across
         assert m % self.down == 0
         assert n % self.across == 0
-        self.column, self.row = k.tid() % self.across, k.tid() // self.across
+        thread = k.tid() if split == 1 else k.tid() % threads
+        self.column, self.row = thread % self.across, thread // self.across
+        self.first = k.tid() * 0 if split == 1 else k.tid() // threads * self.depth
         self.sums = [
             [k.var(self.accumulator, 0.0) for _ in range(n // self.across)]
             for _ in range(m // self.down)
@@ -192,12 +239,12 @@ class FusedMultiplyAdd:
         for register in (r for row in self.sums for r in row):
             register.set(0.0)
 
-    def multiply(self, stage: Val) -> None:
-        k, zero = self.k, self.k.tid() * 0
-        lane_a = self.a.lane_offset(zero, self.row)
-        lane_b = self.b.lane_offset(zero, self.column)
+    def multiply(self, stage: Val, stage_b: Val | None = None) -> None:
+        k, stage_b = self.k, stage if stage_b is None else stage_b
+        lane_a = self.a.lane_offset(self.first, self.row)
+        lane_b = self.b.lane_offset(self.first, self.column)
         place_a = self.a.place.add_bytes(stage * self.a.stage_bytes) + lane_a
-        place_b = self.b.place.add_bytes(stage * self.b.stage_bytes) + lane_b
+        place_b = self.b.place.add_bytes(stage_b * self.b.stage_bytes) + lane_b
         for step in range(self.depth):
             row_b = [
                 self._loaded(place_b, self.b.offset(step, j * self.across))
@@ -216,3 +263,13 @@ class FusedMultiplyAdd:
     def _loaded(self, place: Pointer, offset: int) -> Val:
         value = place.load(offset)
         return value if value.dtype is self.accumulator else self.k.convert(value, f32)
+
+
+def permuted_column(position: Val) -> Val:
+    """The column of C that the column at `position` of a permuted B is.
+
+    Within 32 columns, column 2q + e of fragment j becomes 8q + 2j + e, for member q of a group of
+    lanes: what a lane has of four fragments are neighbours.
+    """
+    fragment, member = (position >> 3) & 3, (position >> 1) & 3
+    return (position & 0xFFFFFFE0) + member * 8 + fragment * 2 + (position & 1)

@@ -8,7 +8,7 @@ from typing import Protocol
 from ptx.builder import ATOMS, Atom, Kernel
 from ptx.dtypes import DType, bf16, f16, f64
 from ptx.targets import Target
-from ptx.tile.math import FusedMultiplyAdd, TensorCores, TileMath
+from ptx.tile.math import FusedMultiplyAdd, TensorCores
 from ptx.tile.shared import SharedTile
 
 __all__ = ["ProductConfig", "TilePlan", "at_least", "atom_name", "atom_of", "make_math", "streams"]
@@ -55,13 +55,27 @@ class TilePlan:
 
 
 def make_math(
-    k: Kernel, config: ProductConfig, a: SharedTile, b: SharedTile, plan: TilePlan
-) -> TileMath:
-    """Tensor cores where the target has them for the type, else ordinary arithmetic."""
+    k: Kernel,
+    config: ProductConfig,
+    a: SharedTile,
+    b: SharedTile,
+    plan: TilePlan,
+    *,
+    split: int = 1,
+) -> TensorCores | FusedMultiplyAdd:
+    """Tensor cores where the target has them for the type, else ordinary arithmetic.
+
+    Args:
+      k: the kernel, of `split` times as many threads as the plan has.
+      config: which instruction.
+      a, b: the tiles.
+      plan: warps.
+      split: parts of each tile along K, for as many groups of warps.
+    """
     atom = atom_of(config, k.target)
     if atom is None:
-        return FusedMultiplyAdd(k, a, b, plan.threads)
-    return TensorCores(k, atom, a, b, plan.warps)
+        return FusedMultiplyAdd(k, a, b, plan.threads, split)
+    return TensorCores(k, atom, a, b, plan.warps, split=split)
 
 
 def atom_of(config: ProductConfig, target: Target) -> Atom | None:

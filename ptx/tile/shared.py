@@ -1,4 +1,4 @@
-"""Tiles of A and B in shared memory, in two stages."""
+"""Tiles of A and B in shared memory, in stages."""
 
 from __future__ import annotations
 
@@ -42,19 +42,22 @@ class SharedTile:
         extent: int,
         k_axis: int,
         dynamic: bool = False,
+        stages: int = STAGES,
     ) -> SharedTile:
         """A tile of `k_extent` along K and `extent` along M or N."""
         rows, columns = (k_extent, extent) if k_axis == 0 else (extent, k_extent)
         pitch = _pitch(dtype, columns)
-        count = STAGES * rows * pitch
+        count = stages * rows * pitch
         place = k.dynamic_shared(dtype, count) if dynamic else k.shared(name, dtype, count)
         return SharedTile(place, dtype, rows, columns, pitch, k_axis)
 
     @staticmethod
-    def shared_bytes(dtype: DType, *, k_extent: int, extent: int, k_axis: int) -> int:
+    def shared_bytes(
+        dtype: DType, *, k_extent: int, extent: int, k_axis: int, stages: int = STAGES
+    ) -> int:
         """Shared memory of such a tile."""
         rows, columns = (k_extent, extent) if k_axis == 0 else (extent, k_extent)
-        return STAGES * rows * _pitch(dtype, columns) * dtype.bytes
+        return stages * rows * _pitch(dtype, columns) * dtype.bytes
 
     @property
     def stage_bytes(self) -> int:

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import DTYPES, DType, f32, f64
 
-__all__ = ["accumulator_of", "load_words", "store_vector", "vector_width", "widen"]
+__all__ = [
+    "accumulator_of",
+    "load_elements",
+    "load_words",
+    "store_elements",
+    "store_vector",
+    "vector_width",
+    "widen",
+]
 
 
 def accumulator_of(dtype: DType) -> DType:
@@ -46,7 +54,28 @@ def widen(k: Kernel, words: Sequence[Val]) -> list[Val]:
     return elements
 
 
-def store_vector(place: Pointer, values: Sequence[Val], *, where: Val | None = None) -> None:
+def load_elements(place: Pointer, count: int, *, where: Val | None = None) -> list[Val]:
+    """Reads `count` neighbours as f32, or f64 for f64, zeros where the predicate is off.
+
+    The place is that of a multiple of `count` elements.
+    """
+    width = vector_width(place.dtype, count)
+    words: list[Val] = []
+    for i in range(0, count, width):
+        words += load_words(place + i, width, where=where)
+    return widen(place.kernel, words)
+
+
+def store_elements(place: Pointer, values: Sequence[Val], *, where: Val | None = None) -> None:
+    """Writes as many neighbours as `load_elements` reads."""
+    width = vector_width(place.dtype, len(values))
+    for i in range(0, len(values), width):
+        store_vector(place + i, values[i : i + width], where=where)
+
+
+def store_vector(
+    place: Pointer, values: Sequence[Val], *, where: Val | None = None, hint: str | None = None
+) -> None:
     """Writes f32 or f64 values as neighbouring elements of the place's type, rounded to it."""
     k, dtype = place.kernel, place.dtype
     if dtype.bytes == 2 and len(values) > 1:
@@ -59,4 +88,4 @@ def store_vector(place: Pointer, values: Sequence[Val], *, where: Val | None = N
         words = [k.convert(value, dtype, "rn") for value in values]
     else:
         words = list(values)
-    place.store(0, words[0] if len(words) == 1 else words, where=where)
+    place.store(0, words[0] if len(words) == 1 else words, where=where, hint=hint)

@@ -10,12 +10,13 @@ import re
 import numpy as np
 import pytest
 from ptx_deformable_kernels import Call
+from ptx_far import window
 
 from ptx.dtypes import bf16, f32, f64
 from ptx.emulator import Buffer, EmulatorError, launch
 from ptx.kernels.deformable import DeformableConvConfig as Layer
 from ptx.kernels.deformable.backward_input_gather import CELL_BORDER
-from ptx.kernels.deformable.limits import PIXELS, TABLE_PIXELS
+from ptx.kernels.limits import PIXELS, TABLE_PIXELS
 from ptx.launch import Address
 from ptx.registry import kernels
 from ptx.targets import TARGETS
@@ -111,14 +112,6 @@ class Far:
         count = x * LAST * WIDTH // self.pixels // strips
         ends = [x // strips * (strip + 1) for strip in range(strips)]
         return [end - i + x * j for end in ends for i in range(1, count + 1) for j in range(y * z)]
-
-
-def window(array: np.ndarray, shape: tuple[int, ...], *, writable: bool) -> Buffer:
-    """The end of an array of a shape that is too large to have."""
-    before = int(np.prod(shape)) - array.size
-    more = before % (256 // array.itemsize)  # a window starts where an allocation could
-    array = np.concatenate([np.zeros(more, array.dtype), array.ravel()])
-    return Buffer(array, writable, origin=before - more)
 
 
 LARGE = {

@@ -4,7 +4,7 @@ import pytest
 
 from ptx.dtypes import bf16, f64
 from ptx.kernels.deformable import DeformableConvConfig as Layer
-from ptx.kernels.deformable.limits import PIXELS, TABLE_PIXELS
+from ptx.kernels.limits import PIXELS, TABLE_PIXELS
 from ptx.launch import Launch
 from ptx.registry import kernels
 from ptx.targets import TARGETS

@@ -13,6 +13,7 @@ from ptx.kernels.convolution.backward_weight import (
 )
 from ptx.kernels.convolution.config import ConvolutionConfig
 from ptx.kernels.convolution.configs import CONFIGS
+from ptx.kernels.convolution.direct import is_direct
 from ptx.kernels.convolution.forward import (
     forward_dynamic_shared,
     forward_launch,
@@ -41,6 +42,7 @@ __all__ = [
     "generate_convolution_backward_weight_ptx",
     "generate_convolution_forward_ptx",
     "input_coord",
+    "is_direct",
     "is_small_grid",
 ]
 

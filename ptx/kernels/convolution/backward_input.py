@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ptx.builder import Kernel, Val
 from ptx.dtypes import s32, u32
 from ptx.kernels.convolution.config import ConvolutionConfig
+from ptx.kernels.convolution.direct import is_direct
+from ptx.kernels.convolution.direct_backward_input import (
+    direct_backward_input,
+    direct_backward_input_launch,
+)
+from ptx.kernels.convolution.limits import check_windows
 from ptx.kernels.convolution.plan import backward_input_plan
 from ptx.kernels.convolution.product import Weights, WindowProduct
+from ptx.kernels.convolution.strides import chosen, stride_classes
 from ptx.kernels.convolution.windows import Axis, WindowRows
+from ptx.kernels.limits import check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
@@ -38,12 +44,17 @@ def generate_convolution_backward_input_ptx(
     batch_size, in_h, in_w, out_h, out_w and strip_width. A block has `TilePlan.m` pixels of one
     class (grid x, classes in grid z) and `TilePlan.n` input channels of one group (grid y).
 
+    Tiny groups, see `is_direct`, have no strip_width: a block has `direct.PIXELS` pixels of a row
+    and class for each thread, and the grid is all in x.
+
     Raises:
       ValueError: a configuration that makes no sense.
       UnsupportedError: the target lacks an instruction.
     """
     config.validate()
     target = TARGETS[target] if isinstance(target, str) else target
+    if is_direct(config):
+        return direct_backward_input(config, target)
     plan = backward_input_plan(config, target)
     dtype = config.float_type
     name = f"implicit_gemm_conv_backward_input_{plan.m}x{plan.n}x{plan.k}_{dtype}"
@@ -86,58 +97,44 @@ def _axis(
     k: Kernel, number: Val, size: Val, outputs: Val, kernel: int, stride: int, dilation: int,
     pad: int,
 ) -> Axis:  # fmt: skip
-    """The rows, or columns, of a class.
-
-    Row `u * stride + first_row` is read by tap `first_tap + t * tap_step` of output
-    `u + (first_row + pad - first_tap * dilation) / stride - t * dilation / common`.
-    """
-    common = math.gcd(stride, dilation)
-    tap_step = stride // common
-    rows, taps, counts, starts = [], [], [], []
-    for remainder in range(stride):
-        row = (remainder - pad) % stride
-        fitting = [i for i in range(kernel) if (i * dilation - remainder) % stride == 0]
-        tap = fitting[0] if fitting else 0
-        rows.append(row)
-        taps.append(tap)
-        counts.append(len(fitting))
-        starts.append((row + pad - tap * dilation) // stride)
-    place = _chosen(k, number, rows)
+    """The rows, or columns, of a class."""
+    classes = stride_classes(kernel, stride, dilation, pad)
+    place = chosen(k, number, [c.place for c in classes])
     windows = (size + (stride - 1) - k.min(place, size + (stride - 1))) // stride
-    most = max(counts)
+    most = max(c.taps for c in classes)
     return Axis(
         outputs,
         windows,
         scale=1,
-        step=-(dilation // common),
-        first=k.bitcast(_chosen(k, number, [start & 0xFFFFFFFF for start in starts]), s32),
-        taps=most if stride == 1 else _chosen(k, number, counts),
+        step=-classes[0].output_step,
+        first=k.bitcast(chosen(k, number, [c.start & 0xFFFFFFFF for c in classes]), s32),
+        taps=most if stride == 1 else chosen(k, number, [c.taps for c in classes]),
         most_taps=most,
-        kernel_first=_chosen(k, number, taps),
-        kernel_step=tap_step,
+        kernel_first=chosen(k, number, [c.tap for c in classes]),
+        kernel_step=classes[0].step,
         place_first=place,
         place_scale=stride,
     )
 
 
-def _chosen(k: Kernel, number: Val, values: list[int]) -> Val:
-    """The value of a number."""
-    chosen = k.var(u32, values[0])
-    for i, value in enumerate(values[1:], 1):
-        chosen.set(k.select(number.eq(i), value, chosen))
-    return chosen
-
-
 def backward_input_launch(config: ConvolutionConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for weight, grad_y and grad_x."""
-    plan = backward_input_plan(config, target)
+    """The launch for weight, grad_y and grad_x.
+
+    Raises:
+      ValueError: the images, or the output, are larger than the kernel can count.
+    """
     (_, out_h, out_w, _), (images, in_h, in_w, _) = shapes[1], shapes[2]
+    check_windows(config, images, (in_h, in_w), (out_h, out_w), backward_input=True)
+    if is_direct(config):
+        return direct_backward_input_launch(config, shapes)
+    plan = backward_input_plan(config, target)
     # The largest class; blocks of smaller ones that have nothing end at once.
     height, width = -(-in_h // config.stride_h), -(-in_w // config.stride_w)
     strip = WindowRows.strip_width(width)
     tiles = config.groups * -(-config.in_channels_per_group // plan.n)
     classes = config.stride_h * config.stride_w
     grid = (WindowRows.blocks(images, height, width, plan.m), tiles, classes)
+    check_grid(grid)
     numbers = (images, in_h, in_w, out_h, out_w, strip)
     buffers = (Address(0), Address(1), Address(2))
     return Launch(grid, (plan.threads, 1, 1), (*buffers, *(np.uint32(n) for n in numbers)))

@@ -7,7 +7,15 @@ import numpy as np
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import s32, u32, u64
 from ptx.kernels.convolution.config import ConvolutionConfig
+from ptx.kernels.convolution.direct import is_direct
+from ptx.kernels.convolution.direct_backward_weight import (
+    direct_backward_weight,
+    direct_backward_weight_launch,
+    direct_weight_parts,
+)
+from ptx.kernels.convolution.limits import check_windows
 from ptx.kernels.convolution.plan import backward_weight_plan
+from ptx.kernels.limits import check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
@@ -39,12 +47,17 @@ def generate_convolution_backward_weight_ptx(
     of 64. A block has `TilePlan.m` rows, taps and input channels, of one group's weights (grid x),
     `TilePlan.n` output channels (grid y) and the pixels of one part (grid z).
 
+    Tiny groups, see `is_direct`, have strips_per_part, of `direct.PIXELS` pixels of a row, and the
+    grid is all in x.
+
     Raises:
       ValueError: a configuration that makes no sense.
       UnsupportedError: the target lacks an instruction.
     """
     config.validate()
     target = TARGETS[target] if isinstance(target, str) else target
+    if is_direct(config):
+        return direct_backward_weight(config, target)
     plan = backward_weight_plan(config, target)
     dtype = config.float_type
     name = f"implicit_gemm_conv_backward_weight_{plan.m}x{plan.n}x{plan.k}_{dtype}"
@@ -158,19 +171,29 @@ def backward_weight_parts(config: ConvolutionConfig, pixels: int) -> int:
     Each costs memory of the weights' size, in f32, so that they have 1,024 pixels at least. The
     number depends on no device: a program that is compiled for one runs on any.
     """
+    if is_direct(config):
+        return direct_weight_parts(config, pixels)
     across, down = _tiles(config, backward_weight_plan(config, TARGETS["sm_80"]))
     return max(1, min(ENOUGH_BLOCKS // (across * down), -(-pixels // 1024)))
 
 
 def backward_weight_launch(config: ConvolutionConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for x, grad_y and the parts."""
-    plan = backward_weight_plan(config, target)
+    """The launch for x, grad_y and the parts.
+
+    Raises:
+      ValueError: the images, or the output, are larger than the kernel can count.
+    """
     (images, in_h, in_w, _), (_, out_h, out_w, _) = shapes[0], shapes[1]
+    check_windows(config, images, (in_h, in_w), (out_h, out_w))
+    if is_direct(config):
+        return direct_backward_weight_launch(config, shapes)
+    plan = backward_weight_plan(config, target)
     parts = shapes[-1][0]
     pixels = -(-images * out_h * out_w // (parts * _PART_UNIT)) * _PART_UNIT
     numbers = [np.uint32(size) for size in (images, in_h, in_w, out_h, out_w, pixels)]
     buffers = (Address(0), Address(1), Address(2))
     grid = (*_tiles(config, plan), parts)
+    check_grid(grid)
     return Launch(grid, (plan.threads, 1, 1), (*buffers, *numbers))
 
 

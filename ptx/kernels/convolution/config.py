@@ -53,10 +53,28 @@ class ConvolutionConfig:
                 raise ValueError(f"groups={self.groups} must divide {name}={getattr(self, name)}")
         if self.float_type not in (f16, bf16, f32, f64):
             raise ValueError(f"float_type must be f16, bf16, f32 or f64, got {self.float_type}")
+        # Kernels count channels, rows of weights and, but for the groups, weights in 32 bits.
+        for name, count, limit in (
+            ("kernel_h * kernel_w * in_channels", self.taps * self.in_channels, 2**30),
+            ("out_channels", self.out_channels, 2**30),
+            ("weights", self.taps * self.in_channels_per_group * self.out_channels, 2**32),
+        ):
+            if count >= limit:
+                raise ValueError(f"{name} must be below 2**{limit.bit_length() - 1}, got {count}")
 
     @property
     def taps(self) -> int:
         return self.kernel_h * self.kernel_w
+
+    @property
+    def effective_kernel_h(self) -> int:
+        """Rows from the first tap to the last one."""
+        return self.dilation_h * (self.kernel_h - 1) + 1
+
+    @property
+    def effective_kernel_w(self) -> int:
+        """Columns from the first tap to the last one."""
+        return self.dilation_w * (self.kernel_w - 1) + 1
 
     @property
     def in_channels_per_group(self) -> int:

@@ -53,6 +53,12 @@ _VARIANTS = {
     "three": Config(3, 64, 7, 7, 2, 2, 3, 3),
     "groups": Config(24, 40, 2, 3, 1, 2, 0, 1, 2, 1, groups=2),
     "depthwise": Config(32, 32, groups=32),
+    "depthwise-s2": Config(32, 32, stride_h=2, stride_w=2, groups=32),  # as in MobileNet
+    "depthwise-7x7": Config(96, 96, 7, 7, pad_h=3, pad_w=3, groups=96),  # as in ConvNeXt
+    "depthwise-multiplier": Config(21, 42, 5, 5, 2, 3, 1, 2, 1, 2, groups=21),
+    "depthwise-1d": Config(16, 16, 1, 40, 1, 1, 0, 39, 1, 2, groups=16),
+    "groups-of-3": Config(9, 6, groups=3),
+    "groups-of-4": Config(16, 16, groups=4),
     "wide": Config(128, 128),
     "small-grid": Config(128, 128, small_grid=True),
     "thin": Config(32, 32, stride_h=2, stride_w=2),

@@ -9,9 +9,13 @@ import numpy as np
 from ptx.builder import Kernel, Val
 from ptx.dtypes import u32, u64
 from ptx.kernels.convolution.config import ConvolutionConfig
+from ptx.kernels.convolution.direct import is_direct
+from ptx.kernels.convolution.direct_forward import direct_forward, direct_forward_launch
+from ptx.kernels.convolution.limits import check_windows
 from ptx.kernels.convolution.plan import forward_plan
 from ptx.kernels.convolution.product import Weights, WindowProduct
 from ptx.kernels.convolution.windows import Axis, WindowRows
+from ptx.kernels.limits import check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
@@ -31,6 +35,9 @@ def generate_convolution_forward_ptx(
     and the u32 batch_size, in_h, in_w, out_h, out_w and strip_width. A block has `TilePlan.m`
     pixels (grid x) and `TilePlan.n` output channels of one group (grid y).
 
+    Tiny groups, see `is_direct`, have weight [T, C/G, Co] and no strip_width: a block has
+    `direct.PIXELS` pixels of a row for each thread, and the grid is all in x.
+
     Args:
       config: the convolution.
       target: GPU.
@@ -42,6 +49,8 @@ def generate_convolution_forward_ptx(
     """
     config.validate()
     target = TARGETS[target] if isinstance(target, str) else target
+    if plan is None and is_direct(config):
+        return direct_forward(config, target)
     plan = plan or forward_plan(config, target)
     dtype = config.float_type
     name = f"implicit_gemm_conv_{plan.m}x{plan.n}x{plan.k}_{dtype}"
@@ -98,13 +107,21 @@ def _address(pointer) -> Val:
 def forward_launch(
     config: ConvolutionConfig, target: Target, shapes: Shapes, *, plan: TilePlan | None = None
 ) -> Launch:
-    """The launch for x, weight, bias if there is one, and y; with the plan of the text."""
-    plan = plan or forward_plan(config, target)
+    """The launch for x, weight, bias if there is one, and y; with the plan of the text.
+
+    Raises:
+      ValueError: the images, or the output, are larger than the kernel can count.
+    """
     (images, in_h, in_w, _), y = shapes[0], shapes[-1]
+    check_windows(config, images, (in_h, in_w), (y[1], y[2]))
+    if plan is None and is_direct(config):
+        return direct_forward_launch(config, shapes)
+    plan = plan or forward_plan(config, target)
     bias = Address(2) if len(shapes) == 4 else np.uint64(0)
     numbers = (images, in_h, in_w, y[1], y[2], WindowRows.strip_width(y[2]))
     tiles = config.groups * -(-config.out_channels_per_group // plan.n)
     grid = (WindowRows.blocks(y[0], y[1], y[2], plan.m), tiles, 1)
+    check_grid(grid)
     arguments = (Address(0), Address(1), bias, Address(len(shapes) - 1))
     return Launch(grid, (plan.threads, 1, 1), (*arguments, *(np.uint32(n) for n in numbers)))
 

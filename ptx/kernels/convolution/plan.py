@@ -29,14 +29,24 @@ def backward_input_plan(config: ConvolutionConfig, target: Target) -> TilePlan:
 
 
 def backward_weight_plan(config: ConvolutionConfig, target: Target) -> TilePlan:
-    """M are taps and input channels of a group, N its output channels, K output pixels."""
+    """M are taps and input channels of a group, N its output channels, K output pixels.
+
+    A warp reads its rows and its columns from shared memory, where the larger its share is the
+    fewer others read them again: 64 x 64 of halves, if copies go past the registers that this
+    takes.
+    """
     width = config.float_type.bytes
-    rows = config.taps * config.in_channels_per_group
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
+    rows = config.taps * in_group
+    if width == 2 and in_group >= 64 and out_group > 32 and atom_name(config, target) is not None:
+        m, n = at_least(rows, 64, 128), at_least(out_group, 64, 128)
+        vectors = in_group % 8 == 0 and out_group % 8 == 0
+        if streams(config, target) and vectors and m * n > 64 * 64:
+            return TilePlan(m, n, 32, (m // 64, n // 64))
+        if out_group > 64:
+            return TilePlan(128, 128, 32, (2, 4))
     largest = 64 if width < 8 else 32
-    large = config.in_channels_per_group >= 64 and config.out_channels_per_group > 64
-    if width == 2 and large and atom_name(config, target) is not None:
-        return TilePlan(128, 128, 32, (2, 4))
-    m, n = at_least(rows, 32, largest), at_least(config.out_channels_per_group, 32, largest)
+    m, n = at_least(rows, 32, largest), at_least(out_group, 32, largest)
     return TilePlan(m, n, 64 // width, (2, 2))
 
 
@@ -61,7 +71,9 @@ def _product_plan(
     slice_ = 64 // width
     if streams(config, target) and k_channels % slice_ == 0:
         n = at_least(n_channels, 32, 64 if width == 4 or config.small_grid else 128)
-        m = 64 if n == 32 or config.small_grid else 128
-        return TilePlan(m, n, slice_, (4, 1), stages=4, streamed=True)
+        m = 64 if config.small_grid else 128
+        return TilePlan(m, n, slice_, (m // 32, 1), stages=4, streamed=True)
     n = at_least(n_channels, 16, {2: 128, 4: 64, 8: 32}[width])
-    return TilePlan(64, n, slice_, (4, 1) if n == 16 else (2, 2))
+    # What makes a column of B, often element by element, is shared by more pixels.
+    m = 128 if width == 2 and n == 64 and streams(config, target) and not config.small_grid else 64
+    return TilePlan(m, n, slice_, (4, 1) if n == 16 else (2, 2))

@@ -19,12 +19,13 @@ from ptx.kernels.deformable.direct_backward_data import (
     direct_backward_offset,
 )
 from ptx.kernels.deformable.gradients import OffsetGradients
-from ptx.kernels.deformable.limits import check_grid, check_sizes
 from ptx.kernels.deformable.plan import THREADS, backward_data_plan, is_direct
-from ptx.kernels.deformable.sampling import Geometry, Offsets
+from ptx.kernels.deformable.sampling import Offsets
+from ptx.kernels.limits import check_grid, check_sizes
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
+from ptx.tile.pixels import Geometry
 from ptx.tile.stream import StreamedTile
 from ptx.tile.vectors import accumulator_of
 

@@ -15,8 +15,9 @@ from ptx.kernels.deformable.corners import CornerTable, PixelRows, TableRows
 from ptx.kernels.deformable.gather import corner_index_places
 from ptx.kernels.deformable.gradients import OffsetGradients
 from ptx.kernels.deformable.plan import SamplePlan
-from ptx.kernels.deformable.sampling import Offsets, OutputPixel, Position
+from ptx.kernels.deformable.sampling import Offsets, Position
 from ptx.tile.pipeline import Cursor
+from ptx.tile.pixels import OutputPixel
 from ptx.tile.plan import atom_of
 from ptx.tile.stream import ROW_BYTES, StreamedProduct, StreamedTile
 from ptx.tile.vectors import load_words, widen

@@ -21,8 +21,8 @@ import numpy as np
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import DType, f16, f32, u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
-from ptx.kernels.deformable.limits import PIXELS, check_count, check_grid
 from ptx.kernels.deformable.plan import THREADS, SamplePlan
+from ptx.kernels.limits import PIXELS, check_count, check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target

@@ -15,14 +15,15 @@ from ptx.kernels.deformable.direct_backward_weight import (
 )
 from ptx.kernels.deformable.gather import GatherTile
 from ptx.kernels.deformable.gather_tiles import PositionGatherTile, TableGatherTile
-from ptx.kernels.deformable.limits import check_grid, check_sizes
 from ptx.kernels.deformable.plan import SamplePlan, backward_weight_plan, is_direct
-from ptx.kernels.deformable.sampling import Geometry, Offsets, OutputPixel, Sampler
+from ptx.kernels.deformable.sampling import Offsets, Sampler
+from ptx.kernels.limits import check_grid, check_sizes
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
 from ptx.tile.dense import DenseTile
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.pixels import Geometry, OutputPixel
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import accumulator_of, store_vector, vector_width

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.dtypes import f32, s32, u8, u32
 from ptx.kernels.deformable.config import DeformableConvConfig
-from ptx.kernels.deformable.sampling import Geometry, Offsets, OutputPixel
+from ptx.kernels.deformable.sampling import Offsets
+from ptx.tile.pixels import Geometry, OutputPixel
 
 __all__ = [
     "CornerTable",

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import s32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
-from ptx.kernels.deformable.plan import THREADS
-from ptx.kernels.deformable.sampling import Geometry, Offsets, OutputPixel, Position
-from ptx.tile.vectors import accumulator_of, load_words, vector_width, widen
+from ptx.kernels.deformable.sampling import Offsets, Position
+from ptx.tile.direct import DirectPlan
+from ptx.tile.pixels import OutputPixel
+from ptx.tile.vectors import accumulator_of, load_elements, load_words, vector_width, widen
 
 __all__ = [
     "Corners",
-    "DirectPlan",
-    "DirectThread",
     "Outputs",
     "OutputsOfChannels",
     "backward_offset_plan",
@@ -30,43 +29,9 @@ __all__ = [
     "weights_of",
 ]
 
-_NEIGHBOURS = 16  # threads along channels: 256 bytes, where each has 16
 # Instructions of a tap, in SASS of sm_90: a position, and the four loads of a vector with what
 # they need. A thread's pixel is found once for all taps.
 _POSITION, _LOADS, _PIXEL = 70, 16, 90
-
-
-@dataclasses.dataclass(frozen=True)
-class DirectPlan:
-    """Who does what in a block of `THREADS` threads.
-
-    Attributes:
-      channels: neighbours that a thread has at a time.
-      units: of one pixel; a unit is the work of `lanes` threads.
-      lanes: neighbouring threads, a power of two.
-      across: units of a block that are of one pixel.
-    """
-
-    channels: int
-    units: int
-    lanes: int = 1
-
-    @property
-    def across(self) -> int:
-        return -(-self.units // self.chunks)
-
-    @property
-    def chunks(self) -> int:
-        """Blocks that a pixel's units are spread over, evenly."""
-        return -(-self.units // max(1, _NEIGHBOURS // self.lanes))
-
-    @property
-    def down(self) -> int:
-        """Pixels of a block."""
-        return THREADS // (self.across * self.lanes)
-
-    def blocks(self, pixels: int) -> int:
-        return -(-pixels // self.down) * self.chunks
 
 
 def grouped_plan(config: DeformableConvConfig) -> DirectPlan:
@@ -113,35 +78,6 @@ def run_of(config: DeformableConvConfig, channels: int) -> int:
         if channels % size == 0 and config.channels_per_offset_group % size == 0:
             run = size
     return run
-
-
-class DirectThread:
-    """What a thread of a plan has.
-
-    Attributes:
-      lane: among the threads of its unit.
-      column: its unit's place among those of the block.
-      unit: of all of the pixel; in range, also where it is not `there`.
-      row: place of its pixel among those of the block.
-      block: the block's number among those with the same units.
-      there: predicate: whether the unit is; the pixel is another question.
-    """
-
-    def __init__(self, k: Kernel, plan: DirectPlan, blocks: Val | None = None):
-        blocks = k.ctaid("x") if blocks is None else blocks
-        self.lane = k.tid() % plan.lanes
-        slot = k.tid() // plan.lanes
-        self.column, self.row = slot % plan.across, slot // plan.across
-        first = blocks % plan.chunks * plan.across
-        self.block = blocks // plan.chunks
-        unit = first + self.column
-        self.first_unit, self.unit = first, k.min(unit, plan.units - 1)
-        self.there = (unit < plan.units) & (self.row < plan.down)
-
-    def pixel(self, sizes: Geometry, plan: DirectPlan) -> OutputPixel:
-        """The thread's pixel, where a block has as many as `plan.down`."""
-        pixel = sizes.pixel(self.block * plan.down + self.row)
-        return dataclasses.replace(pixel, there=pixel.there & self.there)
 
 
 class Corners:
@@ -264,10 +200,10 @@ class OutputsOfChannels:
         """The gradients of a pixel's outputs, for each part; 0 where the predicate is off."""
         k, config = self.k, self.config
         return [
-            self._vector(
+            load_elements(
                 grad_y + k.mad_wide(pixel, config.out_channels, k.convert(part.first, u64)),
                 part.count,
-                where,
+                where=where,
             )
             for part in self.parts
         ]
@@ -280,7 +216,7 @@ class OutputsOfChannels:
             row = tap * config.in_channels_per_group + part.base
             at = k.mad_wide(row, config.out_channels, k.convert(part.first, u64))
             for number, channels in enumerate(part.rows):
-                weights = self._vector(weight + at + number * config.out_channels, part.count)
+                weights = load_elements(weight + at + number * config.out_channels, part.count)
                 for channel, start in channels:
                     for o in range(start, start + self.out_group):
                         total = sums[channel]
@@ -297,12 +233,3 @@ class OutputsOfChannels:
             for channel, start in (pair for row in part.rows for pair in row):
                 found[channel] += [(number, start + o) for o in range(self.out_group)]
         return found
-
-    def _vector(self, place: Pointer, count: int, where: Val | None = None) -> list[Val]:
-        width = vector_width(
-            place.dtype, count
-        )  # of what comes before there is a multiple of count
-        words: list[Val] = []
-        for i in range(0, count, width):
-            words += load_words(place + i, width, where=where)
-        return widen(self.k, words)

@@ -9,7 +9,6 @@ from ptx.dtypes import f32
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.direct import (
     Corners,
-    DirectThread,
     OutputsOfChannels,
     backward_offset_plan,
     inside_of,
@@ -18,6 +17,7 @@ from ptx.kernels.deformable.direct import (
 )
 from ptx.kernels.deformable.gradients import OffsetGradients
 from ptx.kernels.deformable.sampling import Offsets
+from ptx.tile.direct import DirectThread
 from ptx.tile.vectors import accumulator_of, vector_width
 
 __all__ = ["direct_backward_input", "direct_backward_offset"]

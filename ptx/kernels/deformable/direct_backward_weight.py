@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import u32, u64
+from ptx.dtypes import u64
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.kernels.deformable.direct import (
     Corners,
-    DirectPlan,
-    DirectThread,
     OutputsOfChannels,
     segmented_plan,
 )
-from ptx.kernels.deformable.plan import THREADS
-from ptx.kernels.deformable.sampling import Geometry, Offsets, OutputPixel
+from ptx.kernels.deformable.sampling import Offsets
+from ptx.tile.direct import DirectThread, add_up
+from ptx.tile.pixels import PixelWalk
 from ptx.tile.vectors import accumulator_of
 
 __all__ = ["direct_backward_weight", "direct_weight_blocks", "direct_weight_parts"]
@@ -57,11 +56,12 @@ def direct_backward_weight(
 
     outputs = OutputsOfChannels(k, config, channel, plan.channels)
     corners = Corners(offsets, x + channel)
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     sum_type = accumulator_of(config.float_type)
     pairs = outputs.of_channels()
     sums = [[k.var(sum_type, 0.0) for _ in channel_pairs] for channel_pairs in pairs]
     with k.if_(first_pixel < end_pixel):
-        walk = _PixelWalk(k, sizes, first_pixel + thread.row, plan.down)
+        walk = PixelWalk(k, sizes, first_pixel + thread.row, plan.down)
         with k.loop(first_pixel, end_pixel, plan.down, name="pixels", unroll=False):
             there = thread.there & (walk.index < end_pixel)
             pixel = walk.pixel(there)
@@ -73,64 +73,13 @@ def direct_backward_weight(
                 for (number, place), total in zip(channel_pairs, totals, strict=True):
                     total.set(k.fma(value, grads[number][place], total))
             walk.advance()
-    flat = [total for totals in sums for total in totals]
-    _reduce(k, config, plan, thread, flat, partial, part * config.taps + tap)
+    row_of_taps = part * config.taps + tap
 
-
-def _reduce(
-    k: Kernel,
-    config: DeformableConvConfig,
-    plan: DirectPlan,
-    thread: DirectThread,
-    sums: list,
-    partial: Pointer,
-    part: Val,
-) -> None:
-    """Adds up the sums of a block's threads and writes them: [channels of a thread, outputs]."""
-    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
-    k.comment("sums over the threads with the same channels")
-    shared = k.shared("sums", partial.dtype, len(sums) * THREADS)
-    for number, total in enumerate(sums):
-        shared.store(number * THREADS + k.tid(), total)
-    k.barrier()
-    with k.loop(k.tid(), len(sums) * plan.across, THREADS, name="sum") as number:
-        column, element = number % plan.across, number // plan.across
-        place = shared + (element * THREADS + column)
-        total = k.var(partial.dtype, 0.0)
-        for row in range(plan.down):
-            total += place.load(row * plan.across)
-        unit = thread.first_unit + column
+    def write(unit: Val, element: Val, total: Val) -> None:
         channel = unit * plan.channels + element // out_group
-        row = part * in_group + channel % in_group
+        row = row_of_taps * in_group + channel % in_group
         out = channel // in_group * out_group + element % out_group
         at = k.mad_wide(row, config.out_channels, k.convert(out, u64))
         (partial + at).store(0, total, where=unit < plan.units)
 
-
-class _PixelWalk:
-    """An output pixel that goes on by the same number of pixels each time, without divisions."""
-
-    def __init__(self, k: Kernel, sizes: Geometry, first: Val, step: int):
-        self.k, self.sizes, self.step = k, sizes, step
-        start = sizes.pixel(first)
-        self.index = k.var(u32, start.index, "pixel")
-        self.image, self.y, self.x = (
-            k.var(u32, value) for value in (start.image, start.y, start.x)
-        )
-        count = k.var(u32, step).value()
-        self.columns, rows = count % sizes.out_w, count // sizes.out_w
-        self.rows, self.images = rows % sizes.out_h, rows // sizes.out_h
-
-    def pixel(self, there: Val) -> OutputPixel:
-        return OutputPixel(self.index, self.image, self.y, self.x, there)
-
-    def advance(self) -> None:
-        k, sizes = self.k, self.sizes
-        self.index += self.step
-        self.x += self.columns
-        next_row = self.x >= sizes.out_w
-        self.x -= k.select(next_row, sizes.out_w, 0, u32)
-        self.y += self.rows + k.select(next_row, 1, 0, u32)
-        next_image = self.y >= sizes.out_h
-        self.y -= k.select(next_image, sizes.out_h, 0, u32)
-        self.image += self.images + k.select(next_image, 1, 0, u32)
+    add_up(k, plan, thread, [total for totals in sums for total in totals], write)

@@ -7,9 +7,9 @@ import contextlib
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u64
 from ptx.kernels.deformable.config import DeformableConvConfig
-from ptx.kernels.deformable.direct import Corners, DirectPlan, DirectThread, grouped_plan, run_of
-from ptx.kernels.deformable.plan import THREADS
+from ptx.kernels.deformable.direct import Corners, grouped_plan, run_of
 from ptx.kernels.deformable.sampling import Offsets
+from ptx.tile.direct import THREADS, DirectPlan, DirectThread
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
 
 __all__ = ["direct_forward"]

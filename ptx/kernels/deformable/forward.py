@@ -14,15 +14,16 @@ from ptx.kernels.deformable.direct import grouped_plan
 from ptx.kernels.deformable.direct_forward import direct_forward
 from ptx.kernels.deformable.forward_streamed import streamed_forward, wide_forward
 from ptx.kernels.deformable.gather import GatherTile
-from ptx.kernels.deformable.limits import check_grid, check_sizes
 from ptx.kernels.deformable.plan import SamplePlan, forward_plan, is_direct
-from ptx.kernels.deformable.sampling import Geometry, Offsets, Sampler
+from ptx.kernels.deformable.sampling import Offsets, Sampler
+from ptx.kernels.limits import check_grid, check_sizes
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.targets import TARGETS, Target
 from ptx.tile.dense import DenseTile
 from ptx.tile.math import TileMath
 from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.pixels import Geometry
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.stream import StreamedTile

@@ -8,8 +8,9 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import DTYPES, f32, s32, tf32
 from ptx.kernels.deformable.corners import CornerTable, PixelTable, TableRows
 from ptx.kernels.deformable.gather import corner_index_places
-from ptx.kernels.deformable.sampling import Offsets, OutputPixel
+from ptx.kernels.deformable.sampling import Offsets
 from ptx.tile.pipeline import Cursor
+from ptx.tile.pixels import OutputPixel
 from ptx.tile.vectors import load_words, widen
 
 __all__ = ["PositionGather", "TableGather", "load_corners", "weighted_sums"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ptx.kernels.deformable.backward_weight import backward_weight_parts
 from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.kernels.deformable.configs import IMAGES, NETWORKS
 from ptx.kernels.deformable.corners import CornerTable, PixelRows
 from ptx.kernels.deformable.forward_streamed import TABLE_BYTES
 from ptx.kernels.deformable.plan import (
@@ -20,16 +21,25 @@ from ptx.kernels.deformable.plan import (
     is_small_grid,
 )
 from ptx.launch import Launch
-from ptx.model import L1_BYTES, Work
+from ptx.model import (
+    L1_BYTES,
+    BlockWork,
+    Device,
+    Image,
+    Work,
+    floor,
+    launch_work,
+    tensor_core_atom,
+)
 from ptx.registry import RegisteredKernel
-from ptx.sass import Loop, Sass, disassemble
 from ptx.targets import Target
-from ptx.tile.plan import atom_of
 
-__all__ = ["MODELLED", "Image", "work"]
+__all__ = ["LAYERS", "MODELLED", "called", "floor_us", "work"]
 
-Image = tuple[int, int, int]  # how many, height, width
 MODELLED = ("forward", "backward_offset", "backward_input", "backward_weight")
+
+# Layers of networks, and the images that times are modelled for.
+LAYERS = {name: (config, IMAGES[name]) for name, config in NETWORKS.items()}
 
 _NARROW_L1 = 1.3  # each lane loads positions of its own, from scattered places
 
@@ -55,66 +65,54 @@ def work(
     name = kernel.name.removeprefix("deformable_conv_")
     if name not in MODELLED or kernel.launch is None:
         raise ValueError(f"modelled are {', '.join(MODELLED)}, not {kernel.name}")
-    atom = atom_of(config, target)
-    if atom is None:
-        raise ValueError(f"{kernel.name} on {target} without tensor cores is not modelled")
-    pixels = images[0] * math.prod(config.output_size(*images[1:]))
-    if name == "forward":
-        config = dataclasses.replace(config, small_grid=is_small_grid(config, pixels))
+    tensor_core_atom(kernel, config, target)
+    config = called(name, config, images)
     shapes, sizes = _buffers(name, config, images)
     launch = kernel.launch(config, target, shapes)
-    sass = disassemble(kernel.generate(config, target), target)
     if name == "forward":
         block = _forward(config, target, images)
     elif name == "backward_weight":
         block = _backward_weight(config, target, images, shapes)
     else:
         block = _backward_data(name, config, target, launch)
-    warps = math.prod(launch.block) // 32
-    trips = _trips(sass, block)
-    multiplied = sum(n * loop.count("HMMA", "DMMA") for loop, n in trips) * warps
-    expected = block.products / (atom.m * atom.n * atom.k)
-    if not math.isclose(multiplied, expected, rel_tol=1e-6):
-        raise ValueError(
-            f"{kernel.name} multiplies {multiplied:g} fragments a block in its SASS and "
-            f"{expected:g} in its plan: ptx/kernels/deformable/model.py is out of date"
-        )
-    issued = float(len(sass.straight))
-    for loop, times in trips:
-        issued += times * (len(loop.own) - len(loop.rare) * (1 - block.rare_share))
     partial = name == "backward_weight"
-    return Work(
-        blocks=math.prod(launch.grid),
-        instructions=issued * warps,
-        l1_bytes=block.l1_bytes,
-        flops=2.0 * block.products,
-        tensor_rate=2 / config.float_type.bytes,
+    return launch_work(
+        kernel,
+        config,
+        target,
+        launch,
+        block,
         memory_bytes=sum(math.prod(s) * b for s, b in zip(shapes, sizes, strict=True)),
         additions=_additions(config, target, images) if name == "backward_input" else 0.0,
         later_bytes=math.prod(shapes[-1]) * sizes[-1] if partial else 0.0,
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Block:
-    """What a block does.
+def called(name: str, config: DeformableConvConfig, images: Image) -> DeformableConvConfig:
+    """The configuration that the lowering chooses for these images.
 
-    Attributes:
-      nest: passes of each loop around the products, the outermost first.
-      fills: passes of a warp through the loop that calculates corners.
-      products: multiplications on tensor cores.
-      l1_bytes: see `Work`.
-      rare_share: how often a warp executes what is behind a vote.
+    Args:
+      name: of the kernel, one of `MODELLED`.
+      config: the convolution.
+      images: number, height and width of the input.
     """
-
-    nest: Sequence[float]
-    fills: float
-    products: float
-    l1_bytes: float
-    rare_share: float = 1.0
+    if name != "forward":
+        return config
+    pixels = images[0] * math.prod(config.output_size(*images[1:]))
+    return dataclasses.replace(config, small_grid=is_small_grid(config, pixels))
 
 
-def _forward(config: DeformableConvConfig, target: Target, images: Image) -> _Block:
+def floor_us(config: DeformableConvConfig, images: Image, device: Device) -> float:
+    """Microseconds that no kernel of a layer can beat: see `ptx.model.floor`."""
+    pixels = images[0] * math.prod(config.output_size(*images[1:]))
+    products = pixels * config.taps * config.in_channels_per_group * config.out_channels
+    # Backward, the same tensors are read and written, in other roles.
+    shapes, sizes = _buffers("forward", config, images)
+    memory = sum(math.prod(s) * b for s, b in zip(shapes, sizes, strict=True))
+    return floor(products, memory, 2 / config.float_type.bytes, device)
+
+
+def _forward(config: DeformableConvConfig, target: Target, images: Image) -> BlockWork:
     plan = forward_plan(config, target)
     _check(plan)
     in_group, run, taps = config.in_channels_per_group, config.segment, config.taps
@@ -133,7 +131,7 @@ def _forward(config: DeformableConvConfig, target: Target, images: Image) -> _Bl
         fills = fillings * taps * plan.m / plan.threads
         l1 += steps * _table_reads(config, plan, 2)
         l1 += fillings * _fill_l1(config, taps * plan.m)
-    return _Block(
+    return BlockWork(
         nest=[segments, tables, steps // fillings],
         fills=fills,
         products=float(plan.m * plan.n * plan.k * steps),
@@ -149,7 +147,7 @@ def _forward(config: DeformableConvConfig, target: Target, images: Image) -> _Bl
 
 def _backward_data(
     name: str, config: DeformableConvConfig, target: Target, launch: Launch
-) -> _Block:
+) -> BlockWork:
     plan = backward_data_plan(config, target)
     _check(plan)
     segments = tiles = 1
@@ -170,7 +168,7 @@ def _backward_data(
         fills = taps * plan.m / plan.threads
         l1 += passes * _table_reads(config, plan, 2 if name == "backward_offset" else 3)
         l1 += _fill_l1(config, taps * plan.m)
-    return _Block(
+    return BlockWork(
         nest=[taps, segments, tiles, slices],
         fills=fills,
         products=plan.m * plan.n * plan.k * passes * slices,
@@ -183,7 +181,7 @@ def _backward_weight(
     target: Target,
     images: Image,
     shapes: Sequence[tuple[int, ...]],
-) -> _Block:
+) -> BlockWork:
     plan = backward_weight_plan(config, target)
     _check(plan)
     pixels = math.prod(shapes[-2][:3]) / shapes[-1][0]  # of a part, in the mean
@@ -196,7 +194,7 @@ def _backward_weight(
         l1 += _fill_l1(config, pixels)
     lots = math.ceil(pixels / _SAMPLES)
     vectors = plan.m * config.float_type.bytes // 16  # of a pixel
-    return _Block(
+    return BlockWork(
         nest=[lots, steps / lots],
         fills=pixels / plan.threads,
         products=plan.m * plan.n * pixels,
@@ -206,22 +204,6 @@ def _backward_weight(
 
 
 _SAMPLES = 512  # pixels that the backward weight kernel looks at together
-
-
-def _trips(sass: Sass, block: _Block) -> list[tuple[Loop, float]]:
-    """How often a warp goes round each loop."""
-    depths = sum(loop.has_tensor for loop in sass.loops)
-    if depths > len(block.nest):
-        raise ValueError(f"{depths} loops around the products, expected are {len(block.nest)}")
-    # ptxas may drop a loop of one pass, and unroll the innermost one.
-    extents, passes = list(block.nest), 1.0
-    while len(extents) > depths and 1 in extents:
-        extents.remove(1)
-    totals = []
-    for extent in extents:
-        passes *= extent
-        totals.append(passes)
-    return [(loop, totals[loop.depth] if loop.has_tensor else block.fills) for loop in sass.loops]
 
 
 def _check(plan: SamplePlan) -> None:

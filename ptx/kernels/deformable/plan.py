@@ -6,6 +6,7 @@ import dataclasses
 
 from ptx.kernels.deformable.config import DeformableConvConfig
 from ptx.targets import Target
+from ptx.tile.direct import THREADS
 from ptx.tile.plan import TilePlan, at_least, streams
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
     "is_small_grid",
 ]
 
-THREADS = 128
 TINY = 4
 
 

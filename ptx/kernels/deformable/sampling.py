@@ -7,59 +7,12 @@ import dataclasses
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import s32, u32, u64
 from ptx.kernels.deformable.config import DeformableConvConfig
+from ptx.tile.pixels import Geometry, OutputPixel
 from ptx.tile.vectors import load_words, widen
 
-__all__ = ["Geometry", "Offsets", "OutputPixel", "Position", "Sample", "Sampler"]
+__all__ = ["Offsets", "Position", "Sample", "Sampler"]
 
 _FAR = 2.0**30  # beyond any image; base + _FAR still is an s32
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class OutputPixel:
-    """One pixel of the outputs.
-
-    Attributes:
-      index: among the pixels of all outputs.
-      image, y, x: where that is.
-      there: predicate: whether there is such a pixel.
-    """
-
-    index: Val
-    image: Val
-    y: Val
-    x: Val
-    there: Val
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Geometry:
-    """The sizes that a kernel learns when it is launched.
-
-    Attributes:
-      images: how many.
-      in_h, in_w: of the images.
-      out_h, out_w: of the output.
-      pixels: of all outputs together.
-    """
-
-    images: Val
-    in_h: Val
-    in_w: Val
-    out_h: Val
-    out_w: Val
-    pixels: Val
-
-    @staticmethod
-    def declare(k: Kernel) -> Geometry:
-        """Declares the parameters batch_size, in_h, in_w, out_h and out_w, all u32."""
-        names = ("batch_size", "in_h", "in_w", "out_h", "out_w")
-        images, in_h, in_w, out_h, out_w = (k.param(name, u32) for name in names)
-        return Geometry(images, in_h, in_w, out_h, out_w, images * out_h * out_w)
-
-    def pixel(self, index: Val) -> OutputPixel:
-        """The pixel of an index."""
-        x, row = index % self.out_w, index // self.out_w
-        return OutputPixel(index, row // self.out_h, row % self.out_h, x, index < self.pixels)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,0 +1,87 @@
+"""Output pixels: how a kernel counts them, and where each is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ptx.builder import Kernel, Val
+from ptx.dtypes import u32
+
+__all__ = ["Geometry", "OutputPixel", "PixelWalk"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OutputPixel:
+    """One pixel of the outputs.
+
+    Attributes:
+      index: among the pixels of all outputs.
+      image, y, x: where that is.
+      there: predicate: whether there is such a pixel.
+    """
+
+    index: Val
+    image: Val
+    y: Val
+    x: Val
+    there: Val
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Geometry:
+    """The sizes that a kernel learns when it is launched.
+
+    Attributes:
+      images: how many.
+      in_h, in_w: of the images.
+      out_h, out_w: of the output.
+      pixels: of all outputs together.
+    """
+
+    images: Val
+    in_h: Val
+    in_w: Val
+    out_h: Val
+    out_w: Val
+    pixels: Val
+
+    @staticmethod
+    def declare(k: Kernel) -> Geometry:
+        """Declares the parameters batch_size, in_h, in_w, out_h and out_w, all u32."""
+        names = ("batch_size", "in_h", "in_w", "out_h", "out_w")
+        images, in_h, in_w, out_h, out_w = (k.param(name, u32) for name in names)
+        return Geometry(images, in_h, in_w, out_h, out_w, images * out_h * out_w)
+
+    def pixel(self, index: Val) -> OutputPixel:
+        """The pixel of an index."""
+        x, row = index % self.out_w, index // self.out_w
+        return OutputPixel(index, row // self.out_h, row % self.out_h, x, index < self.pixels)
+
+
+class PixelWalk:
+    """An output pixel that goes on by the same number of pixels each time, without divisions."""
+
+    def __init__(self, k: Kernel, sizes: Geometry, first: Val, step: int):
+        self.k, self.sizes, self.step = k, sizes, step
+        start = sizes.pixel(first)
+        self.index = k.var(u32, start.index, "pixel")
+        self.image, self.y, self.x = (
+            k.var(u32, value) for value in (start.image, start.y, start.x)
+        )
+        count = k.var(u32, step).value()
+        self.columns, rows = count % sizes.out_w, count // sizes.out_w
+        self.rows, self.images = rows % sizes.out_h, rows // sizes.out_h
+
+    def pixel(self, there: Val) -> OutputPixel:
+        return OutputPixel(self.index, self.image, self.y, self.x, there)
+
+    def advance(self) -> None:
+        k, sizes = self.k, self.sizes
+        self.index += self.step
+        self.x += self.columns
+        next_row = self.x >= sizes.out_w
+        self.x -= k.select(next_row, sizes.out_w, 0, u32)
+        self.y += self.rows + k.select(next_row, 1, 0, u32)
+        next_image = self.y >= sizes.out_h
+        self.y -= k.select(next_image, sizes.out_h, 0, u32)
+        self.image += self.images + k.select(next_image, 1, 0, u32)
