@@ -27,6 +27,7 @@ from gpu_suite.handler import build_handler  # noqa: E402
 from gpu_suite.plan import SECTIONS, seconds_for  # noqa: E402
 from gpu_suite.processes import end_group  # noqa: E402
 from gpu_suite.report import markdown, ratios, stem  # noqa: E402
+from gpu_suite.report_against_xla import against_xla  # noqa: E402
 
 _TAIL = 6000  # characters of a section's output that are kept
 
@@ -171,6 +172,7 @@ class _Suite:
         for section in self.report["sections"].values():
             self.report["layers"] = section["results"].get("layers", self.report["layers"])
         self.report["ratios"] = ratios(self.report)
+        self.report["against_xla"] = against_xla(self.report)
         file = self.out / "gpu-results.json"
         part = file.with_suffix(".part")
         part.write_text(json.dumps(self.report, indent=1) + "\n")

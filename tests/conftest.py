@@ -7,6 +7,7 @@ os.environ["XLA_FLAGS"] = (
 
 import jax
 import pytest
+from places import Place, emulated
 
 
 def wants_gpu(config: pytest.Config) -> bool:
@@ -35,3 +36,17 @@ def x64():
     """64-bit JAX, for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def gpu() -> Place:
+    """The first GPU; the test fails where there is none.
+
+    With OXIJAX_EMULATE_GPU set to a target it is emulated, which is how the suite's own script is
+    tested: tests that need no driver run there too.
+    """
+    target = os.environ.get("OXIJAX_EMULATE_GPU")
+    if target:
+        return emulated(target)
+    device = jax.devices("cuda")[0]
+    return Place(device, lambda: jax.default_device(device))

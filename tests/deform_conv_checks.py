@@ -1,69 +1,33 @@
 """deform_conv where its kernels run, in the emulator or on a GPU, against the reference."""
 
-import contextlib
-import dataclasses
 import functools
-import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import places
 from helpers import NAMES, assert_close, astype, program_of, relative_error
+from places import PRECISIONS, Place
 from test_deform_conv_values import golden
 
 import oxijax
-from oxijax._launch import TARGET_NAME
-from oxijax.testing import CASES, DeformConvCase, emulate_gpu
+from oxijax.testing import CASES, DeformConvCase
 
-# Relative Frobenius norms against float64: (dtype, precision) -> tolerance.
-PRECISIONS = {
-    "float64": ("float64", None, 1e-13),
-    "exact": ("float32", "highest", 2e-6),
-    "tf32": ("float32", None, 1e-3),
-    "bfloat16": ("bfloat16", None, 8e-3),
-    "float16": ("float16", None, 1e-3),
-}
 KERNELS = ("forward", "backward_input", "backward_offset", "backward_weight")
 STRANGE_OFFSETS = (np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, 1e9)
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where the kernels under test run.
-
-    Attributes:
-      device: has their operands.
-      context: makes the context that they are compiled and called in.
-    """
-
-    device: Any
-    context: Callable[[], contextlib.AbstractContextManager]
-
-    def values_and_gradients(self, operands, grad_y, **options) -> dict[str, jax.Array]:
-        """deform_conv's output and gradients, by its four kernels and by nothing else."""
-        with self.context():
-            function = functools.partial(oxijax.deform_conv, **options)
-            operands, grad_y = jax.device_put((tuple(operands), jnp.asarray(grad_y)), self.device)
-            program = program_of(function)
-            compiled = program.lower(operands, grad_y).compile()
-            if grad_y.size:
-                assert_has_kernels(compiled.as_text())
-            return named(compiled(operands, grad_y), operands)
-
-
-def emulated(target: str = "sm_90", schedule: int | None = None) -> Place:
-    return Place(jax.devices("cpu")[0], lambda: emulate_gpu(target, schedule=schedule))
-
-
 def assert_has_kernels(text: str | None, kernels=KERNELS) -> None:
-    """A compiled program holds these kernels' calls, so that XLA's own code is not what runs."""
-    assert text is not None
-    calls = [line for line in text.splitlines() if f'custom_call_target="{TARGET_NAME}"' in line]
-    for kernel in kernels:
-        name = re.compile(rf"deformable_conv_{kernel}\b(?!_)")  # a quote follows, escaped somehow
-        assert any(name.search(line) for line in calls), f"no {kernel}"
+    """A compiled program holds calls of these kernels of deform_conv's."""
+    places.assert_has_kernels(text, [f"deformable_conv_{kernel}" for kernel in kernels])
+
+
+def values_and_gradients(place: Place, operands, grad_y, **options) -> dict[str, jax.Array]:
+    """deform_conv's output and gradients, by its four kernels and by nothing else."""
+    function = functools.partial(oxijax.deform_conv, **options)
+    kernels = [f"deformable_conv_{kernel}" for kernel in KERNELS]
+    return named(place.values_and_gradients(function, operands, grad_y, kernels), operands)
 
 
 def named(outs, operands) -> dict[str, jax.Array]:
@@ -95,7 +59,7 @@ def check(case, options, precision: str, place: Place) -> dict[str, float]:
         grad_y = jnp.asarray(case["grad_y"], dtype)
         wide = astype(operands, jnp.float64), grad_y.astype(jnp.float64)
     expected = reference(*wide, **options)
-    results = place.values_and_gradients(operands, grad_y, precision=precision_, **options)
+    results = values_and_gradients(place, operands, grad_y, precision=precision_, **options)
     assert set(results) == set(expected)
     for name, result in results.items():
         assert result.dtype == dtype
@@ -110,7 +74,7 @@ def check_strange_offset(value: float, place: Place) -> None:
     offset[0, 2, 3, 5] = offset[1, 4, 1, 30] = value
     operands = [operands[0], offset, *operands[2:]]
     expected = reference(operands, grad_y, precision="highest", **options)
-    results = place.values_and_gradients(operands, grad_y, precision="highest", **options)
+    results = values_and_gradients(place, operands, grad_y, precision="highest", **options)
     for name, result in results.items():
         other = expected[name]
         assert np.array_equal(np.isnan(result), np.isnan(other)), name
@@ -125,7 +89,7 @@ def check_far_offsets(place: Place) -> None:
     operands, grad_y, options = _offset_groups()
     offset = np.full(operands[1].shape, 1e6, np.float32)
     operands = [operands[0], offset, *operands[2:]]
-    results = place.values_and_gradients(operands, grad_y, precision="highest", **options)
+    results = values_and_gradients(place, operands, grad_y, precision="highest", **options)
     expected = np.broadcast_to(operands[4], results["y"].shape)
     np.testing.assert_array_equal(results["y"], expected)
     for name in ("dx", "doffset", "dweight", "dmask"):

@@ -8,16 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from deform_conv_checks import (
-    PRECISIONS,
     STRANGE_OFFSETS,
     check,
     check_far_offsets,
     check_strange_offset,
-    emulated,
     of_case,
     of_golden,
 )
 from helpers import NAMES, assert_close, astype, values_and_gradients
+from places import PRECISIONS, emulated
 from test_deform_conv_values import GOLDEN
 
 import oxijax

@@ -1,11 +1,9 @@
 """deform_conv on a GPU: all four kernels, in every precision, and JAX's transformations of them.
 
-Run with -m gpu, where each test fails if there is no GPU. With OXIJAX_EMULATE_GPU set to a target,
-which is how the suite's own script is tested, those that need no driver run in the emulator.
+Run with -m gpu, where each test fails if there is no GPU.
 """
 
 import functools
-import os
 import threading
 
 import jax
@@ -14,18 +12,16 @@ import numpy as np
 import pytest
 from deform_conv_checks import (
     KERNELS,
-    PRECISIONS,
     STRANGE_OFFSETS,
-    Place,
     assert_has_kernels,
     check,
     check_far_offsets,
     check_strange_offset,
-    emulated,
     of_case,
     of_golden,
 )
 from helpers import NAMES, assert_close, astype
+from places import PRECISIONS, Place
 from test_deform_conv_values import GOLDEN
 
 import oxijax
@@ -50,16 +46,6 @@ LARGER = {
         DeformConvCase("batch-300", (300, 5, 6, 8), 8),
     )
 }
-
-
-@pytest.fixture
-def gpu() -> Place:
-    """The first GPU; the test fails where there is none."""
-    target = os.environ.get("OXIJAX_EMULATE_GPU")
-    if target:
-        return emulated(target)
-    device = jax.devices("cuda")[0]
-    return Place(device, lambda: jax.default_device(device))
 
 
 def run(place: Place, function, *arguments, **jit_options):
@@ -87,16 +73,16 @@ def assert_all_close(actual, expected, tolerance):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_case(gpu, name, precision, record_property):
-    record_property("errors", check(*of_case(name), precision, gpu))
-    record_property("precision", precision)
+    errors = check(*of_case(name), precision, gpu)
+    record_property("errors", {"deform_conv": {precision: errors}})
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", LARGER)
 def test_larger_layer(gpu, name, precision, record_property):
-    record_property("errors", check(*of_case(LARGER[name]), precision, gpu))
-    record_property("precision", precision)
+    errors = check(*of_case(LARGER[name]), precision, gpu)
+    record_property("errors", {"deform_conv": {precision: errors}})
 
 
 @pytest.mark.parametrize("value", STRANGE_OFFSETS)
@@ -127,8 +113,8 @@ def test_ptx_of_older_targets(gpu, target, precision, monkeypatch):
 def test_golden(gpu, file, index, record_property):
     """Layers of torchvision, with its strides, paddings and dilations, each in one precision."""
     precision = list(PRECISIONS)[(index + (file == "wide")) % len(PRECISIONS)]
-    record_property("errors", check(*of_golden(file, index), precision, gpu))
-    record_property("precision", precision)
+    errors = check(*of_golden(file, index), precision, gpu)
+    record_property("errors", {"deform_conv": {precision: errors}})
 
 
 class TestTransformations:

@@ -13,15 +13,15 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from deform_conv_checks import PRECISIONS
 from gpu_suite import device_launch, handler, sanitizer, times_xla
+from gpu_suite.deform_conv_layers import work
 from gpu_suite.device_launch import device_launches
-from gpu_suite.layers import work
 from gpu_suite.plan import SECTIONS, seconds_for
 from gpu_suite.recorder import Recorder
 from gpu_suite.report import ratios, stem
 from gpu_suite.sanitizer import errors_of
 from gpu_suite.timing import time_chain
+from places import PRECISIONS
 
 from oxijax._launch._emulation import EmulatedArray, _Loaded
 from oxijax._launch._handler import LAUNCH_FUNCTION
@@ -46,7 +46,7 @@ def test_dry_run(tmp_path):
     shown = done.stdout + done.stderr
     assert list(sections) == [
         *("build", "info", "planted", "tests", "sanitizer"),
-        *("times-torch", "times-oxijax", "times-xla"),
+        *("times-torch", "times-oxijax", "times-conv", "times-xla"),
     ]
     assert sections["planted"]["status"] == "crashed: SIGABRT"
     assert sections["planted"]["results"] == {"before_the_crash": 1}
@@ -61,15 +61,21 @@ def test_dry_run(tmp_path):
     assert sections["info"]["results"]["oxijax"]["versions"]["jax"] == jax.__version__
 
     tests = sections["tests"]["results"]
-    assert tests["counts"] == {"collected": 3, "ran": 3, "passed": 3}
-    assert set(tests["worst_errors"]) == {"float16", "tf32"}
-    for precision, errors in tests["worst_errors"].items():
-        assert set(errors) == {"y", "dx", "doffset", "dweight", "dmask", "dbias"}
-        assert all(0 < error <= PRECISIONS[precision][2] for error in errors.values())
+    assert tests["counts"] == {"collected": 4, "ran": 4, "passed": 4}
+    worst = tests["worst_errors"]
+    assert set(worst) == {"deform_conv", "conv"}
+    assert set(worst["deform_conv"]) == {"float16", "tf32"}
+    assert set(worst["conv"]) == {"bfloat16"}
+    named = {"y", "dx", "dweight", "dbias"}
+    for function, names in (("deform_conv", {*named, "doffset", "dmask"}), ("conv", named)):
+        for precision, errors in worst[function].items():
+            assert set(errors) == names
+            assert all(0 < error <= PRECISIONS[precision][2] for error in errors.values())
 
     checks = sections["sanitizer"]["results"]["checks"]
     assert checks["memcheck layers"]["kernels_ran"] == 2 * 4
     assert checks["memcheck strange"]["kernels_ran"] == 2 * 4
+    assert checks["memcheck conv"]["kernels_ran"] == 2 * 3
     assert "OutOfBoundsError" in checks["memcheck out-of-bounds"]["output_tail"]
     assert "RaceError" in checks["racecheck race"]["output_tail"]
 
@@ -81,13 +87,25 @@ def test_dry_run(tmp_path):
     xla = sections["times-xla"]["results"]["times"]["R50-c3"]["float16"]
     passes = ("forward", "forward_backward")
     assert set(xla) == {f"{what}_{one}" for what in ("conv", "xla") for one in passes}
-    for found in [*times.values(), *xla.values()]:
+    conv = sections["times-conv"]["results"]["times"]
+    compared = {"ResNet50-conv1", "ResNet50-conv3-shortcut"}
+    assert set(conv) == {"launch floor", *compared}
+    operations = {"forward", "backward_input", "backward_weight"}
+    of_conv = conv["ResNet50-conv1"]["bfloat16"]
+    assert set(of_conv) == operations | {f"xla_{name}" for name in operations}
+    for name in operations:
+        assert of_conv[name]["calls"]["oxijax_launch"] == 2  # one for each set of operands
+        assert "oxijax_launch" not in of_conv[f"xla_{name}"]["calls"]
+        found = report["against_xla"]["times-conv"]["bfloat16"][name]["layers"]
+        assert set(found) == compared
+    for found in [*times.values(), *xla.values(), *of_conv.values()]:
         assert 0 < found["min_us"] <= found["median_us"]
 
     (page,) = (text for name, text in files.items() if name.endswith(".md"))
     assert "no time in it means anything" in page
     assert "failed, planted: planted: crashed: SIGABRT" in page
     assert "not measured, times-torch: " in page
+    assert "| ResNet50-conv3-shortcut |" in page
     assert page in done.stdout
     assert len(files) == 3
 

@@ -16,11 +16,16 @@ from gpu_suite.recorder import Recorder
 __all__ = ["run"]
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_FILES = ("tests/test_driver_gpu.py", "tests/test_gpu.py")
+_FILES = ("tests/test_driver_gpu.py", "tests/test_gpu.py", "tests/test_gpu_conv.py")
 # Of each kind of test that needs no driver, one.
 _DRY_RUN = tuple(
-    f"tests/test_gpu.py::{name}"
-    for name in ("test_case[v2-float16]", "test_case[groups-tf32]", "test_strange_offset[nan]")
+    f"tests/{name}"
+    for name in (
+        "test_gpu.py::test_case[v2-float16]",
+        "test_gpu.py::test_case[groups-tf32]",
+        "test_gpu.py::test_strange_offset[nan]",
+        "test_gpu_conv.py::test_case[plain-bfloat16]",
+    )
 )
 
 
@@ -117,11 +122,13 @@ def _brief(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key not in ("id", "why")}
 
 
-def _worst_errors(ran: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """For each precision and result, the largest relative error of all layers."""
-    worst: dict[str, dict[str, float]] = {}
+def _worst_errors(ran: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """The largest relative error of all layers: of each function, precision and result."""
+    worst: dict[str, dict[str, dict[str, float]]] = {}
     for line in ran.values():
-        for name, error in line.get("errors", {}).items():
-            of_precision = worst.setdefault(line["precision"], {})
-            of_precision[name] = max(error, of_precision.get(name, 0.0))
+        for function, precisions in line.get("errors", {}).items():
+            for precision, errors in precisions.items():
+                place = worst.setdefault(function, {}).setdefault(precision, {})
+                for name, error in errors.items():
+                    place[name] = max(error, place.get(name, 0.0))
     return worst

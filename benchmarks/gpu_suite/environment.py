@@ -1,4 +1,4 @@
-"""Section info: what is installed, the GPU and its clocks, and how fast it copies."""
+"""Section info: what is installed, the GPU and its clocks, how fast it copies and multiplies."""
 
 import importlib.metadata
 import json
@@ -11,12 +11,15 @@ import sys
 import tempfile
 from typing import Any
 
+from gpu_suite.layers import DTYPES
 from gpu_suite.recorder import Recorder
+from gpu_suite.timing import chain, time_chain
 
 __all__ = ["run"]
 
 _PACKAGES = ("jax", "jaxlib", "torch", "torchvision", "cuda-bindings", "numpy")
 _COPY_BYTES = 2 * 2**30  # many times any L2
+_PRODUCT_SIZE = 8192  # that keeps all of a GPU busy for milliseconds
 
 
 def run(recorder: Recorder) -> None:
@@ -37,12 +40,14 @@ def run(recorder: Recorder) -> None:
                 recorder.fail("python -m oxijax info", "; ".join(report["missing"]))
     if recorder.dry_run:
         recorder.put("copy", value={"not_measured": "dry run"})
+        recorder.put("products", value=_product_rates(size=8, dry_run=True))
         return
     recorder.put("nvidia_smi", "idle", value=_clocks())
     try:
         recorder.put("copy", value=_copy_bandwidth())
     finally:
         recorder.put("nvidia_smi", "after_the_copy", value=_clocks())
+    recorder.put("products", value=_product_rates(_PRODUCT_SIZE))
 
 
 def _version(package: str) -> str | None:
@@ -103,3 +108,20 @@ def _copy_bandwidth() -> dict[str, Any]:
         "best_bytes_per_second": max(rates),
         "counts": "bytes read and bytes written",
     }
+
+
+def _product_rates(size: int, dry_run: bool = False) -> dict[str, Any]:
+    """Operations per second of XLA's product of two large square matrices, in each dtype."""
+    import jax
+
+    found = {}
+    for dtype in DTYPES:
+        keys = jax.random.split(jax.random.key(0), 4)
+        arrays = [jax.random.normal(key, (size, size)).astype(dtype) for key in keys]
+        sets = [tuple(arrays[:2]), tuple(arrays[2:])]
+        product = jax.jit(chain(lambda a, b: a @ b)).lower(*sets).compile()
+        times = time_chain(product, sets, dry_run)
+        found[dtype] = {"size": size, "median_us": times["median_us"]}
+        if not dry_run:
+            found[dtype]["flops_per_second"] = 2 * size**3 / (times["median_us"] / 1e6)
+    return found

@@ -1,25 +1,61 @@
 """Operations of JAX on layers: compiled, measured and recorded."""
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from gpu_suite.layers import work
+from gpu_suite.layers import Work
 from gpu_suite.recorder import Recorder
 from gpu_suite.timing import chain, time_chain
 from oxijax._launch import TARGET_NAME
-from oxijax.testing import DeformConvCase
 
-__all__ = ["Job", "check_device", "forward_backward", "gradients_of", "measure", "operand_sets"]
+__all__ = [
+    "Job",
+    "Operands",
+    "check_device",
+    "forward",
+    "forward_backward",
+    "gradients_of",
+    "measure",
+]
 
 _LEAST_SECONDS = 3.0  # with less left nothing more is started
+
+
+@dataclasses.dataclass(frozen=True)
+class Operands:
+    """Sets of operands on the device that calls take turns with.
+
+    Attributes:
+      make: of (case, dtype, seed) a set; it is traced.
+      case: the layer, which can be hashed.
+      dtype: of the operands.
+      sets: how many.
+    """
+
+    make: Callable[[Any, str, jax.Array], tuple]
+    case: Any
+    dtype: str
+    sets: int
+
+    @property
+    def shapes(self) -> list[tuple]:
+        """Of each set."""
+        return [jax.eval_shape(self._make, 0)] * self.sets
+
+    def compile(self) -> Callable[[int], tuple]:
+        """The program seed -> set."""
+        return jax.jit(self._make).lower(0).compile()
+
+    def _make(self, seed) -> tuple:
+        return self.make(self.case, self.dtype, seed)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,33 +63,57 @@ class Job:
     """An operation on a layer.
 
     Attributes:
-      layer, dtype, operation: what it is called in the results.
-      case: the layer.
-      function: of x, offset, weight, mask, bias and grad_y.
-      sets: sets of operands that calls take turns with.
+      layer, operation: what it is called in the results, beside the operands' dtype.
+      operands: what it is given.
+      function: of a set of operands.
+      work: what it has to do, if that is to be known.
       kernels: launches of oxijax in one call; a program with more or fewer is not what is meant.
+      products: convolutions and matrix products that a call asks XLA for, nothing dropped and
+        nothing beside; None if they do not count.
       may_lack_memory: whether running out of memory is a finding, and no failure.
     """
 
     layer: str
-    dtype: str
     operation: str
-    case: DeformConvCase
+    operands: Operands
     function: Callable
-    sets: int
+    work: Work | None = None
     kernels: int = 0
+    products: int | None = None
     may_lack_memory: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.layer} {self.dtype} {self.operation}"
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where its time is in the results."""
+        return self.layer, self.operands.dtype, self.operation
 
-    def compile(self) -> tuple[Callable, int]:
-        """The compiled program, which calls the function once for each set; and its launches."""
-        shapes = [jax.eval_shape(functools.partial(_make, self.case, self.dtype), 0)] * self.sets
-        compiled = jax.jit(chain(self.function)).lower(*shapes).compile()
+    def __str__(self) -> str:
+        return " ".join(self.place)
+
+    def compile(self) -> "_Program":
+        """The compiled program, which calls the function once for each set."""
+        lowered = jax.jit(chain(self.function)).lower(*self.operands.shapes)
+        asked = len(re.findall(r"stablehlo\.(?:convolution|dot_general)\b", lowered.as_text()))
+        compiled = lowered.compile()
         text = compiled.as_text()
         assert text is not None
-        return compiled, text.count(f'custom_call_target="{TARGET_NAME}"')
+        calls = collections.Counter(re.findall(r'custom_call_target="([^"]+)"', text))
+        return _Program(compiled, asked, calls)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """A compiled chain of calls.
+
+    Attributes:
+      run: runs it.
+      products: convolutions and matrix products that XLA was asked for.
+      calls: custom calls in what XLA has made of it, by target.
+    """
+
+    run: Callable
+    products: int
+    calls: collections.Counter[str]
 
 
 def check_device(recorder: Recorder) -> None:
@@ -64,20 +124,32 @@ def check_device(recorder: Recorder) -> None:
 
 
 def measure(recorder: Recorder, jobs: Sequence[Job]) -> None:
-    """Compiles all jobs, then measures one after the other, so that nothing disturbs that."""
+    """Compiles all jobs, then measures one after the other, so that nothing disturbs that.
+
+    Jobs with the same operands should follow each other: those of one are kept.
+    """
     compile_ = functools.partial(_compile, recorder)
+    operands = list(dict.fromkeys(job.operands for job in jobs))
     if recorder.dry_run:  # in this thread, which knows that it emulates
-        compiled = [compile_(job) for job in jobs]
+        programs = [compile_(what) for what in (*jobs, *operands)]
     else:
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            compiled = list(pool.map(compile_, jobs))
-    for job, program in zip(jobs, compiled, strict=True):
-        if isinstance(program, str):
-            recorder.fail(str(job), program)
-        elif program is None or recorder.left() < _LEAST_SECONDS:
+            programs = list(pool.map(compile_, (*jobs, *operands)))
+    makers = dict(zip(operands, programs[len(jobs) :], strict=True))
+    sets = functools.lru_cache(maxsize=1)(lambda operands: _sets(operands, makers[operands]))
+    for job, program in zip(jobs, programs, strict=False):
+        failures = [found for found in (program, makers[job.operands]) if isinstance(found, str)]
+        if failures:
+            recorder.fail(str(job), failures[0])
+        elif None in (program, makers[job.operands]) or recorder.left() < _LEAST_SECONDS:
             recorder.cut(str(job))
         else:
-            _measure(recorder, job, *program)
+            _measure(recorder, job, program, sets)
+
+
+def forward(function: Callable) -> Callable:
+    """The output alone."""
+    return lambda *operands_and_grad_y: function(*operands_and_grad_y[:-1])
 
 
 def forward_backward(function: Callable) -> Callable:
@@ -92,7 +164,7 @@ def forward_backward(function: Callable) -> Callable:
 
 
 def gradients_of(function: Callable, wanted: Sequence[int]) -> Callable:
-    """The gradients alone to some of x, offset, weight, mask and bias.
+    """The gradients alone to the operands with these numbers.
 
     The forward pass is part of the program only if they need its results.
     """
@@ -111,66 +183,44 @@ def gradients_of(function: Callable, wanted: Sequence[int]) -> Callable:
     return run
 
 
-@functools.lru_cache(maxsize=1)
-def operand_sets(case: DeformConvCase, dtype: str, count: int) -> list[tuple]:
-    """Sets of (x, offset, weight, mask, bias, grad_y) on the device, of normal values.
-
-    Offsets have a standard deviation of two pixels.
-    """
-    make = jax.jit(functools.partial(_make, case, dtype))
-    return [make(seed) for seed in range(count)]
-
-
-def _make(case: DeformConvCase, dtype: str, seed) -> tuple:
-    samples = math.prod(case.kernel_size) * case.offset_groups
-    in_group = case.x[3] // case.groups
-    fan_in = math.prod(case.kernel_size) * in_group
-    keys = iter(jax.random.split(jax.random.key(seed), 6))
-
-    def normal(shape, scale=1.0):
-        return (scale * jax.random.normal(next(keys), shape)).astype(dtype)
-
-    return (
-        normal(case.x),
-        normal((*case.y[:3], 2 * samples), 2.0),
-        normal((*case.kernel_size, in_group, case.out_channels), fan_in**-0.5),
-        jnp.abs(normal((*case.y[:3], samples))) if case.mask else None,
-        normal((case.out_channels,)) if case.bias else None,
-        normal(case.y),
-    )
-
-
-def _compile(recorder: Recorder, job: Job) -> tuple[Callable, int] | str | None:
-    """The program, what went wrong, or None if there was no time."""
+def _compile(recorder: Recorder, what: Job | Operands) -> Any:
+    """The program, what went wrong as a text, or None if there was no time."""
     if recorder.left() < _LEAST_SECONDS:
         return None
     try:
-        return job.compile()
+        return what.compile()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
-def _measure(recorder: Recorder, job: Job, program: Callable, launches: int) -> None:
-    place = (job.layer, job.dtype, job.operation)
-    if launches != job.sets * job.kernels:
-        wanted = job.sets * job.kernels
-        recorder.fail(str(job), f"its program should have {wanted} launches, and has {launches}")
+def _sets(operands: Operands, make: Callable[[int], tuple]) -> list[tuple]:
+    return [make(seed) for seed in range(operands.sets)]
+
+
+def _measure(recorder: Recorder, job: Job, program: _Program, sets: Any) -> None:
+    counted = [("launches", program.calls[TARGET_NAME], job.kernels)]
+    if job.products is not None:
+        counted.append(("products", program.products, job.products))
+    for what, found, in_a_call in counted:
+        wanted = job.operands.sets * in_a_call
+        if found != wanted:
+            recorder.fail(str(job), f"its program should have {wanted} {what}, and has {found}")
     try:
-        sets = operand_sets(job.case, job.dtype, job.sets)
-        found: dict[str, Any] = time_chain(program, sets, recorder.dry_run)
+        times: dict[str, Any] = time_chain(program.run, sets(job.operands), recorder.dry_run)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        operand_sets.cache_clear()
+        sets.cache_clear()
         if job.may_lack_memory and "RESOURCE_EXHAUSTED" in text:
-            recorder.put("times", *place, value={"not_measured": f"out of memory: {text[:300]}"})
+            why = {"not_measured": f"out of memory: {text[:300]}"}
+            recorder.put("times", *job.place, value=why)
         else:
             recorder.fail(str(job), text)
         return
-    if job.kernels:
-        needed = work(job.case, job.operation, job.dtype)
-        found["flops"], found["bytes"] = needed.flops, needed.bytes
+    if job.work:
+        times["flops"], times["bytes"] = job.work.flops, job.work.bytes
+    times["calls"] = dict(program.calls)
     with contextlib.suppress(NotImplementedError):
-        memory = program.memory_analysis()  # pyright: ignore[reportFunctionMemberAccess]
+        memory = program.run.memory_analysis()  # pyright: ignore[reportFunctionMemberAccess]
         if memory is not None:
-            found["temporary_bytes"] = memory.temp_size_in_bytes
-    recorder.put("times", *place, value=found)
+            times["temporary_bytes"] = memory.temp_size_in_bytes
+    recorder.put("times", *job.place, value=times)

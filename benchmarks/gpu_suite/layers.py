@@ -1,14 +1,14 @@
-"""The layers that are timed, and how much work they are."""
+"""What the layers of all families have in common: dtypes, and how much work an operation is."""
 
 import dataclasses
 import math
 
-from oxijax.testing import GPU_BENCHMARK_CASES, DeformConvCase
-
-__all__ = ["DTYPES", "Work", "layers", "set_count", "work"]
+__all__ = ["DTYPES", "LAUNCH_FLOOR", "Work", "set_count"]
 
 DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes; float32 is multiplied as TF32
-_SETS_BYTES = 256 * 2**20  # several times the largest L2
+# A layer of a few pixels: what a call costs where the GPU has next to nothing to do. See `timing`.
+LAUNCH_FLOOR = "launch floor"
+_SETS_BYTES = 160 * 2**20  # more than any L2, three times that of an H200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Work:
     """The least that an operation needs.
 
     Attributes:
-      flops: of its matrix products, of which a backward pass has three.
+      flops: of its matrix products.
       bytes: each operand read once, each result written once.
     """
 
@@ -24,43 +24,13 @@ class Work:
     bytes: int
 
 
-def layers(dry_run: bool) -> dict[str, DeformConvCase]:
-    """The layers by name; in a dry run with fewer channels, and images of a few pixels."""
-    if not dry_run:
-        return dict(GPU_BENCHMARK_CASES)
-    return {
-        name: dataclasses.replace(
-            case, x=(1, 4, 5, 32), out_channels=32, offset_groups=min(case.offset_groups, 2)
-        )
-        for name, case in GPU_BENCHMARK_CASES.items()
-    }
+def set_count(one: Work, dry_run: bool) -> int:
+    """How many sets of operands calls take turns with, so that none is found in the L2.
 
-
-def work(case: DeformConvCase, operation: str, dtype: str) -> Work:
-    """What an operation on a layer has to do."""
-    size = DTYPES[dtype]
-    taps, pixels = math.prod(case.kernel_size), math.prod(case.y[:3])
-    in_group = case.x[3] // case.groups
-    product = 2 * pixels * taps * in_group * case.out_channels
-    x, y = math.prod(case.x), math.prod(case.y)
-    weight = taps * in_group * case.out_channels
-    samples = pixels * taps * case.offset_groups
-    offsets = samples * (3 if case.mask else 2)  # offset and mask
-    bias = case.out_channels if case.bias else 0
-    forward = x + offsets + weight + bias + y
-    elements = {
-        "forward": forward,
-        "backward_input": offsets + weight + y + x,
-        "backward_offset": x + offsets + weight + y + offsets,
-        "backward_weight": x + offsets + y + weight,
-        # Forward; then all of it and grad_y are read, and all gradients written.
-        "forward_backward": forward + forward + x + offsets + weight + bias,
-    }[operation]
-    return Work(product * (3 if operation == "forward_backward" else 1), elements * size)
-
-
-def set_count(case: DeformConvCase, dtype: str, dry_run: bool) -> int:
-    """How many sets of operands calls take turns with, so that none is found in the L2."""
+    Args:
+      one: a call.
+      dry_run: two sets will do.
+    """
     if dry_run:
         return 2
-    return max(4, min(16, math.ceil(_SETS_BYTES / work(case, "forward", dtype).bytes)))
+    return max(4, min(16, math.ceil(_SETS_BYTES / one.bytes)))

@@ -4,15 +4,19 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gpu_suite.report_against_xla import pages
+from gpu_suite.tables import microseconds, number, results, table
+
 __all__ = ["markdown", "ratios", "stem"]
 
 _LOWEST = {"forward": 3.0, "forward_backward": 4.0}  # wanted, against torchvision in float16
+_RESULTS = ("y", "dx", "doffset", "dweight", "dmask", "dbias")
 _TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
 
 
 def stem(report: dict[str, Any]) -> str:
     """The name of the files: date, GPU and versions."""
-    info = _results(report, "info")
+    info = results(report, "info")
     versions = info.get("versions", {})
     smi = info.get("nvidia_smi", {}).get("idle", {})
     name = "dry-run" if report["dry_run"] else "gpu"
@@ -32,17 +36,15 @@ def ratios(report: dict[str, Any]) -> dict[str, Any]:
 
     Beside the layers there are "geometric_mean" and, with fewer layers than are timed, "lacks".
     """
-    own, other = (
-        _results(report, f"times-{name}").get("times", {}) for name in ("oxijax", "torch")
-    )
+    own, other = (results(report, f"times-{name}").get("times", {}) for name in ("oxijax", "torch"))
     found: dict[str, Any] = {}
     for dtype in ("float16", "float32"):
         for operation in _LOWEST:
             both: dict[str, Any] = {
                 layer: theirs / ours
                 for layer in other
-                if (ours := _us(own, layer, dtype, operation))
-                and (theirs := _us(other, layer, dtype, operation))
+                if (ours := microseconds(own, layer, dtype, operation))
+                and (theirs := microseconds(other, layer, dtype, operation))
             }
             if not both:
                 continue
@@ -59,29 +61,32 @@ def markdown(report: dict[str, Any]) -> str:
     lines = ["# The GPU suite", ""]
     if report["dry_run"]:
         lines += ["**A dry run in the emulator: no time in it means anything.**", ""]
-    for part in (_head, _status, _errors, _sanitizer, _comparison, _kernels):
+    for part in (_head, _status, _errors, _sanitizer, _comparison, _kernels, pages):
         lines += part(report)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _head(report: dict[str, Any]) -> Iterable[str]:
-    info = _results(report, "info")
+    info = results(report, "info")
     smi = info.get("nvidia_smi", {})
     yield f"- date: {report['date']}"
     versions = info.get("versions", {}).items()
     yield "- versions: " + ", ".join(f"{name} {version or 'missing'}" for name, version in versions)
-    yield f"- launch handler built {_results(report, 'build').get('built', '?')}"
+    yield f"- launch handler built {results(report, 'build').get('built', '?')}"
     for when, found in smi.items():
         text = found if isinstance(found, str) else ", ".join(f"{k} {v}" for k, v in found.items())
         yield f"- nvidia-smi, {when.replace('_', ' ')}: {text}"
     rate = info.get("copy", {}).get("bytes_per_second")
     if rate:
         yield f"- copy within the GPU's memory: {rate / 1e12:.2f} TB/s, bytes read and written"
+    for dtype, found in info.get("products", {}).items():
+        if "flops_per_second" in found:
+            yield f"- large matrix product, {dtype}: {found['flops_per_second'] / 1e12:.0f} TFLOP/s"
     yield ""
 
 
 def _status(report: dict[str, Any]) -> Iterable[str]:
-    yield from _table(
+    yield from table(
         ["section", "outcome", "s", "limit s", "failures", "cut"],
         [
             [
@@ -113,24 +118,23 @@ def _not_measured(place: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[str,
 
 
 def _errors(report: dict[str, Any]) -> Iterable[str]:
-    found = _results(report, "tests")
+    found = results(report, "tests")
     if "counts" in found:
         yield "Tests: " + ", ".join(f"{count} {what}" for what, count in found["counts"].items())
         yield ""
-    worst = found.get("worst_errors", {})
-    if worst:
-        names = ["y", "dx", "doffset", "dweight", "dmask", "dbias"]
+    for function, precisions in found.get("worst_errors", {}).items():
+        names = [n for n in _RESULTS if any(n in errors for errors in precisions.values())]
         rows = [
             [precision, *(f"{errors[n]:.1e}" if n in errors else "" for n in names)]
-            for precision, errors in worst.items()
+            for precision, errors in precisions.items()
         ]
-        yield "Largest relative error of any layer, against float64:"
+        yield f"{function}: largest relative error of any layer, against float64:"
         yield ""
-        yield from _table(["precision", *names], rows)
+        yield from table(["precision", *names], rows)
 
 
 def _sanitizer(report: dict[str, Any]) -> Iterable[str]:
-    checks = _results(report, "sanitizer").get("checks", {})
+    checks = results(report, "sanitizer").get("checks", {})
     rows = [
         [name, found.get("errors", ""), found.get("kernels_ran", ""), found.get("exit_status", "")]
         for name, found in checks.items()
@@ -138,31 +142,31 @@ def _sanitizer(report: dict[str, Any]) -> Iterable[str]:
     if rows:
         yield "compute-sanitizer (out-of-bounds and race are wrong on purpose):"
         yield ""
-        yield from _table(["check", "errors", "kernels", "exit status"], rows)
+        yield from table(["check", "errors", "kernels", "exit status"], rows)
 
 
 def _comparison(report: dict[str, Any]) -> Iterable[str]:
     own, torch, xla = (
-        _results(report, f"times-{name}").get("times", {}) for name in ("oxijax", "torch", "xla")
+        results(report, f"times-{name}").get("times", {}) for name in ("oxijax", "torch", "xla")
     )
     compared = ratios(report)
     for operation, title in _TITLES.items():
         rows = []
         for dtype in ("float16", "bfloat16", "float32"):
             for layer in report["layers"]:
-                ours = _us(own, layer, dtype, operation)
+                ours = microseconds(own, layer, dtype, operation)
                 theirs = [
-                    _us(torch, layer, dtype, operation),
-                    _us(xla, layer, dtype, f"xla_{operation}"),
-                    _us(xla, layer, dtype, f"conv_{operation}"),
+                    microseconds(torch, layer, dtype, operation),
+                    microseconds(xla, layer, dtype, f"xla_{operation}"),
+                    microseconds(xla, layer, dtype, f"conv_{operation}"),
                 ]
                 if ours or any(theirs):
-                    rows.append([dtype, layer, _number(ours), *_with_ratios(theirs, ours)])
+                    rows.append([dtype, layer, number(ours), *_with_ratios(theirs, ours)])
         if rows:
             yield f"Median microseconds, {title}, and how many times oxijax's that is:"
             yield ""
             columns = ["torchvision", "x", "XLA program", "x", "plain convolution", "x"]
-            yield from _table(["dtype", "layer", "oxijax", *columns], rows)
+            yield from table(["dtype", "layer", "oxijax", *columns], rows)
         for dtype, operations in compared.items():
             if operation in operations:
                 yield f"- {_mean_text(dtype, operation, operations[operation])}"
@@ -182,8 +186,8 @@ def _mean_text(dtype: str, operation: str, found: dict[str, Any]) -> str:
 
 
 def _kernels(report: dict[str, Any]) -> Iterable[str]:
-    times = _results(report, "times-oxijax").get("times", {})
-    rate = _results(report, "info").get("copy", {}).get("bytes_per_second")
+    times = results(report, "times-oxijax").get("times", {})
+    rate = results(report, "info").get("copy", {}).get("bytes_per_second")
     rows = []
     for layer, dtypes in times.items():
         for dtype, operations in dtypes.items():
@@ -194,8 +198,8 @@ def _kernels(report: dict[str, Any]) -> Iterable[str]:
                 bytes_ = found["bytes"] / seconds
                 rows.append(
                     [
-                        *(layer, dtype, operation, _number(found["median_us"])),
-                        *(_number(found["min_us"]), f"{found['flops'] / seconds / 1e12:.1f}"),
+                        *(layer, dtype, operation, number(found["median_us"])),
+                        *(number(found["min_us"]), f"{found['flops'] / seconds / 1e12:.1f}"),
                         f"{bytes_ / 1e12:.2f}",
                         f"{100 * bytes_ / rate:.0f}%" if rate else "",
                     ]
@@ -204,28 +208,10 @@ def _kernels(report: dict[str, Any]) -> Iterable[str]:
         yield "oxijax's operations; TB/s of the bytes that have to be moved at least:"
         yield ""
         columns = ["layer", "dtype", "operation", "median us", "min us", "TFLOP/s", "TB/s"]
-        yield from _table([*columns, "of copy"], rows)
-
-
-def _results(report: dict[str, Any], section: str) -> dict[str, Any]:
-    return report["sections"].get(section, {}).get("results", {})
-
-
-def _us(times: dict[str, Any], layer: str, dtype: str, operation: str) -> float | None:
-    return times.get(layer, {}).get(dtype, {}).get(operation, {}).get("median_us")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+        yield from table([*columns, "of copy"], rows)
 
 
 def _with_ratios(values: Sequence[float | None], ours: float | None) -> Iterable[str]:
     for value in values:
-        yield _number(value)
+        yield number(value)
         yield f"{value / ours:.2f}" if value and ours else ""
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterable[str]:
-    for row in (headings, ["---"] * len(headings), *rows):
-        yield "| " + " | ".join(map(str, row)) + " |"
-    yield ""

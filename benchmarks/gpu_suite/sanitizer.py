@@ -50,8 +50,10 @@ _CHECKS = (
     _Check("memcheck", "out-of-bounds", faulty=True, emulator_says="OutOfBoundsError"),
     _Check("memcheck", "strange"),
     _Check("memcheck", "layers"),
+    _Check("memcheck", "conv"),
     _Check("racecheck", "race", faulty=True, emulator_says="RaceError"),
     _Check("racecheck", "layers"),
+    _Check("racecheck", "conv"),
 )
 
 
@@ -69,7 +71,7 @@ def run(recorder: Recorder) -> None:
         recorder.put("version", value=(version.stdout + version.stderr).strip())
     checks = _CHECKS
     if recorder.dry_run:  # in the emulator the tools are one
-        checks = tuple(check for check in checks if str(check) != "racecheck layers")
+        checks = tuple(c for c in checks if c.tool == "memcheck" or c.faulty)
     workers = 2 if recorder.dry_run else len(checks)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(_check, recorder, tool, check): check for check in checks}

@@ -1,6 +1,6 @@
 """Small layers on GPU 0, one kernel at a time: what compute-sanitizer watches.
 
-    python -m gpu_suite.sanitizer_program {layers,strange,out-of-bounds,race} [--emulate]
+    python -m gpu_suite.sanitizer_program {layers,strange,conv,out-of-bounds,race} [--emulate]
 
 Prints a line for each comparison, and at the end how many kernels ran. The last two programs are
 wrong on purpose. With --emulate the kernels run in the emulator, and those of fewer layers.
@@ -22,7 +22,7 @@ import oxijax
 from gpu_suite.device_launch import device_launches
 from oxijax._launch import _emulation, launch
 from oxijax._primitive import Fold, KernelPrimitive, Result
-from oxijax.testing import CASES, DeformConvCase, emulate_gpu
+from oxijax.testing import CASES, CONV_CASES, ConvCase, DeformConvCase, emulate_gpu
 from ptx import Kernel, Target, f32
 from ptx.launch import Address, Launch, entry_name
 from ptx.registry import register
@@ -36,6 +36,16 @@ _LAYERS = [
     (DeformConvCase("watched-32", (1, 9, 10, 32), 32), "float16", None, 1e-3),
     (DeformConvCase("watched-64", (1, 5, 9, 64), 72, mask=False), "bfloat16", None, 8e-3),
 ]
+_CONV = [
+    (CONV_CASES["strides-2-odd"], "float32", "highest", 2e-6),
+    (CONV_CASES["wide"], "bfloat16", None, 8e-3),
+    (CONV_CASES["groups-3-strided"], "float32", None, 1e-3),
+    (CONV_CASES["padding-uneven"], "float64", None, 1e-13),
+    (CONV_CASES["depthwise-strided"], "float16", None, 1e-3),
+    (CONV_CASES["kernel-7x7-stem"], "bfloat16", None, 8e-3),
+    # Enough pixels for the largest tiles.
+    (ConvCase("watched-large", (1, 130, 131, 64), 128, (1, 1)), "bfloat16", None, 8e-3),
+]
 
 
 def main() -> int:
@@ -46,7 +56,7 @@ def main() -> int:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     with _emulated_launches() if args.emulate else device_launches() as ran:
-        _PROGRAMS[args.program](2 if args.emulate else len(_LAYERS))
+        _PROGRAMS[args.program](args.emulate)
     print(f"{len(ran)} kernels ran: {', '.join(sorted(set(ran)))}")
     return 0 if ran else 1
 
@@ -65,15 +75,20 @@ def _emulated_launches() -> Iterator[list[str]]:
         yield ran
 
 
-def _layers(count: int) -> None:
-    for case, dtype, precision, tolerance in _LAYERS[:count]:
-        _compare(case.name, case, case.operands(), dtype, precision, tolerance)
+def _layers(few: bool) -> None:
+    for case, *precision in _LAYERS[:2] if few else _LAYERS:
+        _compare(case.name, case, case.operands(), *precision)
 
 
-def _strange(count: int) -> None:
-    """NaN, infinite and far offsets among ordinary ones, in every kernel; `count` dtypes."""
+def _conv(few: bool) -> None:
+    for case, *precision in _CONV[:2] if few else _CONV:
+        _compare(case.name, case, case.operands(), *precision)
+
+
+def _strange(few: bool) -> None:
+    """NaN, infinite and far offsets among ordinary ones, in every kernel."""
     case = DeformConvCase("strange", (1, 6, 7, 32), 24, offset_groups=2)
-    for dtype, tolerance in (("float16", 1e-3), ("float32", 1e-3))[:count]:
+    for dtype, tolerance in (("float16", 1e-3), ("float32", 1e-3)):
         x, offset, weight, mask, bias = case.operands()
         flat = offset.reshape(-1)
         for i, value in enumerate((np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**31, 1e9, -1e4, 8.0)):
@@ -81,8 +96,11 @@ def _strange(count: int) -> None:
         _compare("strange offsets", case, (x, offset, weight, mask, bias), dtype, None, tolerance)
 
 
-def _compare(name, case: DeformConvCase, operands, dtype, precision, tolerance: float) -> None:
+def _compare(
+    name: str, case: DeformConvCase | ConvCase, operands, dtype, precision, tolerance: float
+) -> None:
     """Raises AssertionError where values or gradients are not the reference's."""
+    function = "deform_conv" if isinstance(case, DeformConvCase) else "conv"
     with np.errstate(over="ignore"):
         arrays = [None if a is None else np.asarray(a, jnp.dtype(dtype)) for a in operands]
     grad_y = np.asarray(case.grad_y(), jnp.dtype(dtype))
@@ -97,9 +115,10 @@ def _compare(name, case: DeformConvCase, operands, dtype, precision, tolerance: 
 
         return jax.tree.map(np.asarray, run(arrays, grad_y))
 
-    found = results(oxijax.deform_conv, arrays, grad_y)
+    found = results(getattr(oxijax, function), arrays, grad_y)
     wide = [None if a is None else a.astype(np.float64) for a in arrays]
-    expected = results(oxijax.reference.deform_conv, wide, grad_y.astype(np.float64))
+    reference = getattr(oxijax.reference, function)
+    expected = results(reference, wide, grad_y.astype(np.float64))
     worst = 0.0
     leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
     for i, (actual, right) in enumerate(leaves):
@@ -155,11 +174,12 @@ def _canary(name: str, generate: Callable[[_Canary, Target], str]) -> None:
     jax.block_until_ready(jax.jit(lambda x: primitive(config, x))(x))
 
 
-_PROGRAMS: dict[str, Callable[[int], None]] = {
+_PROGRAMS: dict[str, Callable[[bool], None]] = {
     "layers": _layers,
     "strange": _strange,
-    "out-of-bounds": lambda count: _canary("canary_out_of_bounds", _out_of_bounds_ptx),
-    "race": lambda count: _canary("canary_race", _race_ptx),
+    "conv": _conv,
+    "out-of-bounds": lambda few: _canary("canary_out_of_bounds", _out_of_bounds_ptx),
+    "race": lambda few: _canary("canary_race", _race_ptx),
 }
 
 if __name__ == "__main__":

@@ -5,16 +5,23 @@ import functools
 from collections.abc import Callable
 
 import oxijax
-from gpu_suite.jax_jobs import Job, check_device, forward_backward, gradients_of, measure
-from gpu_suite.layers import DTYPES, layers, set_count
+from gpu_suite.deform_conv_layers import layers, operands, work
+from gpu_suite.jax_jobs import (
+    Job,
+    Operands,
+    check_device,
+    forward,
+    forward_backward,
+    gradients_of,
+    measure,
+)
+from gpu_suite.layers import DTYPES, LAUNCH_FLOOR, set_count
 from gpu_suite.recorder import Recorder
 from oxijax.testing import DeformConvCase, emulate_gpu
 
 __all__ = ["run"]
 
-# What a call costs where the GPU has next to nothing to do: see `timing`.
-_FLOOR = "launch floor"
-_FEW_PIXELS = DeformConvCase(_FLOOR, (1, 4, 4, 32), 32)
+_FEW_PIXELS = DeformConvCase(LAUNCH_FLOOR, (1, 4, 4, 32), 32)
 
 
 def run(recorder: Recorder) -> None:
@@ -37,13 +44,9 @@ def run(recorder: Recorder) -> None:
                 measure(recorder, jobs)
 
 
-def _forward(function: Callable) -> Callable:
-    return lambda *operands_and_grad_y: function(*operands_and_grad_y[:5])
-
-
 # Each operation, and how many launches it has.
 _FUNCTIONS: dict[str, tuple[Callable[[Callable], Callable], int]] = {
-    "forward": (_forward, 1),
+    "forward": (forward, 1),
     "forward_backward": (forward_backward, 4),
     "backward_input": (lambda function: gradients_of(function, [0]), 1),
     "backward_offset": (lambda function: gradients_of(function, [1, 3]), 1),
@@ -54,5 +57,6 @@ _FUNCTIONS: dict[str, tuple[Callable[[Callable], Callable], int]] = {
 def _job(case: DeformConvCase, dtype: str, operation: str, dry_run: bool = False) -> Job:
     make, kernels = _FUNCTIONS[operation]
     function = make(functools.partial(oxijax.deform_conv, **case.options))
-    sets = 16 if case is _FEW_PIXELS else set_count(case, dtype, dry_run)
-    return Job(case.name, dtype, operation, case, function, sets, kernels)
+    given = Operands(operands, case, dtype, set_count(work(case, "forward", dtype), dry_run))
+    needed = work(case, operation, dtype)
+    return Job(case.name, operation, given, function, work=needed, kernels=kernels)

@@ -10,7 +10,8 @@ import statistics
 import time
 from typing import Any
 
-from gpu_suite.layers import layers, set_count
+from gpu_suite.deform_conv_layers import layers, work
+from gpu_suite.layers import set_count
 from gpu_suite.recorder import Recorder
 from oxijax.testing import DeformConvCase
 
@@ -65,7 +66,7 @@ def _measure_layer(recorder: Recorder, case: DeformConvCase, dtype: str) -> None
     import torch
     from torchvision.ops import deform_conv2d
 
-    sets = _operands(case, dtype, set_count(case, dtype, dry_run=False))
+    sets = _operands(case, dtype, set_count(work(case, "forward", dtype), dry_run=False))
     sizes = case.dilation, case.kernel_size
     geometry: dict[str, Any] = {
         "stride": case.strides,
@@ -91,7 +92,7 @@ def _measure_layer(recorder: Recorder, case: DeformConvCase, dtype: str) -> None
 
 
 def _operands(case: DeformConvCase, dtype: str, count: int) -> list[tuple]:
-    """Sets like `jax_jobs.operand_sets`, in torchvision's layouts."""
+    """Sets like `deform_conv_layers.operands`, in torchvision's layouts."""
     import torch
 
     n, height, width, channels = case.x

@@ -5,13 +5,15 @@ cuDNN's, or what XLA takes for it. The XLA program is what `deform_conv` is wher
 kernels: gathers and products, with gradients written by hand.
 """
 
+import dataclasses
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 
-from gpu_suite.jax_jobs import Job, check_device, forward_backward, measure
-from gpu_suite.layers import DTYPES, layers, set_count
+from gpu_suite.conv_layers import xla_conv
+from gpu_suite.deform_conv_layers import layers, operands, work
+from gpu_suite.jax_jobs import Job, Operands, check_device, forward, forward_backward, measure
+from gpu_suite.layers import DTYPES, set_count
 from gpu_suite.recorder import Recorder
 from oxijax import _deform_conv_reference as kernels
 from oxijax._arguments import read_padding, read_precision
@@ -35,32 +37,21 @@ def run(recorder: Recorder) -> None:
 
 
 def _jobs(case: DeformConvCase, dtype: str, dry_run: bool = False) -> list[Job]:
-    sets = set_count(case, dtype, dry_run)
-    conv, (forward, both) = _conv(case), _xla(case)
-    named = case.name, dtype
+    given = Operands(operands, case, dtype, set_count(work(case, "forward", dtype), dry_run))
+    few = dataclasses.replace(given, sets=2)  # with large temporaries two are more than an L2
+    conv, (xla_forward, xla_both) = _conv(case), _xla(case)
     return [
-        Job(*named, "conv_forward", case, lambda *a: conv(*a[:5]), sets),
-        Job(*named, "conv_forward_backward", case, forward_backward(conv), sets),
-        # Slow, and with large temporaries: two sets are more than an L2 here.
-        Job(*named, "xla_forward", case, forward, 2, may_lack_memory=True),
-        Job(*named, "xla_forward_backward", case, both, 2, may_lack_memory=True),
+        Job(case.name, "conv_forward", given, forward(conv)),
+        Job(case.name, "conv_forward_backward", given, forward_backward(conv)),
+        Job(case.name, "xla_forward", few, xla_forward, may_lack_memory=True),
+        Job(case.name, "xla_forward_backward", few, xla_both, may_lack_memory=True),
     ]
 
 
 def _conv(case: DeformConvCase) -> Callable:
-    def conv(x, offset, weight, mask, bias):
-        y = jax.lax.conv_general_dilated(
-            x,
-            weight,
-            case.strides,
-            case.padding,  # pyright: ignore[reportArgumentType]
-            rhs_dilation=case.dilation,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            feature_group_count=case.groups,
-        )
-        return y if bias is None else y + bias
-
-    return conv
+    """The plain convolution, of deform_conv's operands."""
+    function = xla_conv(case, case.padding)
+    return lambda x, offset, weight, mask, bias: function(x, weight, bias)
 
 
 def _xla(case: DeformConvCase) -> tuple[Callable, Callable]:

@@ -17,7 +17,7 @@ import jax
 __all__ = ["chain", "time_chain"]
 
 _SHORT = 2  # runs of the short series
-_LONG_SECONDS = 0.04  # that the long series takes beyond the short one
+_LONG_SECONDS = 0.015  # that the long series takes beyond the short one
 _SAMPLES = 9
 
 
