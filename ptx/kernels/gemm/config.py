@@ -1,0 +1,101 @@
+"""What a bandwidth-optimised GEMM is: what is known of it when its kernel is generated."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ptx.dtypes import DType, bf16, f16, f32, f64
+from ptx.tile.vectors import vector_width
+
+__all__ = ["SHALLOW_DEPTH", "STRATEGIES", "GemmConfig", "largest_resident_depth"]
+
+STRATEGIES = ("shallow_k", "cache_persistent", "warp_parallel")
+SHALLOW_DEPTH = 32  # the fragments of so much of K, and the sums, fit the registers of a warp
+_RESIDENT_BYTES = 32 * 1024  # of the small operand's narrowest tile: it fits any GPU
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmConfig:
+    """A product of a large operand, which is streamed, and a small one, which is kept.
+
+    The result has a row for each row of the large operand and a column for each of the small one;
+    `swapped` says that it is stored the other way round. The number of rows is known to launches
+    only.
+
+    Attributes:
+      strategy: one of `STRATEGIES`.
+      columns: of the result: N, or M where swapped.
+      depth: what is summed over: K.
+      large_k_axis, small_k_axis: the axis of each operand, 0 or 1, that counts along K.
+      swapped: the large operand is op(B), and the result is stored transposed.
+      row_multiple: a power of two that divides the number of rows.
+      parts: of K, which are summed after; None for strategies that have K in one piece.
+      float_type: of all tensors but partial sums: f16, bf16, f32 or f64.
+      exact: f32 is multiplied as f32, not rounded to TF32.
+      use_alpha, use_c, use_beta: what there is of alpha, c and beta; without beta c is added as it
+        is. Partial sums have none of them.
+    """
+
+    strategy: str
+    columns: int
+    depth: int
+    large_k_axis: int = 1
+    small_k_axis: int = 0
+    swapped: bool = False
+    row_multiple: int = 16
+    parts: int | None = None
+    float_type: DType = f32
+    exact: bool = False
+    use_alpha: bool = False
+    use_c: bool = False
+    use_beta: bool = False
+
+    @property
+    def large_width(self) -> int:
+        """Neighbouring elements of the large operand that may be read together."""
+        extent = self.depth if self.large_k_axis == 1 else self.row_multiple
+        return vector_width(self.float_type, extent)
+
+    @property
+    def small_width(self) -> int:
+        """The same of the small operand."""
+        extent = self.depth if self.small_k_axis == 1 else self.columns
+        return vector_width(self.float_type, extent)
+
+    def validate(self) -> None:
+        """Raises ValueError that names the field at fault, if one is."""
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"strategy must be one of {STRATEGIES}, got {self.strategy!r}")
+        for name in ("columns", "depth", "row_multiple"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("large_k_axis", "small_k_axis"):
+            if getattr(self, name) not in (0, 1):
+                raise ValueError(f"{name} must be 0 or 1, got {getattr(self, name)}")
+        if self.float_type not in (f16, bf16, f32, f64):
+            raise ValueError(f"float_type must be f16, bf16, f32 or f64, got {self.float_type}")
+        if self.strategy == "shallow_k" and self.depth > SHALLOW_DEPTH:
+            raise ValueError(
+                f"strategy 'shallow_k' has all of K in registers: depth must be at most "
+                f"{SHALLOW_DEPTH}, got {self.depth}"
+            )
+        resident = largest_resident_depth(self.float_type)
+        if self.strategy == "cache_persistent" and self.depth > resident:
+            raise ValueError(
+                f"strategy 'cache_persistent' has all of K in shared memory: depth must be at most "
+                f"{resident} for {self.float_type}, got {self.depth}"
+            )
+        if (self.parts is not None) != (self.strategy == "warp_parallel"):
+            raise ValueError(f"parts are for strategy 'warp_parallel', got {self.parts}")
+        if self.parts is not None and self.parts < 1:
+            raise ValueError(f"parts must be at least 1, got {self.parts}")
+        if self.parts is not None and (self.use_alpha or self.use_c or self.use_beta):
+            raise ValueError("partial sums have no alpha, c and beta: use_... must be False")
+        if self.use_beta and not self.use_c:
+            raise ValueError("use_beta must be False without c")
+
+
+def largest_resident_depth(dtype: DType) -> int:
+    """The deepest K that strategy 'cache_persistent' can have."""
+    narrowest = 32 if dtype.bytes == 2 else 16
+    return _RESIDENT_BYTES // (narrowest * dtype.bytes)
