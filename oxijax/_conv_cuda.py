@@ -39,7 +39,7 @@ def backward_input(config: ConvConfig, weight, grad_y):
     channels = config.groups * weight.shape[2]
     kernel = _kernel_config(config, channels, weight.shape[3], weight.dtype)
     shape = (grad_y.shape[0], *config.image_size, channels)
-    small = is_small_grid(kernel, shape[0] * shape[1] * shape[2])
+    small = is_small_grid(kernel, shape[0] * shape[1] * shape[2], backward_input=True)
     kernel = dataclasses.replace(kernel, small_grid=small)
     weight = weight.reshape(-1, *weight.shape[2:])
     like = jax.ShapeDtypeStruct(shape, weight.dtype)

@@ -54,13 +54,31 @@ if TYPE_CHECKING:
         generate_deformable_conv_backward_weight_ptx,
         generate_deformable_conv_forward_ptx,
     )
+    from ptx.kernels.gemm.analysis import (
+        ArithmeticIntensityAnalysis,
+        BandwidthPrecision,
+        BandwidthStrategy,
+        analyze_intensity,
+        is_bandwidth_limited,
+    )
+    from ptx.kernels.gemm.problem import (
+        BandwidthGemmConfig,
+        BandwidthTileConfig,
+        generate_bandwidth_gemm_ptx,
+        select_bandwidth_tiles,
+    )
 
 __all__ = [
     "ATOMS",
     "DTYPES",
     "TARGETS",
+    "ArithmeticIntensityAnalysis",
     "AssemblyError",
     "Atom",
+    "BandwidthGemmConfig",
+    "BandwidthPrecision",
+    "BandwidthStrategy",
+    "BandwidthTileConfig",
     "ConvProblem",
     "ConvolutionConfig",
     "DType",
@@ -74,6 +92,7 @@ __all__ = [
     "UnsupportedError",
     "Val",
     "Var",
+    "analyze_intensity",
     "assemble",
     "b8",
     "b16",
@@ -87,6 +106,7 @@ __all__ = [
     "f64",
     "gemm_k_to_filter_coords",
     "gemm_m_to_conv_coords",
+    "generate_bandwidth_gemm_ptx",
     "generate_convolution_backward_input_ptx",
     "generate_convolution_backward_weight_ptx",
     "generate_convolution_forward_ptx",
@@ -95,11 +115,13 @@ __all__ = [
     "generate_deformable_conv_backward_weight_ptx",
     "generate_deformable_conv_forward_ptx",
     "input_coord",
+    "is_bandwidth_limited",
     "pred",
     "s8",
     "s16",
     "s32",
     "s64",
+    "select_bandwidth_tiles",
     "target_for",
     "tf32",
     "u8",
@@ -124,6 +146,15 @@ _KERNEL_MODULES = {  # where to find what only those need who have kernels writt
     "generate_deformable_conv_backward_offset_ptx": "ptx.kernels.deformable",
     "generate_deformable_conv_backward_weight_ptx": "ptx.kernels.deformable",
     "generate_deformable_conv_forward_ptx": "ptx.kernels.deformable",
+    "ArithmeticIntensityAnalysis": "ptx.kernels.gemm.analysis",
+    "BandwidthPrecision": "ptx.kernels.gemm.analysis",
+    "BandwidthStrategy": "ptx.kernels.gemm.analysis",
+    "analyze_intensity": "ptx.kernels.gemm.analysis",
+    "is_bandwidth_limited": "ptx.kernels.gemm.analysis",
+    "BandwidthGemmConfig": "ptx.kernels.gemm.problem",
+    "BandwidthTileConfig": "ptx.kernels.gemm.problem",
+    "generate_bandwidth_gemm_ptx": "ptx.kernels.gemm.problem",
+    "select_bandwidth_tiles": "ptx.kernels.gemm.problem",
 }
 
 

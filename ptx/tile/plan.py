@@ -68,7 +68,8 @@ def make_math(
     Args:
       k: the kernel, of `split` times as many threads as the plan has.
       config: which instruction.
-      a, b: the tiles.
+      a: tile of A.
+      b: tile of B.
       plan: warps.
       split: parts of each tile along K, for as many groups of warps.
     """

@@ -27,7 +27,7 @@ NUMPY = {f16: np.float16, bf16: ml_dtypes.bfloat16, f32: np.float32, f64: np.flo
 class GemmProblem:
     """One call of the kernel: alpha * op(a) @ op(b) + beta * c.
 
-    Operands are small integers and so few that each product and sum is exact in any order.
+    Operands are odd integers, so small and few that each product and sum is exact in any order.
 
     Attributes:
       m, n, k: sizes.
@@ -40,7 +40,8 @@ class GemmProblem:
       use_c: whether c is added.
       target: for which the kernel is.
       seed: of the operands.
-      change: fields of the configuration that are other than those chosen.
+      bits: of the operands: with few of them results are not rounded either.
+      blocks: of a product, for a launch with fewer than it would have.
     """
 
     m: int
@@ -58,6 +59,8 @@ class GemmProblem:
     use_c: bool = False
     target: str = "sm_80"
     seed: int = 0
+    bits: int = 1
+    blocks: int | None = None
 
     @functools.cached_property
     def config(self) -> GemmConfig:
@@ -80,7 +83,8 @@ class GemmProblem:
 
         def integers(name: str, *shape: int) -> np.ndarray:
             batch = 1 if name in self.shared else self.batch
-            return generator.choice([-2.0, -1.0, 1.0, 2.0], (batch, *shape))
+            # Odd, so that none is half of another.
+            return generator.integers(-(2**self.bits), 2**self.bits, (batch, *shape)) * 2.0 + 1
 
         a = integers("a", *((self.k, self.m) if self.transpose_a else (self.m, self.k)))
         b = integers("b", *((self.n, self.k) if self.transpose_b else (self.k, self.n)))
@@ -135,6 +139,10 @@ class GemmProblem:
         assert kernel.launch is not None
         how = kernel.launch(config, target, [b.array.shape for b in buffers])
         arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
+        if self.blocks is not None:
+            how = dataclasses.replace(how, grid=(self.batch * self.blocks, *how.grid[1:]))
+            addresses = sum(isinstance(v, Address) for v in how.arguments)
+            arguments[addresses + 1] = np.uint32(self.blocks)
         report = launch(
             text or self.text, how.grid, how.block, arguments, schedule=schedule,
             dynamic_shared=kernel.dynamic_shared(config, target), **options,

@@ -18,9 +18,11 @@ from ptx import (
     f16,
     f32,
     f64,
+    generate_bandwidth_gemm_ptx,
     is_bandwidth_limited,
     select_bandwidth_tiles,
 )
+from ptx.assembler import assemble
 from ptx.devices import DATA_SHEETS
 
 SHALLOW_K, CACHE_PERSISTENT, WARP_PARALLEL, AUTO = BandwidthStrategy
@@ -266,3 +268,29 @@ def test_names_are_there_when_first_asked_for():
     """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+# ---- the kernel
+
+
+def test_the_text_has_an_entry():
+    text = generate_bandwidth_gemm_ptx(changed(m=256, n=256, k=16, strategy=SHALLOW_K))
+    for part in (".entry bw_gemm_f32_", "_shallowk(", "ld.global", "fma.rn", "$BW_K_LOOP"):
+        assert part in text
+
+
+@pytest.mark.parametrize("precision", BandwidthPrecision)
+@pytest.mark.parametrize(
+    ("strategy", "label"),
+    [(SHALLOW_K, "shallowk"), (CACHE_PERSISTENT, "cachepersist"), (WARP_PARALLEL, "warppar")],
+)
+def test_each_strategy_assembles(precision, strategy, label):
+    config = changed(m=4096, n=64, k=32, precision=precision, strategy=strategy)
+    (made,) = assemble(generate_bandwidth_gemm_ptx(config), "sm_80").values()
+    assert re.fullmatch(rf"bw_gemm_{precision.ptx_type}_\d+x\d+x\d+_{label}", made.kernel)
+    assert made.spills == 0
+
+
+def test_a_strategy_that_cannot_take_the_problem():
+    with pytest.raises(ValueError, match="depth must be at most 32, got 33"):
+        generate_bandwidth_gemm_ptx(changed(k=33, strategy=SHALLOW_K))

@@ -84,9 +84,10 @@ def called(name: str, config: ConvolutionConfig, images: Image) -> ConvolutionCo
     """
     if name == "backward_weight":
         return config
-    size = images[1:] if name == "backward_input" else _output_size(config, images)
-    pixels = images[0] * math.prod(size)
-    return dataclasses.replace(config, small_grid=is_small_grid(config, pixels))
+    backward = name == "backward_input"
+    pixels = images[0] * math.prod(images[1:] if backward else _output_size(config, images))
+    small = is_small_grid(config, pixels, backward_input=backward)
+    return dataclasses.replace(config, small_grid=small)
 
 
 def floor_us(config: ConvolutionConfig, images: Image, device: Device) -> float:

@@ -50,14 +50,16 @@ def backward_weight_plan(config: ConvolutionConfig, target: Target) -> TilePlan:
     return TilePlan(m, n, 64 // width, (2, 2))
 
 
-def is_small_grid(config: ConvolutionConfig, pixels: int) -> bool:
+def is_small_grid(config: ConvolutionConfig, pixels: int, *, backward_input: bool = False) -> bool:
     """Whether blocks of 128 x 128 would be fewer than the SMs of a large GPU.
 
     Args:
       config: the convolution.
-      pixels: of all outputs.
+      pixels: of all results.
+      backward_input: whether the results are gradients to the input, not outputs.
     """
-    tiles = config.groups * -(-config.out_channels_per_group // 128)
+    channels = config.in_channels_per_group if backward_input else config.out_channels_per_group
+    tiles = config.groups * -(-channels // 128)
     return -(-pixels // 128) * tiles < 132
 
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 from ptx.kernels.gemm.analysis import BandwidthPrecision, BandwidthStrategy, analyze_intensity
+from ptx.kernels.gemm.generate import generate_gemm_ptx
+from ptx.kernels.gemm.plan import choose
 from ptx.targets import TARGETS, Target
 
-__all__ = ["BandwidthGemmConfig", "BandwidthTileConfig", "select_bandwidth_tiles"]
+__all__ = [
+    "BandwidthGemmConfig",
+    "BandwidthTileConfig",
+    "generate_bandwidth_gemm_ptx",
+    "select_bandwidth_tiles",
+]
 
 _WARP_TILE = 32  # rows, and columns, of a tile that a warp has
 
@@ -107,6 +114,24 @@ def select_bandwidth_tiles(config: BandwidthGemmConfig) -> BandwidthTileConfig:
         vector_width=config.precision.vector_width,
         prefetch_distance=ahead,
     )
+
+
+def generate_bandwidth_gemm_ptx(config: BandwidthGemmConfig) -> str:
+    """The PTX of `alpha * A @ B + beta * C`, or of strategy WARP_PARALLEL the sums of parts of K.
+
+    Tiles are those that fit the target, not `select_bandwidth_tiles`; the entry's name says which.
+
+    Raises:
+      ValueError: a field of the configuration is wrong, or the strategy cannot take the problem.
+      TypeError: a field has the wrong type.
+      UnsupportedError: the target lacks an instruction.
+    """
+    strategy = config.resolved_strategy()
+    kernel = choose(
+        config.m, config.n, config.k, float_type=config.precision.ptx_type,
+        strategy=strategy.value, use_alpha=True, use_c=True, use_beta=True,
+    )  # fmt: skip
+    return generate_gemm_ptx(kernel, config.target)
 
 
 def _output_tile(config: BandwidthGemmConfig, largest: tuple[int, int]) -> tuple[int, int]:
