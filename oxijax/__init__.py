@@ -8,9 +8,20 @@ from oxijax._config import config
 from oxijax._conv import conv
 from oxijax._conv_general_dilated import conv_general_dilated
 from oxijax._deform_conv import deform_conv
+from oxijax._gemm import gemm
+from oxijax._roofline import roofline
 from oxijax._version import __version__
 
-__all__ = ["__version__", "config", "conv", "conv_general_dilated", "deform_conv", "reference"]
+__all__ = [
+    "__version__",
+    "config",
+    "conv",
+    "conv_general_dilated",
+    "deform_conv",
+    "gemm",
+    "reference",
+    "roofline",
+]
 
 _LAYERS = ("equinox", "linen", "nnx")
 

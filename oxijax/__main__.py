@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from oxijax import __version__
-from oxijax._cli import CommandError, bench, check, demo, info, model, ptx
+from oxijax._cli import CommandError, bench, check, demo, info, model, ptx, roofline
 
 __all__ = ["main"]
 
@@ -25,6 +25,7 @@ _COMMANDS: dict[str, _Command] = {
     "info": info,
     "model": model,
     "ptx": ptx,
+    "roofline": roofline,
 }
 
 

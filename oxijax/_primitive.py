@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from oxijax import _compat
+from oxijax._fold import Dims, Fold, broadcast, split
 from oxijax._launch import emulation
 
 __all__ = ["Fold", "KernelPrimitive", "Product", "Result", "reverse_mode_only"]
@@ -38,26 +39,6 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fold:
-    """A way to absorb a vmapped axis into dimensions that a kernel already has.
-
-    It fits where every mapped operand and every result has one of `dims`. The mapped axis
-    becomes the major part of that dimension; an operand that is not mapped is repeated
-    where it has one of `dims` and shared where it has none.
-
-    Attributes:
-      dims: names of the dimensions, for example "c d m o".
-      fits: whether the fold means the same as the vmap, for this configuration.
-      update: the configuration of the folded call, from the present one and the size of
-        the mapped axis.
-    """
-
-    dims: str
-    fits: Callable[[Config], bool] = lambda config: True
-    update: Callable[[Config, int], Config] = lambda config, size: config
-
-
-@dataclasses.dataclass(frozen=True)
 class Product:
     """What makes a kernel's one result a product of its operands, plus perhaps one of them.
 
@@ -66,13 +47,16 @@ class Product:
 
     Attributes:
       transposes: for each factor a function that is called with the configuration, the
-        operands (None in the factor's place) and the gradient of the result, and returns the
-        factor's, as a tuple of one.
+        operands (in the factor's place its shape and dtype) and the gradient of the result, and
+        returns the factor's, as a tuple of one. Along dimensions that the factor is shared along
+        it may be left to be summed.
       term: the operand that is added to the product, along the dimensions that it has.
+      scale: the operand that the term is multiplied with, if present.
     """
 
     transposes: Mapping[str, Callable[..., tuple[jax.Array | None, ...]]]
     term: str | None = None
+    scale: str | None = None
 
 
 class KernelPrimitive:
@@ -83,11 +67,14 @@ class KernelPrimitive:
 
     Args:
       name: name of the primitive in jaxprs and in HLO metadata.
-      operands: dimensions of each operand, by its name, in order of the call.
+      operands: dimensions of each operand, by its name, in order of the call. One with a
+        question mark, as in "g? m k", may be 1 where other operands have more: the operand is
+        shared along it.
       results: the results, by name, in order.
       sizes: completes the sizes of dimensions that no operand has: called with the
         configuration and the sizes known from the operands, returns all.
-      folds: how a vmapped axis is absorbed; the first that fits is taken.
+      folds: how a vmapped axis is absorbed: by the one that repeats the fewest operands, the
+        first of those.
       reference: the kernel in pure JAX: called with the configuration and the operands,
         returns the results as a tuple. It is the lowering of every platform that has no
         kernel, and what the primitive is differentiated through unless it is a `product`.
@@ -109,7 +96,7 @@ class KernelPrimitive:
         cuda: Callable[..., tuple[jax.Array | None, ...]] | None = None,
     ):
         self.name = name
-        self.operands = {key: dims.split() for key, dims in operands.items()}
+        self.operands = {key: Dims.parse(dims) for key, dims in operands.items()}
         self.results = dict(results)
         self.sizes = sizes
         self.folds = folds
@@ -156,7 +143,6 @@ class KernelPrimitive:
     def _abstract_eval(self, *avals, config: Config, present: Sequence[bool]):
         _compat.check_varying(self.name, *avals)
         operands = dict(zip(self._present_operands(present), avals, strict=True))
-        sizes: dict[str, int] = {}
         for key, aval in operands.items():
             if any(aval.sharding.spec):
                 raise NotImplementedError(
@@ -164,12 +150,8 @@ class KernelPrimitive:
                     "for which this operation has no sharding rule: call it inside jax.shard_map "
                     "or jax.sharding.auto_axes, or make the mesh axes Auto"
                 )
-            for dim, size in zip(self.operands[key], aval.shape, strict=True):
-                if sizes.setdefault(dim, size) != size:
-                    raise ValueError(
-                        f"{self.name}: {key} has {dim} = {size}, other operands {sizes[dim]}"
-                    )
-        sizes = self.sizes(config, sizes)
+        known = self._read_sizes({key: aval.shape for key, aval in operands.items()})
+        sizes = self.sizes(config, known)
         return [
             operands[result.like].update(
                 shape=tuple(sizes[dim] for dim in result.dims.split()), weak_type=False
@@ -177,35 +159,51 @@ class KernelPrimitive:
             for result in self._present_results(present).values()
         ]
 
+    def _read_sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """The sizes of all dimensions that the operands with these shapes have."""
+        sizes: dict[str, int] = {}
+        ones: dict[str, int] = {}
+        for key, shape in shapes.items():
+            dims = self.operands[key]
+            for dim, size in zip(dims.names, shape, strict=True):
+                if size == 1 and dim in dims.shareable:
+                    ones[dim] = 1
+                elif sizes.setdefault(dim, size) != size:
+                    raise ValueError(
+                        f"{self.name}: {key} has {dim} = {size}, other operands {sizes[dim]}"
+                    )
+        return {**ones, **sizes}
+
     def _batch(self, arrays, axes, *, config: Config, present: Sequence[bool]):
         bind = functools.partial(self.primitive.bind, present=present)
         size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
-        operands = [self.operands[key] for key in self._present_operands(present)]
-        results = [result.dims.split() for result in self._present_results(present).values()]
+        names = self._present_operands(present)
+        shapes = [
+            a.shape if axis is None else a.shape[:axis] + a.shape[axis + 1 :]
+            for a, axis in zip(arrays, axes, strict=True)
+        ]
         if size == 0:
             one = [
-                jax.ShapeDtypeStruct(
-                    a.shape if x is None else a.shape[:x] + a.shape[x + 1 :], a.dtype
-                )
-                for a, x in zip(arrays, axes, strict=True)
+                jax.ShapeDtypeStruct(shape, a.dtype)
+                for shape, a in zip(shapes, arrays, strict=True)
             ]
             outs = jax.eval_shape(functools.partial(bind, config=config), *one)
             return [jnp.zeros((0, *out.shape), out.dtype) for out in outs], [0] * len(outs)
 
+        operands = [self.operands[name] for name in names]
+        results = [Dims.parse(r.dims) for r in self._present_results(present).values()]
         mapped = [dims for dims, axis in zip(operands, axes, strict=True) if axis is not None]
-        fold = next(
-            fold
+        sizes = self._read_sizes(dict(zip(names, shapes, strict=True)))
+        ways = [
+            (fold, [fold.merge(*each, sizes) for each in zip(operands, shapes, axes, strict=True)])
             for fold in self.folds
-            if fold.fits(config)
-            and all(set(fold.dims.split()).intersection(dims) for dims in mapped + results)
-        )
-        arrays = [
-            _merge(array, axis, _position(dims, fold), size)
-            for array, axis, dims in zip(arrays, axes, operands, strict=True)
+            if fold.fits(config) and all(fold.has_place(dims) for dims in mapped + results)
         ]
+        fold, merges = min(ways, key=lambda way: sum(merge.repeats for merge in way[1]))
+        arrays = [merge(array, size) for merge, array in zip(merges, arrays, strict=True)]
         outs = bind(*arrays, config=fold.update(config, size))
-        positions = [_position(dims, fold) for dims in results]
-        return [_split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
+        positions = [fold.position(dims) for dims in results]
+        return [split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
 
     def _jvp(self, primals, tangents, *, config: Config, present: Sequence[bool]):
         outs = self.primitive.bind(*primals, config=config, present=present)
@@ -225,25 +223,34 @@ class KernelPrimitive:
     def _jvp_of_product(self, primals, tangents, *, config: Config, present: Sequence[bool]):
         names = self._present_operands(present)
         (out,) = self.primitive.bind(*primals, config=config, present=present)
-        factors: dict[str, Any] = dict.fromkeys(self.operands)
-        for name, primal in zip(names, primals, strict=True):
-            factors[name] = None if name == self.product.term else primal
+        added = (self.product.term, self.product.scale)
+        values: dict[str, Any] = dict.fromkeys(self.operands)
+        values.update(zip(names, primals, strict=True))
+        factors = {name: None if name in added else value for name, value in values.items()}
         terms = []
         for name, tangent in zip(names, tangents, strict=True):
             if type(tangent) is ad.Zero:
                 continue
-            if name == self.product.term:
-                terms.append(self._broadcast(tangent, self.operands[name], out))
-            else:
-                terms.extend(self(config, *{**factors, name: tangent}.values()))
+            if name in added:
+                terms.append(self._scaled_term({**values, name: tangent}, out))
+                continue
+            (product,) = self(config, *{**factors, name: tangent}.values())
+            assert product is not None
+            # Without the term, all that is left may be shared.
+            terms.append(broadcast(product, out.shape))
         return [out], [functools.reduce(ad.add_tangents, terms)]
 
-    def _broadcast(self, term: jax.Array, dims: Sequence[str], out: jax.Array) -> jax.Array:
+    def _scaled_term(self, values: Mapping[str, Any], out: jax.Array) -> jax.Array:
+        """The term times its scale, in the shape and dtype of `out`."""
         (result,) = self.results.values()
-        axes = [result.dims.split().index(dim) for dim in dims]
-        # Its transpose is a sum, and half precision is too narrow for one over many pixels.
-        wide = term.astype(jnp.promote_types(term.dtype, jnp.float32))
-        return jax.lax.broadcast_in_dim(wide, out.shape, axes).astype(out.dtype)
+        # The transpose of a broadcast is a sum, for which half precision is too narrow.
+        wide = jnp.promote_types(out.dtype, jnp.float32)
+        factors = []
+        for name in (self.product.term, self.product.scale):
+            if name is not None and values[name] is not None:
+                axes = [result.dims.split().index(dim) for dim in self.operands[name].names]
+                factors.append(jax.lax.broadcast_in_dim(values[name].astype(wide), out.shape, axes))
+        return functools.reduce(jnp.multiply, factors).astype(out.dtype)
 
     def _transpose(self, cotangents, *operands, config: Config, present: Sequence[bool]):
         (cotangent,) = cotangents
@@ -258,8 +265,13 @@ class KernelPrimitive:
             return [ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in operands]
         values: dict[str, Any] = dict.fromkeys(self.operands)
         for name, value in zip(names, operands, strict=True):
-            values[name] = None if name in linear else value
+            values[name] = value.aval if name in linear else value
+        shape = values[linear[0]].shape
         (gradient,) = self.product.transposes[linear[0]](config, *values.values(), cotangent)
+        assert gradient is not None
+        shared = [i for i, size in enumerate(gradient.shape) if size != shape[i]]
+        if shared:
+            gradient = jnp.sum(gradient, shared, keepdims=True)
         return [gradient if name in linear else None for name in names]
 
 
@@ -276,31 +288,6 @@ def _lowering(name: str, function: Callable):
             return _call(function, arrays, config, present)
 
     return mlir.lower_fun(on_arrays, multiple_results=True)
-
-
-def _position(dims: Sequence[str], fold: Fold) -> int | None:
-    return next((i for i, dim in enumerate(dims) if dim in fold.dims.split()), None)
-
-
-def _merge(array: jax.Array, axis: int | None, position: int | None, size: int) -> jax.Array:
-    """Makes the mapped axis, or `size` copies, the major part of the dimension at `position`."""
-    if position is None:
-        return array
-    if axis is None:
-        array = jnp.broadcast_to(
-            jnp.expand_dims(array, position),
-            (*array.shape[:position], size, *array.shape[position:]),
-        )
-    else:
-        array = jnp.moveaxis(array, axis, position)
-    shape = array.shape
-    return array.reshape(*shape[:position], size * shape[position + 1], *shape[position + 2 :])
-
-
-def _split(array: jax.Array, position: int | None, size: int) -> jax.Array:
-    assert position is not None
-    shape = array.shape
-    return array.reshape(*shape[:position], size, shape[position] // size, *shape[position + 1 :])
 
 
 def reverse_mode_only(function: str, *operands: jax.Array) -> list[jax.Array]:

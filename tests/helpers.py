@@ -50,6 +50,13 @@ def values_and_gradients(
     return {"y": y, **present}
 
 
+def dtypes_of_sums(function: Callable, *operands) -> set[str]:
+    """The dtypes in which a function adds up elements, as its jaxpr has it."""
+    sums = [e for e in jax.make_jaxpr(function)(*operands).eqns if e.primitive.name == "reduce_sum"]
+    arrays = [(eqn.invars[0].aval, eqn.outvars[0].aval) for eqn in sums]
+    return {before.dtype.name for before, after in arrays if before.size > after.size}
+
+
 def astype(operands, dtype, offset_dtype=None) -> tuple[Any, ...]:
     """The operands as JAX arrays; offset and mask in a dtype of their own if one is given.
 

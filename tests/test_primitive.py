@@ -1,13 +1,16 @@
 """The mechanism that makes primitives, on a kernel small enough to see through."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import dtypes_of_sums
+from jax.test_util import check_grads
 
-from oxijax._primitive import Fold, KernelPrimitive, Result
+from oxijax._primitive import Fold, KernelPrimitive, Product, Result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,3 +98,114 @@ def test_differentiates_through_the_reference(argument):
     actual = jax.grad(lambda v: loss(KERNEL, v))(operands[argument])
     expected = jax.grad(lambda v: loss(scale_and_sum, v))(operands[argument])
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+# An operand that is shared along a dimension, and a product with a term that has a factor.
+
+
+def multiply_add(config, x, weight, term, scale):
+    """[g, n] rows times weights, of which all may share one, plus a term times its scale."""
+    y = x * weight
+    if term is not None:
+        y = y + (term if scale is None else scale[:, None] * term)
+    return (y,)
+
+
+ROWS = KernelPrimitive(
+    "multiply_add",
+    operands={"x": "g? n", "weight": "g? n", "term": "g n", "scale": "g?"},
+    results={"y": Result("g n", like="x")},
+    sizes=lambda config, sizes: sizes,
+    folds=(Fold("n"), Fold("g")),
+    reference=multiply_add,
+    product=Product(
+        {
+            "x": lambda config, x, w, term, scale, grad_y: ROWS(config, w, grad_y, None, None),
+            "weight": lambda config, x, w, term, scale, grad_y: ROWS(config, x, grad_y, None, None),
+        },
+        term="term",
+        scale="scale",
+    ),
+)
+MANY, ONE = jnp.arange(6.0).reshape(2, 3), jnp.array([[0.5, -1.0, 2.0]])
+TERM, SCALE_OF_TERM = jnp.cos(MANY), jnp.array([1.5])
+
+
+def rows(x, weight, term, scale):
+    (y,) = ROWS(None, x, weight, term, scale)
+    assert y is not None
+    return y
+
+
+def bind_shapes(function, *operands):
+    """Shapes of the operands of the one bind in a function."""
+    (eqn,) = (
+        eqn
+        for eqn in jax.make_jaxpr(function)(*operands).jaxpr.eqns
+        if eqn.primitive.name == "multiply_add"
+    )
+    return [v.aval.shape for v in eqn.invars]
+
+
+@pytest.mark.parametrize("weight", [ONE, MANY])
+def test_operand_that_is_shared(weight):
+    np.testing.assert_array_equal(rows(MANY, weight, None, None), MANY * weight)
+    np.testing.assert_array_equal(rows(weight, MANY, None, None), MANY * weight)
+    assert rows(ONE, ONE, None, None).shape == (1, 3)
+    assert rows(ONE, ONE, TERM, SCALE_OF_TERM).shape == (2, 3)
+
+
+def test_what_is_shared_is_all_or_one():
+    with pytest.raises(ValueError, match=r"multiply_add: weight has g = 3, other operands 2"):
+        rows(MANY, jnp.ones((3, 3)), None, None)
+    with pytest.raises(ValueError, match=r"multiply_add: term has g = 1, other operands 2"):
+        rows(MANY, ONE, ONE, None)
+
+
+@pytest.mark.parametrize("axes", [a for a in itertools.product([0, None], repeat=4) if any(
+    axis == 0 for axis in a)])  # fmt: skip
+@pytest.mark.parametrize("weight", [ONE, MANY])
+def test_vmap_over_what_is_shared(weight, axes):
+    operands = [
+        jnp.stack([value, value + 1, value * 2]) if axis == 0 else value
+        for value, axis in zip((MANY, weight, TERM, SCALE_OF_TERM), axes, strict=True)
+    ]
+    expected = jax.vmap(lambda *v: multiply_add(None, *v)[0], axes)(*operands)
+    np.testing.assert_allclose(jax.vmap(rows, axes)(*operands), expected, rtol=1e-6)
+
+
+def test_fold_that_repeats_the_least_is_taken():
+    def run(x, weight):
+        return rows(x, weight, None, None)
+
+    many, one = jnp.stack([MANY] * 5), jnp.stack([ONE] * 5)
+    # Of two that repeat nothing the first; else the one that need not repeat.
+    assert bind_shapes(jax.vmap(run), many, many) == [(2, 15), (2, 15)]
+    assert bind_shapes(jax.vmap(run, (0, None)), one, ONE) == [(5, 3), (1, 3)]
+    # Where all repeat, an operand that all share is repeated for each.
+    assert bind_shapes(jax.vmap(run, (0, None)), one, MANY) == [(1, 15), (2, 15)]
+    assert bind_shapes(jax.vmap(run), one, many) == [(1, 15), (2, 15)]
+
+
+@pytest.mark.parametrize("modes", ["fwd", "rev"])
+@pytest.mark.parametrize("shared", [(ONE, MANY), (MANY, ONE), (ONE, ONE)])
+def test_derivatives_of_a_scaled_term(shared, modes):
+    operands = (*shared, TERM, SCALE_OF_TERM)
+    check_grads(rows, operands, order=2, modes=[modes], atol=1e-2, rtol=1e-2)
+    expected = jax.grad(lambda *v: jnp.sum(multiply_add(None, *v)[0] ** 2), (0, 1, 2, 3))
+    actual = jax.grad(lambda *v: jnp.sum(rows(*v) ** 2), (0, 1, 2, 3))
+    for result, value in zip(actual(*operands), expected(*operands), strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_of_what_is_repeated_are_summed_in_float32(dtype):
+    """XLA may sum halves in float32 too, or not."""
+    many, some = jnp.ones((4096, 2, 1), dtype), jnp.ones((2, 1), dtype)
+
+    def loss(weight):
+        mapped = jax.vmap(lambda x: rows(x, weight, None, None))(many)
+        return jnp.sum(mapped.astype(jnp.float32))
+
+    np.testing.assert_array_equal(jax.grad(loss)(some), jnp.full_like(some, 4096))
+    assert dtypes_of_sums(jax.grad(loss), some) == {"float32"}

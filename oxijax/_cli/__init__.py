@@ -6,9 +6,10 @@ A command module has a docstring whose first line is its help, `add_arguments(pa
 """
 
 import contextlib
+import pathlib
 from collections.abc import Iterator
 
-__all__ = ["CommandError", "needs_extra"]
+__all__ = ["CommandError", "check_picture_path", "needs_extra"]
 
 
 class CommandError(Exception):
@@ -23,3 +24,9 @@ def needs_extra(extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         message = f'the module {error.name} is missing: pip install "oxijax[{extra}]"'
         raise CommandError(message) from error
+
+
+def check_picture_path(output: pathlib.Path) -> None:
+    """Raises `CommandError` unless a picture can be written there."""
+    if output.suffix.lower() != ".png" or not output.parent.is_dir():
+        raise CommandError(f"--output must be a .png file in an existing folder: {output}")

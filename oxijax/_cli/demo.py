@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oxijax._cli import CommandError, needs_extra
+from oxijax._cli import check_picture_path, needs_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,8 +55,7 @@ def _count(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     # What would spoil the end is said before the training, not after it.
-    if args.output.suffix.lower() != ".png" or not args.output.parent.is_dir():
-        raise CommandError(f"--output must be a .png file in an existing folder: {args.output}")
+    check_picture_path(args.output)
     with needs_extra("demo"):
         from rich.console import Console
 

@@ -1,0 +1,108 @@
+"""Say what bounds a matrix product on a GPU, memory or arithmetic, and draw its roofline.
+
+From data sheets; nothing is measured, and no GPU is needed.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Iterator
+
+import oxijax
+from oxijax._cli import CommandError, check_picture_path, needs_extra
+from oxijax._roofline import Roofline
+from ptx.devices import DATA_SHEETS
+
+__all__ = ["add_arguments", "number", "run", "time"]
+
+_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for name in ("m", "n", "k"):
+        parser.add_argument(name, type=int, metavar=name.upper(), help="of [M, K] @ [K, N]")
+    parser.add_argument("--dtype", choices=_DTYPES, default="bf16", help="(default: %(default)s)")
+    parser.add_argument(
+        "--device",
+        metavar="GPU",
+        help=f"{', '.join(DATA_SHEETS)}, CUDA's name of one, or a target such as sm_90 "
+        "(default: the GPU that JAX uses, else A100 80GB)",
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1, metavar="N", help="so many products (default: 1)"
+    )
+    parser.add_argument(
+        "--beta", type=float, default=0.0, help="unless 0, c is read too (default: 0)"
+    )
+    parser.add_argument(
+        "--exact", action="store_true", help="multiply f32 as f32, not rounded to TF32"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, metavar="FILE", help="draw the roofline: a PNG file"
+    )
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.output:
+        check_picture_path(args.output)
+    try:
+        result = oxijax.roofline(
+            *(args.m, args.n, args.k),
+            dtype=_DTYPES[args.dtype],
+            device=args.device,
+            batch=args.batch,
+            beta=args.beta,
+            precision="highest" if args.exact else None,
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+    lines = list(_lines(result))
+    width = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        print(f"{label:<{width}}  {text}")
+    if args.json:
+        args.json.write_text(json.dumps(dataclasses.asdict(result), indent=2) + "\n")
+    if args.output:
+        with needs_extra("demo"):
+            from oxijax._cli import roofline_picture
+
+        roofline_picture.draw(args.output, result)
+        print(f"Picture: {args.output}")
+    return 0
+
+
+def _lines(result: Roofline) -> Iterator[tuple[str, str]]:
+    """The analysis as (label, text) lines."""
+    batch = f"{result.batch} x " if result.batch > 1 else ""
+    product = f"{batch}[{result.m}, {result.k}] @ [{result.k}, {result.n}]"
+    yield "product", f"{product}, {result.dtype}"
+    rates = f"{result.peak_tflops:g} TFLOP/s ({result.unit}), {result.peak_bandwidth_tbps:g} TB/s"
+    yield "GPU", f"{result.device}: {rates}"
+    yield "source", DATA_SHEETS[result.device].source
+    yield "operations", _scaled(result.flops, "FLOP")
+    yield "bytes", f"{_scaled(result.bytes, 'B')}, if everything is moved once"
+    yield "intensity", f"{number(result.intensity)} FLOP/byte"
+    yield "balance point", f"{number(result.balance_point)} FLOP/byte"
+    yield "bound", result.bound
+    yield "at best", f"{time(result.attainable_us)}, {number(result.attainable_tflops)} TFLOP/s"
+    yield "strategy", result.strategy
+
+
+def number(value: float) -> str:
+    """With four digits, or as many as are before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def time(us: float) -> str:
+    """Microseconds as text, in a unit that suits."""
+    return _scaled(1e-6 * us, "s")
+
+
+def _scaled(value: float, unit: str) -> str:
+    """A positive number with the SI prefix that leaves one to three digits before the point."""
+    power = min(max(math.floor(math.log10(value) / 3), -4), 5)
+    return f"{number(value / 1000**power)} {'pnµm kMGTP'[power + 4].strip()}{unit}"
