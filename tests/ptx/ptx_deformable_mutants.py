@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
 from ptx_deformable import STRANGE, Problem
 
-__all__ = ["Flat", "Probe", "check", "without_unread_stores"]
+from ptx.dtypes import bf16
+from ptx.kernels.deformable import DeformableConvConfig
+
+__all__ = ["PROBES"]
 
 TINY = 2.0**-50  # is lost in a sum with anything else, but for rounding towards zero
 # Positions that are outside of any image, in the direction of one of its corners.
@@ -47,7 +50,7 @@ class Probe(Problem):
             return np.where(generator.random(values.shape) < share, signs, values)
 
         shape = (*pixels, c.mask_channels, 2)
-        halves, finer = generator.integers(-6, 7, shape) / 2.0, odd(generator, 8, shape) / 64
+        halves, finer = generator.integers(-10, 11, shape) / 2.0, odd(generator, 8, shape) / 64
         offset = np.where(generator.random(shape) < 0.8, halves, finer)
         x = odd(generator, 8, (self.images, self.height, self.width, c.in_channels))
         grad_y = odd(generator, 2, (*pixels, c.out_channels))
@@ -142,27 +145,49 @@ def odd(generator: np.random.Generator, bits: int, shape: tuple[int, ...]) -> np
     return generator.integers(-(2**bits) // 2, 2**bits // 2, shape) * 2.0 + 1
 
 
-def without_unread_stores(text: str) -> str:
-    """The text without stores to arrays in shared memory that nothing loads."""
-    lines = text.split("\n")
-    for array in re.findall(r"\.shared .*\.b8 (\w+)\[", text):
-        places = {f"%{array}", *re.findall(rf"(%r\d+), .*%{array};", text)}
-        used = [i for i, line in enumerate(lines) if (m := _PLACE.search(line)) and m[1] in places]
-        if all("st.shared" in lines[i] for i in used):
-            for i in used:
-                lines[i] = ""
-    return "\n".join(lines)
+def probes(
+    kernel: str, config: DeformableConvConfig, taps_per_block: Sequence[int | None] = (None,)
+) -> tuple[Probe, ...]:
+    """What each mutant of a kernel has to solve: partial tiles, several blocks, two strips."""
+    taps = itertools.cycle(taps_per_block)
+    small = functools.partial(Probe, kernel, config, images=3, height=9, width=7)
+    line = functools.partial(Probe, kernel, config, images=2, height=1, width=39)
+    flat = functools.partial(Flat, kernel, config, images=3, height=9, width=7)
+    return (
+        small(strange=True, taps_per_block=next(taps)),
+        line(seed=1, ties=True, taps_per_block=next(taps)),
+        flat(seed=2, taps_per_block=next(taps)),
+    )
 
 
-_PLACE = re.compile(r"\[(%\w+)(?:\+-?\d+)?\]")
-
-
-def check(*probes: Probe) -> Callable[[str], None]:
-    """A function that raises if a text does not solve one of the problems; all have one kernel."""
-    assert len({probe.text for probe in probes}) == 1
-
-    def notices(text: str) -> None:
-        for number, probe in enumerate(probes):
-            probe.run(text, schedule=number or None)
-
-    return notices
+_COMMON = {
+    **{"float_type": bf16, "use_bias": True, "stride_h": 2, "dilation_w": 2},
+    **{"pad_h": 2, "pad_w": 1},
+}
+# Each of the ways in which tiles of samples are made, with several groups of both kinds, slices
+# along K and tables or fills of the sampler where there can be.
+PROBES = {
+    "forward-tiled": probes(
+        "forward", DeformableConvConfig(56, 40, 5, 2, groups=2, offset_groups=4, **_COMMON)
+    ),
+    "forward-table": probes(
+        "forward", DeformableConvConfig(256, 40, 2, 3, groups=2, offset_groups=4, **_COMMON)
+    ),
+    "forward-positions": probes(
+        "forward", DeformableConvConfig(128, 40, 2, 3, groups=2, offset_groups=16, **_COMMON)
+    ),
+    "backward-offset-tiled": probes(
+        "backward_offset",
+        DeformableConvConfig(28, 160, 5, 2, groups=2, offset_groups=2, **_COMMON),
+    ),
+    "backward-offset-table": probes(
+        "backward_offset",
+        DeformableConvConfig(48, 128, 2, 3, groups=2, offset_groups=2, **_COMMON),
+        taps_per_block=(4, 5, 1),
+    ),
+    "backward-offset-positions": probes(
+        "backward_offset",
+        DeformableConvConfig(48, 128, 2, 3, groups=2, offset_groups=6, **_COMMON),
+        taps_per_block=(4, 5, 1),
+    ),
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 
 import ml_dtypes
 import numpy as np
@@ -108,9 +109,15 @@ class GemmProblem:
         """Launches the kernel, or a text in its place; raises if anything is wrong."""
         result, report = self.result(text, schedule, **options)
         expected = self.expected.astype(NUMPY[self.float_type]).astype(np.float64)
+        width = np.dtype(NUMPY[self.float_type]).itemsize
         if self.config.parts is not None:
-            expected = self.expected
+            expected, width = self.expected, 8 if self.float_type is f64 else 4
         np.testing.assert_array_equal(result, expected)
+        lines, written = (text or self.text).splitlines(), 0
+        for line, count in report.executed.items():
+            if store := re.search(r"\bst\.global\S*?(?:\.v(\d))?\.[a-z]+(\d+) ", lines[line - 1]):
+                written += count * int(store[1] or 1) * int(store[2]) // 8
+        assert written == expected.size * (self.config.parts or 1) * width  # each element once
         return report
 
     def result(
