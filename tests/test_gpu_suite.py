@@ -46,7 +46,7 @@ def test_dry_run(tmp_path):
     shown = done.stdout + done.stderr
     assert list(sections) == [
         *("build", "info", "planted", "tests", "sanitizer"),
-        *("times-torch", "times-oxijax", "times-conv", "times-xla"),
+        *("times-torch", "times-oxijax", "times-conv", "times-gemm", "times-xla"),
     ]
     assert sections["planted"]["status"] == "crashed: SIGABRT"
     assert sections["planted"]["results"] == {"before_the_crash": 1}
@@ -61,13 +61,18 @@ def test_dry_run(tmp_path):
     assert sections["info"]["results"]["oxijax"]["versions"]["jax"] == jax.__version__
 
     tests = sections["tests"]["results"]
-    assert tests["counts"] == {"collected": 4, "ran": 4, "passed": 4}
+    assert tests["counts"] == {"collected": 5, "ran": 5, "passed": 5}
     worst = tests["worst_errors"]
-    assert set(worst) == {"deform_conv", "conv"}
+    assert set(worst) == {"deform_conv", "conv", "gemm"}
     assert set(worst["deform_conv"]) == {"float16", "tf32"}
     assert set(worst["conv"]) == {"bfloat16"}
+    assert set(worst["gemm"]) == {"bfloat16"}
     named = {"y", "dx", "dweight", "dbias"}
-    for function, names in (("deform_conv", {*named, "doffset", "dmask"}), ("conv", named)):
+    for function, names in (
+        ("deform_conv", {*named, "doffset", "dmask"}),
+        ("conv", named),
+        ("gemm", {"y", "da", "db", "dc", "dalpha", "dbeta"}),
+    ):
         for precision, errors in worst[function].items():
             assert set(errors) == names
             assert all(0 < error <= PRECISIONS[precision][2] for error in errors.values())
@@ -76,6 +81,7 @@ def test_dry_run(tmp_path):
     assert checks["memcheck layers"]["kernels_ran"] == 2 * 4
     assert checks["memcheck strange"]["kernels_ran"] == 2 * 4
     assert checks["memcheck conv"]["kernels_ran"] == 2 * 3
+    assert checks["memcheck gemm"]["kernels_ran"] == 2 * 3
     assert "OutOfBoundsError" in checks["memcheck out-of-bounds"]["output_tail"]
     assert "RaceError" in checks["racecheck race"]["output_tail"]
 
@@ -98,7 +104,15 @@ def test_dry_run(tmp_path):
         assert "oxijax_launch" not in of_conv[f"xla_{name}"]["calls"]
         found = report["against_xla"]["times-conv"]["bfloat16"][name]["layers"]
         assert set(found) == compared
-    for found in [*times.values(), *xla.values(), *of_conv.values()]:
+    gemm = sections["times-gemm"]["results"]["times"]
+    assert set(gemm) == {"launch floor", "16K-16K-8", "1M-63-63", "64-64-4M"}
+    assert set(gemm["64-64-4M"]) == {"bfloat16", "float32", "float64"}
+    of_gemm = [one for dtypes in gemm.values() for one in dtypes.values()]
+    for found in of_gemm:
+        assert found["product"]["calls"] == {"oxijax_launch": 2}
+        assert "oxijax_launch" not in found["xla_product"]["calls"]
+    of_gemm = [one for found in of_gemm for one in found.values()]
+    for found in [*times.values(), *xla.values(), *of_conv.values(), *of_gemm]:
         assert 0 < found["min_us"] <= found["median_us"]
 
     (page,) = (text for name, text in files.items() if name.endswith(".md"))

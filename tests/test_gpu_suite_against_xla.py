@@ -1,12 +1,17 @@
 """The GPU suite's comparisons with XLA: the same work on both sides, and what the figures say."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from gpu_suite import gemm_layers
 from gpu_suite.conv_layers import has_few_channels, operands, work, xla_conv
-from gpu_suite.jax_jobs import Job, Operands, forward, gradients_of, measure
+from gpu_suite.jax_jobs import Job, Operands, calls_in, forward, gradients_of, measure
+from gpu_suite.layers import Work, set_count
 from gpu_suite.recorder import Recorder
 from gpu_suite.report_against_xla import against_xla, pages
 
-from oxijax.testing import CONV_GPU_BENCHMARK_CASES, ConvCase
+import oxijax
+from oxijax.testing import CONV_GPU_BENCHMARK_CASES, ConvCase, emulate_gpu
 
 # ResNet-50's layers that have 64 channels or fewer on one side.
 SMALL = ("conv1", "conv2-in", "conv2-3x3", "conv2-out", "conv2-back")
@@ -61,6 +66,109 @@ def test_work_of_conv():
     assert small == [f"ResNet50-{name}" for name in SMALL]
 
 
+PRODUCTS = {case.name: case for case in gemm_layers.products(dry_run=False)}
+TINY = {case.name: case for case in gemm_layers.products(dry_run=True)}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", gemm_layers.DTYPES)
+@pytest.mark.parametrize("name", TINY)
+def test_products_by_a_kernel_and_by_xla(name, dtype):
+    """A kernel and no product of XLA's, and a product and no kernel: with the same results."""
+    case = TINY[name]
+    given = Operands(gemm_layers.operands, case, dtype, 2)
+    a, b = given.compile()(0)
+    found = []
+    with emulate_gpu("sm_90"):
+        for function, launches, products in ((gemm_layers.gemm(case), 2, 0), (jnp.matmul, 0, 2)):
+            program = Job(name, "product", given, function).compile()
+            assert (program.calls["oxijax_launch"], program.products) == (launches, products)
+            y, _ = program.run((a, b), (a, b))
+            assert y.dtype == dtype
+            found.append(np.asarray(y, np.float64))
+    ours, theirs = found
+    assert 0.5 < np.sqrt(np.mean(theirs**2)) < 2  # normal values
+    tolerance = {"float64": 1e-14, "float32": 1e-3, "bfloat16": 8e-3}[dtype]
+    assert np.linalg.norm(ours - theirs) <= tolerance * np.linalg.norm(theirs)
+
+
+class TestProducts:
+    def test_strategies(self):
+        """All of them are timed, and are the same with the sizes of a dry run."""
+        for dtype in gemm_layers.DTYPES:
+            full, tiny = (
+                {name: gemm_layers.strategy(case, dtype) for name, case in cases.items()}
+                for cases in (PRODUCTS, TINY)
+            )
+            assert [*full.values()] == 2 * [
+                *("cache_persistent", "shallow_k", "cache_persistent"),
+                *("warp_parallel", "warp_parallel"),
+            ]
+            assert len(set(tiny.values())) == 3
+            assert tiny.items() <= full.items()
+
+    def test_strategy_of_auto(self):
+        """On a GPU whose memory bounds the product, which is so of all of them."""
+        for name, case in PRODUCTS.items():
+            for dtype in gemm_layers.DTYPES:
+                found = oxijax.roofline(case.m, case.n, case.k, dtype=dtype, device="H200")
+                assert found.strategy == gemm_layers.strategy(case, dtype), name
+            assert gemm_layers.is_narrow(case)
+
+    def test_work(self):
+        needed = gemm_layers.work(PRODUCTS["1M-32-256"], "product", "float64")
+        assert needed.flops == 2 * 2**20 * 32 * 256
+        assert needed.bytes == 8 * (2**20 * 256 + 256 * 32 + 2**20 * 32)
+
+    def test_memory(self):
+        """Sets are more than an L2, and with the results of two programs less than 16 GiB."""
+        for name, case in PRODUCTS.items():
+            for dtype in gemm_layers.DTYPES:
+                needed = gemm_layers.work(case, "product", dtype)
+                sets = set_count(needed, dry_run=False)
+                assert sets * needed.bytes >= 160 * 2**20, name
+                result = case.m * case.n * jnp.dtype(dtype).itemsize
+                assert sets * (needed.bytes + result) <= 16 * 2**30, name
+
+    def test_wanted(self):
+        beside_xla, beside_a_copy = (
+            {
+                (name, dtype)
+                for name, case in PRODUCTS.items()
+                for dtype in gemm_layers.DTYPES
+                if figure in gemm_layers.wanted(case, dtype)
+            }
+            for figure in ("ratio", "of_floor")
+        )
+        aligned, odd = [*PRODUCTS][:5], [*PRODUCTS][5:]
+        assert beside_a_copy == {(name, "bfloat16") for name in aligned[:3]}
+        assert beside_xla == {
+            *((name, dtype) for name in ("16K-16K-8", *odd) for dtype in gemm_layers.DTYPES),
+            *((name, "float64") for name in aligned),
+        }
+        assert gemm_layers.wanted(PRODUCTS["16K-16K-8"], "bfloat16") == {
+            "ratio": 1.0,
+            "of_floor": 0.8,
+        }
+
+
+def test_set_count():
+    for size, sets in ((1, 16), (20 * 2**20, 8), (100 * 2**20, 4), (2**30, 4), (2**30 + 1, 2)):
+        assert set_count(Work(1, size), dry_run=False) == sets
+    assert set_count(Work(1, 1), dry_run=True) == 2
+
+
+def test_what_xla_has_made_of_a_product():
+    """Libraries' calls and Triton's kernels are named, XLA's plain loops are not."""
+    text = """
+      %a = custom-call(%x), custom_call_target="__cublas$gemm", backend_config={"kind":"x"}
+      %b = fusion(%x), kind=kCustom, backend_config={"f":{"kind":"__triton_gemm","g":{}}}
+      %c = fusion(%x), kind=kCustom, backend_config={"f":{"kind":"__triton_gemm","g":{}}}
+      %d = fusion(%x), kind=kLoop, metadata={op_name="__d"}, backend_config={"kind":"loop"}
+    """
+    assert calls_in(text) == {"__cublas$gemm": 1, "__triton_gemm": 2}
+
+
 class TestAgainstXla:
     """On a device that does 1e14 operations and moves 1e12 bytes in a second: 100 to a byte."""
 
@@ -111,6 +219,29 @@ class TestAgainstXla:
         assert found["geometric_means"] == {"memory": pytest.approx(8)}
         thin = found["layers"]["thin"]
         assert (thin["ratio"], thin["bound"], thin["of_floor"]) == (0.5, None, None)
+
+    def test_wanted_figures(self):
+        report = self.measured()
+        report["sections"]["times-conv"]["results"]["wanted"] = {
+            "thin": {"bfloat16": {"ratio": 1.0, "of_floor": 0.5}},
+            "small": {"bfloat16": {"ratio": 8.0}, "float32": {"ratio": 9.0}},
+            "large-a": {"bfloat16": {"ratio": 0.3, "of_floor": 0.3}},
+        }
+        found = against_xla(report)["times-conv"]["bfloat16"]["forward"]
+        assert found["missed"] == {"thin": ["ratio"], "large-a": ["ratio", "of_floor"]}
+        page = "\n".join(pages(report))
+        assert "| bfloat16 | memory-bound or small | 2.00 (0.50) | 2.00 (0.50) |\n" in page
+        assert "| thin | 100.0 | 50.0 | 0.50 | 80 | 50% | memory |  | x 1.00, of mem" in page
+        thin, large = (line for line in page.splitlines() if "; wanted: " in line)
+        assert thin == "- bfloat16, forward: thin has x 0.50; wanted: x 1.00"
+        assert large == (
+            "- bfloat16, forward: large-a has x 0.25, of memory floor 25%; "
+            "wanted: x 0.30, of memory floor 30%"
+        )
+        # What nobody has measured is not missed.
+        del report["sections"]["info"]["results"]["copy"]
+        found = against_xla(report)["times-conv"]["bfloat16"]["forward"]
+        assert found["missed"] == {"thin": ["ratio"], "large-a": ["ratio"]}
 
     def test_page(self):
         page = "\n".join(pages(self.measured()))

@@ -15,7 +15,7 @@ PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "ptx.md").read_text()
 def test_the_page_runs(monkeypatch, capsys):
     monkeypatch.setattr(registry, "_KERNELS", {})
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     namespace = {}
     for block in blocks:
         exec(block, namespace)
