@@ -36,7 +36,7 @@ def test_benchmark_product(gpu, name):
         return error / jnp.max(jnp.abs(wanted))
 
     with gpu.context():
-        a, b = jax.jit(lambda: operands(case, "bfloat16", 0))()
+        a, b = jax.jit(lambda seed: operands(case, "bfloat16", seed))(0)
         compiled = jax.jit(gemm(case)).lower(a, b).compile()
         assert assert_has_kernels(compiled.as_text(), ["bandwidth_gemm"]) == 1
         assert float(jax.jit(errors)(compiled(a, b), a, b)) <= 2**-8  # what rounding may do

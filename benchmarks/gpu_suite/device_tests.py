@@ -16,7 +16,10 @@ from gpu_suite.recorder import Recorder
 __all__ = ["run"]
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_FILES = ("tests/test_driver_gpu.py", "tests/test_gpu.py", "tests/test_gpu_conv.py")
+_FILES = tuple(
+    f"tests/{name}"
+    for name in ("test_driver_gpu.py", "test_gpu.py", "test_gpu_conv.py", "test_gpu_gemm.py")
+)
 # Of each kind of test that needs no driver, one.
 _DRY_RUN = tuple(
     f"tests/{name}"
@@ -25,6 +28,7 @@ _DRY_RUN = tuple(
         "test_gpu.py::test_case[groups-tf32]",
         "test_gpu.py::test_strange_offset[nan]",
         "test_gpu_conv.py::test_case[plain-bfloat16]",
+        "test_gpu_gemm.py::test_case[traced-bfloat16]",
     )
 )
 

@@ -19,6 +19,7 @@ from oxijax._launch import TARGET_NAME
 __all__ = [
     "Job",
     "Operands",
+    "calls_in",
     "check_device",
     "forward",
     "forward_backward",
@@ -97,8 +98,7 @@ class Job:
         compiled = lowered.compile()
         text = compiled.as_text()
         assert text is not None
-        calls = collections.Counter(re.findall(r'custom_call_target="([^"]+)"', text))
-        return _Program(compiled, asked, calls)
+        return _Program(compiled, asked, calls_in(text))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +108,17 @@ class _Program:
     Attributes:
       run: runs it.
       products: convolutions and matrix products that XLA was asked for.
-      calls: custom calls in what XLA has made of it, by target.
+      calls: `calls_in` what XLA has made of it.
     """
 
     run: Callable
     products: int
     calls: collections.Counter[str]
+
+
+def calls_in(text: str) -> collections.Counter[str]:
+    """Custom calls in a compiled program, by target, and fusions of a kind such as Triton's."""
+    return collections.Counter(re.findall(r'(?:custom_call_target="|"kind":"(?=__))([^"]+)"', text))
 
 
 def check_device(recorder: Recorder) -> None:

@@ -9,6 +9,7 @@ DTYPES = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes; float32 is multip
 # A layer of a few pixels: what a call costs where the GPU has next to nothing to do. See `timing`.
 LAUNCH_FLOOR = "launch floor"
 _SETS_BYTES = 160 * 2**20  # more than any L2, three times that of an H200
+_LARGE_BYTES = 2**30  # calls that move more are few: results of all of them are kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,6 @@ def set_count(one: Work, dry_run: bool) -> int:
       one: a call.
       dry_run: two sets will do.
     """
-    if dry_run:
+    if dry_run or one.bytes > _LARGE_BYTES:
         return 2
     return max(4, min(16, math.ceil(_SETS_BYTES / one.bytes)))

@@ -10,7 +10,10 @@ from gpu_suite.tables import microseconds, number, results, table
 __all__ = ["markdown", "ratios", "stem"]
 
 _LOWEST = {"forward": 3.0, "forward_backward": 4.0}  # wanted, against torchvision in float16
-_RESULTS = ("y", "dx", "doffset", "dweight", "dmask", "dbias")
+_RESULTS = (
+    *("y", "dx", "doffset", "dweight", "dmask", "dbias"),
+    *("da", "db", "dc", "dalpha", "dbeta"),
+)
 _TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
 
 

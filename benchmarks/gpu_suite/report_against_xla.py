@@ -13,9 +13,11 @@ from gpu_suite.tables import microseconds, number, results, table
 
 __all__ = ["against_xla", "pages"]
 
-# What bounds a layer, and the speed that is wanted, as a share of XLA's.
+# What bounds a layer, and the speed that is wanted, as a share of XLA's. A section whose results
+# name "wanted" has figures of its own for each layer.
 _WANTED = {"memory": 0.9, "products": 0.5}
 _TITLES = {"memory": "memory-bound or small", "products": "large"}
+_FIGURES = {"ratio": ("x", ".2f"), "of_floor": ("of memory floor", ".0%")}
 _LAUNCHES = 1.5  # within this times the launch floor, the host may be what was timed
 
 
@@ -24,9 +26,11 @@ def against_xla(report: dict[str, Any]) -> dict[str, Any]:
 
     For each operation, and for "all" of them:
 
-    - "layers": {layer: {"ratio", "bound", "of_floor", "near_launch_floor"}}; not for "all";
+    - "layers": {layer: {"ratio", "bound", "of_floor", "near_launch_floor", "wanted"}}; not for
+      "all";
     - "geometric_means" and "lowest" of the ratios: {bound: ratio};
-    - "lacks": layers without both times, if there are any.
+    - "lacks": layers without both times, if there are any;
+    - "missed": layers with a figure that is less than the section wants, and these figures.
 
     "of_floor" is the share of oxijax's time that moving the bytes takes at the rate of a copy;
     "near_launch_floor" is whether one of the times is no more than 1.5 of the launch floor's.
@@ -52,6 +56,9 @@ def against_xla(report: dict[str, Any]) -> dict[str, Any]:
                 of_dtype[operation] = {"layers": layers, **_summary(list(layers.values()))}
                 if lacks:
                     of_dtype[operation]["lacks"] = lacks
+                missed = {name: low for name, one in layers.items() if (low := _missed(one))}
+                if missed:
+                    of_dtype[operation]["missed"] = missed
             of_dtype["all"] = _summary(everything)
     return found
 
@@ -95,7 +102,31 @@ def _layer(
         "bound": bound,
         "of_floor": of_floor,
         "near_launch_floor": near,
+        "wanted": _wanted(part, layer, dtype),
     }
+
+
+def _wanted(part: dict[str, Any], layer: str, dtype: str) -> dict[str, float]:
+    """The least values of figures that a section wants."""
+    return part.get("wanted", {}).get(layer, {}).get(dtype, {})
+
+
+def _missed(compared: dict[str, Any]) -> list[str]:
+    """Figures that are known, and less than is wanted."""
+    return [
+        name
+        for name, least in compared["wanted"].items()
+        if compared[name] is not None and compared[name] < least
+    ]
+
+
+def _figures(values: dict[str, float]) -> str:
+    """As in the table's headings, for example: x 1.00, of memory floor 80%."""
+    return ", ".join(
+        f"{title} {values[name]:{form}}"
+        for name, (title, form) in _FIGURES.items()
+        if name in values
+    )
 
 
 def _summary(layers: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -116,7 +147,9 @@ def pages(report: dict[str, Any]) -> Iterable[str]:
         yield ""
         operations = list(dict.fromkeys(name for part in dtypes.values() for name in part))
         titles = [name.replace("_", " ") for name in operations]
-        yield from table(["dtype", "layers", *titles, "wanted"], _means(dtypes, operations))
+        of_means = "wanted" not in results(report, section)
+        headings = ["dtype", "layers", *titles, *(["wanted"] if of_means else [])]
+        yield from table(headings, [row[: len(headings)] for row in _means(dtypes, operations)])
         for dtype, parts in dtypes.items():
             for operation, part in parts.items():
                 if "lacks" in part:
@@ -125,6 +158,13 @@ def pages(report: dict[str, Any]) -> Iterable[str]:
                 near = [name for name, one in layers if one["near_launch_floor"]]
                 if near:
                     yield f"- {dtype}, {operation}: near the launch floor: {', '.join(near)}"
+                for name, missed in part.get("missed", {}).items():
+                    one = part["layers"][name]
+                    found, least = (
+                        _figures({figure: values[figure] for figure in missed})
+                        for values in (one, one["wanted"])
+                    )
+                    yield f"- {dtype}, {operation}: {name} has {found}; wanted: {least}"
         yield ""
         for dtype, parts in dtypes.items():
             for operation in parts:
@@ -171,9 +211,12 @@ def _layers(
                 number(of_floor, ".0%"),
                 compared.get("bound") or "",
                 ", ".join(f"`{target}`" for target in xla.get("calls", {})),
+                _figures(_wanted(results(report, section), layer, dtype)),
             ]
         )
     yield f"{dtype}, {operation.replace('_', ' ')}; median microseconds:"
     yield ""
     columns = ["layer", "oxijax", "XLA", "x", "FLOP/byte", "of memory floor", "bound", "XLA calls"]
-    yield from table(columns, rows)
+    if "wanted" in results(report, section):
+        columns.append("wanted")
+    yield from table(columns, [row[: len(columns)] for row in rows])

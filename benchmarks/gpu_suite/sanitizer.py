@@ -51,9 +51,11 @@ _CHECKS = (
     _Check("memcheck", "strange"),
     _Check("memcheck", "layers"),
     _Check("memcheck", "conv"),
+    _Check("memcheck", "gemm"),
     _Check("racecheck", "race", faulty=True, emulator_says="RaceError"),
     _Check("racecheck", "layers"),
     _Check("racecheck", "conv"),
+    _Check("racecheck", "gemm"),
 )
 
 

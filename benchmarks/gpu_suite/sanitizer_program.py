@@ -1,6 +1,6 @@
 """Small layers on GPU 0, one kernel at a time: what compute-sanitizer watches.
 
-    python -m gpu_suite.sanitizer_program {layers,strange,conv,out-of-bounds,race} [--emulate]
+    python -m gpu_suite.sanitizer_program {layers,strange,conv,gemm,out-of-bounds,race} [--emulate]
 
 Prints a line for each comparison, and at the end how many kernels ran. The last two programs are
 wrong on purpose. With --emulate the kernels run in the emulator, and those of fewer layers.
@@ -11,7 +11,8 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 from unittest import mock
 
 import jax
@@ -22,7 +23,7 @@ import oxijax
 from gpu_suite.device_launch import device_launches
 from oxijax._launch import _emulation, launch
 from oxijax._primitive import Fold, KernelPrimitive, Result
-from oxijax.testing import CASES, CONV_CASES, ConvCase, DeformConvCase, emulate_gpu
+from oxijax.testing import CASES, CONV_CASES, ConvCase, DeformConvCase, GemmCase, emulate_gpu
 from ptx import Kernel, Target, f32
 from ptx.launch import Address, Launch, entry_name
 from ptx.registry import register
@@ -46,6 +47,31 @@ _CONV = [
     # Enough pixels for the largest tiles.
     (ConvCase("watched-large", (1, 130, 131, 64), 128, (1, 1)), "bfloat16", None, 8e-3),
 ]
+_FACTORS: dict[str, Any] = {"batch_c": (), "alpha": 0.75, "beta": -1.5}
+_TRANSPOSED: dict[str, Any] = {"transpose_a": True, "transpose_b": True}
+# Of each strategy, sizes that vectors divide and sizes that they do not, in every dtype.
+_GEMM = [
+    (GemmCase("shallow", 261, 24, 31, strategy="shallow_k", **_FACTORS), "bfloat16", None, 8e-3),
+    (
+        GemmCase("split", 70, 24, 1100, strategy="warp_parallel", **_FACTORS, **_TRANSPOSED),
+        *("float32", None, 1e-3),
+    ),
+    (
+        GemmCase("persistent", 264, 40, 96, strategy="cache_persistent", **_FACTORS),
+        *("float16", None, 1e-3),
+    ),
+    (
+        GemmCase("shallow-wide", 24, 272, 32, strategy="shallow_k", **_TRANSPOSED),
+        *("float32", "highest", 2e-6),
+    ),
+    (
+        GemmCase("persistent-wide", 23, 261, 95, strategy="cache_persistent", **_TRANSPOSED),
+        *("float64", None, 1e-13),
+    ),
+    (GemmCase("split-wide", 15, 131, 1031, strategy="warp_parallel"), "bfloat16", None, 8e-3),
+    (GemmCase("batch", 70, 9, 16, (3,), (3,), alpha=2.0), "float32", None, 1e-3),
+]
+_FUNCTIONS = {DeformConvCase: "deform_conv", ConvCase: "conv", GemmCase: "gemm"}
 
 
 def main() -> int:
@@ -85,6 +111,11 @@ def _conv(few: bool) -> None:
         _compare(case.name, case, case.operands(), *precision)
 
 
+def _gemm(few: bool) -> None:
+    for case, *precision in _GEMM[:2] if few else _GEMM:
+        _compare(case.name, case, case.operands().values(), *precision)
+
+
 def _strange(few: bool) -> None:
     """NaN, infinite and far offsets among ordinary ones, in every kernel."""
     case = DeformConvCase("strange", (1, 6, 7, 32), 24, offset_groups=2)
@@ -97,10 +128,15 @@ def _strange(few: bool) -> None:
 
 
 def _compare(
-    name: str, case: DeformConvCase | ConvCase, operands, dtype, precision, tolerance: float
+    name: str,
+    case: DeformConvCase | ConvCase | GemmCase,
+    operands: Iterable[np.ndarray | None],
+    dtype: str,
+    precision: str | None,
+    tolerance: float,
 ) -> None:
     """Raises AssertionError where values or gradients are not the reference's."""
-    function = "deform_conv" if isinstance(case, DeformConvCase) else "conv"
+    function = _FUNCTIONS[type(case)]
     with np.errstate(over="ignore"):
         arrays = [None if a is None else np.asarray(a, jnp.dtype(dtype)) for a in operands]
     grad_y = np.asarray(case.grad_y(), jnp.dtype(dtype))
@@ -178,6 +214,7 @@ _PROGRAMS: dict[str, Callable[[bool], None]] = {
     "layers": _layers,
     "strange": _strange,
     "conv": _conv,
+    "gemm": _gemm,
     "out-of-bounds": lambda few: _canary("canary_out_of_bounds", _out_of_bounds_ptx),
     "race": lambda few: _canary("canary_race", _race_ptx),
 }

@@ -25,12 +25,13 @@ class Family:
     Attributes:
       layers: each can be hashed, and has a name.
       few_pixels: the layer that is called `LAUNCH_FLOOR`.
-      is_small: whether a layer has too few channels to keep tensor cores busy.
+      is_small: whether a layer has too few channels, rows or columns to keep tensor cores busy.
       operands: of (layer, dtype, seed) a set of what operations are given; traced.
       work: of (layer, operation, dtype) what the operation has to do.
       ours: of a layer, the function by one kernel, and each gradient by one too.
       xla: of a layer, the function by one product of XLA's, and each gradient by one too.
       operations: by name, what makes these functions those that are timed.
+      wanted: of (layer, dtype) the least values of figures in `report_against_xla.against_xla`.
     """
 
     layers: Sequence[Any]
@@ -41,17 +42,22 @@ class Family:
     ours: Callable[[Any], Callable]
     xla: Callable[[Any], Callable]
     operations: Mapping[str, Callable[[Callable], Callable]]
+    wanted: Callable[[Any, str], dict[str, float]] | None = None
 
 
 def run(recorder: Recorder, family: Family, dtypes: Sequence[str]) -> None:
-    """Measures all operations, for `report_against_xla`; in a dry run the first dtype is enough."""
+    """Measures all operations, for `report_against_xla`."""
     check_device(recorder)
     recorder.put("compared_layers", value=[layer.name for layer in family.layers])
     small = [layer.name for layer in family.layers if family.is_small(layer)]
     recorder.put("small_layers", value=small)
+    if family.wanted is not None:
+        for layer in family.layers:
+            figures = {dtype: family.wanted(layer, dtype) for dtype in dtypes}
+            recorder.put("wanted", layer.name, value=figures)
     layers = [family.few_pixels, *family.layers]
     with emulate_gpu("sm_90") if recorder.dry_run else contextlib.nullcontext():
-        for dtype in dtypes[:1] if recorder.dry_run else dtypes:
+        for dtype in dtypes:
             for i in range(0, len(layers), _AT_ONCE):
                 chunk = layers[i : i + _AT_ONCE]
                 pairs = [_jobs(family, layer, dtype, recorder.dry_run) for layer in chunk]
