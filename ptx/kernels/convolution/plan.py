@@ -78,4 +78,6 @@ def _product_plan(
     n = at_least(n_channels, 16, {2: 128, 4: 64, 8: 32}[width])
     # What makes a column of B, often element by element, is shared by more pixels.
     m = 128 if width == 2 and n == 64 and streams(config, target) and not config.small_grid else 64
+    if width == 8 and n == 32:
+        m = 32  # each row's address takes registers, beside sums of two registers
     return TilePlan(m, n, slice_, (4, 1) if n == 16 else (2, 2))
