@@ -87,9 +87,8 @@ class TensorCores:
         assert self.depth % atom.k == 0
         warp, self.lane = k.tid() >> 5, k.laneid()
         self.first_row = (warp % warps[0]) * m
-        self.first_column = (warp // warps[0]) * n
-        if split > 1:
-            self.first_column = (warp // warps[0] % warps[1]) * n
+        column = warp // warps[0]
+        self.first_column = (column if split == 1 else column % warps[1]) * n
         self.halves = a.dtype.bytes == 2
         self.sums = [
             [

@@ -7,10 +7,11 @@ import dataclasses
 from ptx.dtypes import DType, bf16, f16, f32, f64
 from ptx.tile.vectors import vector_width
 
-__all__ = ["SHALLOW_DEPTH", "STRATEGIES", "GemmConfig", "largest_resident_depth"]
+__all__ = ["LARGEST", "SHALLOW_DEPTH", "STRATEGIES", "GemmConfig", "largest_resident_depth"]
 
 STRATEGIES = ("shallow_k", "cache_persistent", "warp_parallel")
 SHALLOW_DEPTH = 32  # the fragments of so much of K, and the sums, fit the registers of a warp
+LARGEST = 2**31  # what counts rows and columns has 32 bits, and a tile is added
 _RESIDENT_BYTES = 32 * 1024  # of the small operand's narrowest tile: it fits any GPU
 
 
@@ -69,6 +70,11 @@ class GemmConfig:
         for name in ("columns", "depth", "row_multiple"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if max(self.columns, self.depth) >= LARGEST or self.columns * self.depth >= 2 * LARGEST:
+            raise ValueError(
+                "columns and depth must be below 2**31, and their product below 2**32, got "
+                f"{self.columns} and {self.depth}"
+            )
         for name in ("large_k_axis", "small_k_axis"):
             if getattr(self, name) not in (0, 1):
                 raise ValueError(f"{name} must be 0 or 1, got {getattr(self, name)}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.dtypes import u32, u64
-from ptx.kernels.gemm.config import GemmConfig
+from ptx.kernels.gemm.config import LARGEST, GemmConfig
 from ptx.launch import Address
 from ptx.registry import Shapes
 
@@ -62,13 +62,19 @@ class Sizes:
         """Read off the shapes of large and small operand, c, alpha, beta and result.
 
         Of one product, matrices may have two dimensions.
+
+        Raises:
+          ValueError: more rows than a kernel counts.
         """
         large, result = shapes[0], shapes[-1]
         operands = [*shapes[:2], *shapes[2 + config.use_c : -1]]
         batches = [s[0] if len(s) != 2 else 1 for s in operands]
         batch = result[0] if len(result) > 2 else 1
         steps = tuple(int(count > 1) for count in batches)
-        return Sizes(batch, large[-1 - config.large_k_axis], steps)
+        rows = large[-1 - config.large_k_axis]
+        if rows >= LARGEST:
+            raise ValueError(f"rows of the large operand must be below 2**31, got {rows}")
+        return Sizes(batch, rows, steps)
 
     def numbers(self, blocks: int) -> list[np.uint32]:
         """The arguments that follow the addresses; `blocks` of a product are in x."""

@@ -7,6 +7,7 @@ from ptx.dtypes import u32, u64
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.operands import Sizes, operands
 from ptx.kernels.gemm.plan import SplitPlan, split_plan
+from ptx.kernels.limits import check_grid
 from ptx.launch import Launch
 from ptx.registry import Shapes
 from ptx.targets import Target
@@ -118,6 +119,7 @@ def split_launch(config: GemmConfig, target: Target, shapes: Shapes) -> Launch:
     plan, sizes = split_plan(config, target), Sizes.of(config, shapes)
     blocks = config.parts * -(-sizes.rows // plan.m)
     grid = (sizes.batch * blocks, -(-config.columns // plan.n), 1)
+    check_grid(grid)
     arguments = (*sizes.addresses(config), *sizes.numbers(blocks))
     return Launch(grid, (plan.threads * plan.split, 1, 1), arguments)
 

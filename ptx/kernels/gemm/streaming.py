@@ -8,6 +8,7 @@ from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.operands import Matrix, Sizes, operands, scalar
 from ptx.kernels.gemm.plan import StreamPlan, stream_plan
 from ptx.kernels.gemm.result import GemmResult
+from ptx.kernels.limits import check_grid
 from ptx.launch import Launch
 from ptx.registry import Shapes
 from ptx.targets import Target
@@ -160,6 +161,7 @@ def stream_launch(config: GemmConfig, target: Target, shapes: Shapes) -> Launch:
     turns = max(1, -(-tiles // most))
     blocks = -(-tiles // turns)  # whose turns are as many, or one less
     grid = (sizes.batch * blocks, across, 1)
+    check_grid(grid)
     arguments = (*sizes.addresses(config), *sizes.numbers(blocks))
     return Launch(grid, (plan.threads, 1, 1), arguments)
 
