@@ -9,7 +9,7 @@ from ptx_gemm import GemmProblem
 from ptx.dtypes import bf16
 
 TARGET = "sm_80"
-SAMPLE, LARGE_SAMPLE = 40, 80  # of each text
+SAMPLE, LARGE_SAMPLE = 20, 40  # of each text
 
 _fused = functools.partial(GemmProblem, float_type=bf16, bits=3, alpha=-0.5, use_c=True)
 _split = functools.partial(GemmProblem, float_type=bf16, bits=3, transpose_b=True)
