@@ -1,7 +1,9 @@
 """Values and gradients of conv and conv_general_dilated, against jax.lax and the formula."""
 
+import collections
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -256,3 +258,22 @@ def test_conv_general_dilated(name, dtype):
     for key, result in results.items():
         assert result.dtype == dtype
         assert_close(result, expected[key], TOLERANCES[dtype], key)
+
+
+def squares(function):
+    return lambda *operands: jnp.sum(function(*operands) ** 2)
+
+
+@pytest.mark.parametrize("derive", [lambda f: f, lambda f: jax.grad(squares(f), (0, 1, 2))])
+def test_a_cpu_gets_the_program_that_lax_has(derive):
+    """Instruction by instruction, so that it is no slower."""
+    case = CONV_CASES["strides-2"]
+    operands = operands_of(case, "float32")
+
+    def instructions(function) -> collections.Counter[str]:
+        text = jax.jit(derive(function)).lower(*operands).compile().as_text()
+        return collections.Counter(re.findall(r"= \S+ ([a-z][\w-]*)\(", str(text)))
+
+    ours = instructions(functools.partial(oxijax.conv, **case.options, precision="highest"))
+    assert ours["convolution"] >= 1
+    assert ours == instructions(functools.partial(lax_conv, case))
