@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-HANDLER = "oxijax._launch.libhandler"
+HANDLER = "oxijax._core.launch.libhandler"
 
 
 class BuildHandler(build_ext):
@@ -51,7 +51,7 @@ setup(
     ext_modules=[
         Extension(
             HANDLER,
-            ["oxijax/_launch/handler.c"],
+            ["oxijax/_core/launch/handler.c"],
             extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden"],
             extra_link_args=["-s"],
             optional=True,

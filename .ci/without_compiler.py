@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 import oxijax
 from oxijax import testing
-from oxijax._launch import HandlerMissingError
+from oxijax._core.launch import HandlerMissingError
 
 x = jnp.ones((1, 8, 8, 4))
 y = oxijax.deform_conv(x, jnp.zeros((1, 8, 8, 18)), jnp.ones((3, 3, 4, 2)))

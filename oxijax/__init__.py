@@ -4,12 +4,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 from oxijax import reference
-from oxijax._config import config
 from oxijax._conv import conv
-from oxijax._conv_general_dilated import conv_general_dilated
+from oxijax._conv.general_dilated import conv_general_dilated
+from oxijax._core.config import config
 from oxijax._deform_conv import deform_conv
 from oxijax._gemm import gemm
-from oxijax._roofline import roofline
+from oxijax._gemm.roofline import roofline
 from oxijax._version import __version__
 
 __all__ = [

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from oxijax import _arguments as arguments
+from oxijax._core import arguments as arguments
 from oxijax._deform_conv import deform_conv
 
 __all__ = [

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from oxijax import _arguments as arguments
 from oxijax import _layers as layers
+from oxijax._core import arguments as arguments
 
 try:
     from flax import linen as nn

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from oxijax import _arguments as arguments
 from oxijax import _layers as layers
+from oxijax._core import arguments as arguments
 
 try:
     from flax import nnx

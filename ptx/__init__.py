@@ -6,9 +6,9 @@ Knows GPUs and numpy, and nothing of JAX. Kernels are imported when they are fir
 import importlib
 from typing import TYPE_CHECKING
 
-from ptx.assembler import AssemblyError, assemble
 from ptx.builder import ATOMS, Atom, Fragment, Kernel, Pointer, Val, Var
-from ptx.dtypes import (
+from ptx.isa.assembler import AssemblyError, assemble
+from ptx.isa.dtypes import (
     DTYPES,
     DType,
     b8,
@@ -32,40 +32,40 @@ from ptx.dtypes import (
     u32,
     u64,
 )
-from ptx.targets import TARGETS, Target, UnsupportedError, target_for
+from ptx.isa.targets import TARGETS, Target, UnsupportedError, target_for
 
 if TYPE_CHECKING:
-    from ptx.kernels.convolution import (
-        ConvolutionConfig,
+    from ptx.kernels.conv import (
+        ConvConfig,
         ConvProblem,
         ImplicitGemmConv,
         TileConfig,
         gemm_k_to_filter_coords,
         gemm_m_to_conv_coords,
-        generate_convolution_backward_input_ptx,
-        generate_convolution_backward_weight_ptx,
-        generate_convolution_forward_ptx,
+        generate_conv_backward_input_ptx,
+        generate_conv_backward_weight_ptx,
+        generate_conv_forward_ptx,
         input_coord,
     )
-    from ptx.kernels.deformable import (
+    from ptx.kernels.deform_conv import (
         DeformableConvConfig,
         generate_deformable_conv_backward_input_ptx,
         generate_deformable_conv_backward_offset_ptx,
         generate_deformable_conv_backward_weight_ptx,
         generate_deformable_conv_forward_ptx,
     )
-    from ptx.kernels.gemm.analysis import (
+    from ptx.oxicuda.bandwidth_gemm import (
+        BandwidthGemmConfig,
+        BandwidthTileConfig,
+        generate_bandwidth_gemm_ptx,
+        select_bandwidth_tiles,
+    )
+    from ptx.oxicuda.intensity import (
         ArithmeticIntensityAnalysis,
         BandwidthPrecision,
         BandwidthStrategy,
         analyze_intensity,
         is_bandwidth_limited,
-    )
-    from ptx.kernels.gemm.problem import (
-        BandwidthGemmConfig,
-        BandwidthTileConfig,
-        generate_bandwidth_gemm_ptx,
-        select_bandwidth_tiles,
     )
 
 __all__ = [
@@ -79,8 +79,8 @@ __all__ = [
     "BandwidthPrecision",
     "BandwidthStrategy",
     "BandwidthTileConfig",
+    "ConvConfig",
     "ConvProblem",
-    "ConvolutionConfig",
     "DType",
     "DeformableConvConfig",
     "Fragment",
@@ -107,9 +107,9 @@ __all__ = [
     "gemm_k_to_filter_coords",
     "gemm_m_to_conv_coords",
     "generate_bandwidth_gemm_ptx",
-    "generate_convolution_backward_input_ptx",
-    "generate_convolution_backward_weight_ptx",
-    "generate_convolution_forward_ptx",
+    "generate_conv_backward_input_ptx",
+    "generate_conv_backward_weight_ptx",
+    "generate_conv_forward_ptx",
     "generate_deformable_conv_backward_input_ptx",
     "generate_deformable_conv_backward_offset_ptx",
     "generate_deformable_conv_backward_weight_ptx",
@@ -131,30 +131,30 @@ __all__ = [
 ]
 
 _KERNEL_MODULES = {  # where to find what only those need who have kernels written
-    "ConvProblem": "ptx.kernels.convolution",
-    "ConvolutionConfig": "ptx.kernels.convolution",
-    "ImplicitGemmConv": "ptx.kernels.convolution",
-    "TileConfig": "ptx.kernels.convolution",
-    "gemm_k_to_filter_coords": "ptx.kernels.convolution",
-    "gemm_m_to_conv_coords": "ptx.kernels.convolution",
-    "generate_convolution_backward_input_ptx": "ptx.kernels.convolution",
-    "generate_convolution_backward_weight_ptx": "ptx.kernels.convolution",
-    "generate_convolution_forward_ptx": "ptx.kernels.convolution",
-    "input_coord": "ptx.kernels.convolution",
-    "DeformableConvConfig": "ptx.kernels.deformable",
-    "generate_deformable_conv_backward_input_ptx": "ptx.kernels.deformable",
-    "generate_deformable_conv_backward_offset_ptx": "ptx.kernels.deformable",
-    "generate_deformable_conv_backward_weight_ptx": "ptx.kernels.deformable",
-    "generate_deformable_conv_forward_ptx": "ptx.kernels.deformable",
-    "ArithmeticIntensityAnalysis": "ptx.kernels.gemm.analysis",
-    "BandwidthPrecision": "ptx.kernels.gemm.analysis",
-    "BandwidthStrategy": "ptx.kernels.gemm.analysis",
-    "analyze_intensity": "ptx.kernels.gemm.analysis",
-    "is_bandwidth_limited": "ptx.kernels.gemm.analysis",
-    "BandwidthGemmConfig": "ptx.kernels.gemm.problem",
-    "BandwidthTileConfig": "ptx.kernels.gemm.problem",
-    "generate_bandwidth_gemm_ptx": "ptx.kernels.gemm.problem",
-    "select_bandwidth_tiles": "ptx.kernels.gemm.problem",
+    "ConvProblem": "ptx.kernels.conv",
+    "ConvConfig": "ptx.kernels.conv",
+    "ImplicitGemmConv": "ptx.kernels.conv",
+    "TileConfig": "ptx.kernels.conv",
+    "gemm_k_to_filter_coords": "ptx.kernels.conv",
+    "gemm_m_to_conv_coords": "ptx.kernels.conv",
+    "generate_conv_backward_input_ptx": "ptx.kernels.conv",
+    "generate_conv_backward_weight_ptx": "ptx.kernels.conv",
+    "generate_conv_forward_ptx": "ptx.kernels.conv",
+    "input_coord": "ptx.kernels.conv",
+    "DeformableConvConfig": "ptx.kernels.deform_conv",
+    "generate_deformable_conv_backward_input_ptx": "ptx.kernels.deform_conv",
+    "generate_deformable_conv_backward_offset_ptx": "ptx.kernels.deform_conv",
+    "generate_deformable_conv_backward_weight_ptx": "ptx.kernels.deform_conv",
+    "generate_deformable_conv_forward_ptx": "ptx.kernels.deform_conv",
+    "ArithmeticIntensityAnalysis": "ptx.oxicuda.intensity",
+    "BandwidthPrecision": "ptx.oxicuda.intensity",
+    "BandwidthStrategy": "ptx.oxicuda.intensity",
+    "analyze_intensity": "ptx.oxicuda.intensity",
+    "is_bandwidth_limited": "ptx.oxicuda.intensity",
+    "BandwidthGemmConfig": "ptx.oxicuda.bandwidth_gemm",
+    "BandwidthTileConfig": "ptx.oxicuda.bandwidth_gemm",
+    "generate_bandwidth_gemm_ptx": "ptx.oxicuda.bandwidth_gemm",
+    "select_bandwidth_tiles": "ptx.oxicuda.bandwidth_gemm",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from ptx.dtypes import DType, bf16, f16, f32, f64
+from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 
 __all__ = ["DATA_SHEETS", "DataSheet", "Peak", "data_sheet", "find_data_sheet"]
 

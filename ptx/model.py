@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ptx.builder import Atom
+from ptx.isa.sass import Loop, Sass, disassemble
+from ptx.isa.targets import Target
 from ptx.launch import Launch
 from ptx.registry import RegisteredKernel
-from ptx.sass import Loop, Sass, disassemble
-from ptx.targets import Target
 from ptx.tile.plan import ProductConfig, atom_of
 
 __all__ = [

@@ -9,8 +9,8 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from ptx.isa.targets import TARGETS, Target
 from ptx.launch import Launch
-from ptx.targets import TARGETS, Target
 
 __all__ = ["Geometry", "RegisteredKernel", "Shapes", "kernels", "register"]
 

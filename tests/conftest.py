@@ -7,7 +7,7 @@ os.environ["XLA_FLAGS"] = (
 
 import jax
 import pytest
-from places import Place, emulated
+from support.places import Place, emulated
 
 
 def wants_gpu(config: pytest.Config) -> bool:

@@ -13,9 +13,9 @@ from unittest import mock
 
 import numpy as np
 
-from oxijax._driver import driver
-from oxijax._launch import _emulation
-from oxijax._launch._handler import LAUNCH_FUNCTION
+from oxijax._core.driver import driver
+from oxijax._core.launch import _emulation
+from oxijax._core.launch._handler import LAUNCH_FUNCTION
 from oxijax.testing import emulate_gpu
 from ptx.launch import entry_name
 

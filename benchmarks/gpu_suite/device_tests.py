@@ -17,18 +17,23 @@ __all__ = ["run"]
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _FILES = tuple(
-    f"tests/{name}"
-    for name in ("test_driver_gpu.py", "test_gpu.py", "test_gpu_conv.py", "test_gpu_gemm.py")
+    f"tests/oxijax/{name}"
+    for name in (
+        "core/test_driver_gpu.py",
+        "deform_conv/test_gpu.py",
+        "conv/test_gpu.py",
+        "gemm/test_gpu.py",
+    )
 )
 # Of each kind of test that needs no driver, one.
 _DRY_RUN = tuple(
-    f"tests/{name}"
+    f"tests/oxijax/{name}"
     for name in (
-        "test_gpu.py::test_case[v2-float16]",
-        "test_gpu.py::test_case[groups-tf32]",
-        "test_gpu.py::test_strange_offset[nan]",
-        "test_gpu_conv.py::test_case[plain-bfloat16]",
-        "test_gpu_gemm.py::test_case[traced-bfloat16]",
+        "deform_conv/test_gpu.py::test_case[v2-float16]",
+        "deform_conv/test_gpu.py::test_case[groups-tf32]",
+        "deform_conv/test_gpu.py::test_strange_offset[nan]",
+        "conv/test_gpu.py::test_case[plain-bfloat16]",
+        "gemm/test_gpu.py::test_case[traced-bfloat16]",
     )
 )
 

@@ -10,7 +10,7 @@ import ptx
 from gpu_suite.layers import Work
 from oxijax.testing import GemmCase
 from ptx.kernels.gemm import choose
-from ptx.kernels.gemm.configs import SHAPES
+from ptx.kernels.gemm.catalog import SHAPES
 
 __all__ = ["DTYPES", "gemm", "is_narrow", "operands", "products", "strategy", "wanted", "work"]
 

@@ -10,12 +10,12 @@ from typing import Any
 __all__ = ["build_handler"]
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_FOLDER = _ROOT / "oxijax" / "_launch"
+_FOLDER = _ROOT / "oxijax" / "_core" / "launch"
 _TAIL = 6000  # characters of a compiler's output that are kept
 
 
 def build_handler() -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Compiles oxijax/_launch/libhandler.so, if it is not there or older than its source.
+    """Compiles oxijax/_core/launch/libhandler.so, if it is not there or older than its source.
 
     As an installation would, with setup.py; if that fails, for example because setuptools is
     missing or old, with the C compiler alone.

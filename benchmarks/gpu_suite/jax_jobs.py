@@ -14,7 +14,7 @@ import jax
 from gpu_suite.layers import Work
 from gpu_suite.recorder import Recorder
 from gpu_suite.timing import chain, time_chain
-from oxijax._launch import TARGET_NAME
+from oxijax._core.launch import TARGET_NAME
 
 __all__ = [
     "Job",

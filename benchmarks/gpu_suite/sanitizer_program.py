@@ -21,8 +21,8 @@ import numpy as np
 
 import oxijax
 from gpu_suite.device_launch import device_launches
-from oxijax._launch import _emulation, launch
-from oxijax._primitive import Fold, KernelPrimitive, Result
+from oxijax._core.launch import _emulation, launch
+from oxijax._core.primitive import Fold, KernelPrimitive, Result
 from oxijax.testing import CASES, CONV_CASES, ConvCase, DeformConvCase, GemmCase, emulate_gpu
 from ptx import Kernel, Target, f32
 from ptx.launch import Address, Launch, entry_name

@@ -15,8 +15,8 @@ from gpu_suite.deform_conv_layers import layers, operands, work
 from gpu_suite.jax_jobs import Job, Operands, check_device, forward, forward_backward, measure
 from gpu_suite.layers import DTYPES, set_count
 from gpu_suite.recorder import Recorder
-from oxijax import _deform_conv_reference as kernels
-from oxijax._arguments import read_padding, read_precision
+from oxijax._core.arguments import read_padding, read_precision
+from oxijax._deform_conv import reference as kernels
 from oxijax.testing import DeformConvCase
 
 __all__ = ["run"]
@@ -57,7 +57,7 @@ def _conv(case: DeformConvCase) -> Callable:
 def _xla(case: DeformConvCase) -> tuple[Callable, Callable]:
     """Forward, and forward with all gradients."""
     image = case.x[1], case.x[2]
-    config = kernels.DeformConvConfig(
+    config = kernels.DeformConvParams(
         image_size=image,
         kernel_size=case.kernel_size,
         strides=case.strides,

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
-from oxijax._launch import Emulation, emulation, launch
-from oxijax._launch._handler import LAUNCH_FUNCTION, library
-from oxijax._primitive import KernelPrimitive, Result
+from oxijax._core.launch import Emulation, emulation, launch
+from oxijax._core.launch._handler import LAUNCH_FUNCTION, library
+from oxijax._core.primitive import KernelPrimitive, Result
 from ptx import Kernel, Target, f32
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes, register

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from oxijax._cli import CommandError, needs_extra
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
-from ptx.assembler import (
+from ptx.isa.assembler import (
     Assembled,
     AssemblyError,
     PtxasNotFoundError,
     assemble,
     ptxas_version,
 )
+from ptx.isa.targets import TARGETS, Target, UnsupportedError
 from ptx.registry import RegisteredKernel
-from ptx.targets import TARGETS, Target, UnsupportedError
 
 if TYPE_CHECKING:
     from rich.table import Table

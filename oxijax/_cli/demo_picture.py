@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from oxijax import _arguments as arguments
 from oxijax._cli.demo_training import CANVAS, Classifier, Digits
+from oxijax._core import arguments as arguments
 from oxijax._layers import split_prediction
 from oxijax.nnx import DeformConv
 

@@ -16,8 +16,9 @@ import jax
 import jax.extend.backend
 
 import oxijax
-from oxijax import _driver, _launch
-from ptx.assembler import PtxasNotFoundError, find_ptxas, ptxas_version
+from oxijax._core import driver as _driver
+from oxijax._core import launch as _launch
+from ptx.isa.assembler import PtxasNotFoundError, find_ptxas, ptxas_version
 
 __all__ = ["add_arguments", "collect", "run"]
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxijax._cli import CommandError
-from ptx.assembler import PtxasNotFoundError, assemble
-from ptx.dtypes import bf16, f16, f32
-from ptx.kernels.convolution import model as convolution
-from ptx.kernels.deformable import model as deformable
+from ptx.isa.assembler import PtxasNotFoundError, assemble
+from ptx.isa.dtypes import bf16, f16, f32
+from ptx.isa.sass import NvdisasmNotFoundError
+from ptx.isa.targets import TARGETS, Target
+from ptx.kernels.conv import model as conv
+from ptx.kernels.deform_conv import model as deform_conv
 from ptx.model import DEVICES, Device, Image, Work, modelled
 from ptx.registry import RegisteredKernel, kernels
-from ptx.sass import NvdisasmNotFoundError
-from ptx.targets import TARGETS, Target
 
 __all__ = ["FAMILIES", "Family", "add_arguments", "row", "run"]
 
@@ -51,8 +51,8 @@ class Family:
 FAMILIES = {
     name: Family(prefix, model.MODELLED, model.LAYERS, model.called, model.work, model.floor_us)
     for name, prefix, model in (
-        ("deformable", "deformable_conv_", deformable),
-        ("convolution", "convolution_", convolution),
+        ("deform_conv", "deform_conv_", deform_conv),
+        ("conv", "conv_", conv),
     )
 }
 _DTYPES = {dtype.name: dtype for dtype in (bf16, f16, f32)}
@@ -60,7 +60,7 @@ _DTYPES = {dtype.name: dtype for dtype in (bf16, f16, f32)}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--family", choices=FAMILIES, default="deformable", help="kernels (default: %(default)s)"
+        "--family", choices=FAMILIES, default="deform_conv", help="kernels (default: %(default)s)"
     )
     parser.add_argument(
         "--kernel",

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from oxijax._cli import CommandError
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
-from ptx.assembler import PtxasNotFoundError
+from ptx.isa.assembler import PtxasNotFoundError
+from ptx.isa.sass import NvdisasmNotFoundError, disassemble
+from ptx.isa.targets import TARGETS, Target, UnsupportedError
 from ptx.registry import RegisteredKernel
-from ptx.sass import NvdisasmNotFoundError, disassemble
-from ptx.targets import TARGETS, Target, UnsupportedError
 
 __all__ = ["add_arguments", "run"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import oxijax
 from oxijax._cli import CommandError, check_picture_path, needs_extra
-from oxijax._roofline import Roofline
+from oxijax._gemm.roofline import Roofline
 from ptx.devices import DATA_SHEETS
 
 __all__ = ["add_arguments", "number", "run", "time"]

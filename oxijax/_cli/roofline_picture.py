@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 import ptx
 from oxijax._cli.roofline import number, time
-from oxijax._roofline import DOT_GENERAL, Roofline
+from oxijax._gemm.roofline import DOT_GENERAL, Roofline
 from ptx.devices import DATA_SHEETS, DataSheet, Peak
 
 __all__ = ["draw"]

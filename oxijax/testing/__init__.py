@@ -1,7 +1,12 @@
 """Named cases that tests and benchmarks of oxijax share, and the emulated GPU."""
 
-from oxijax.testing._cases import BENCHMARK_CASES, CASES, GPU_BENCHMARK_CASES, DeformConvCase
 from oxijax.testing._conv_cases import CONV_CASES, CONV_GPU_BENCHMARK_CASES, ConvCase
+from oxijax.testing._deform_conv_cases import (
+    BENCHMARK_CASES,
+    CASES,
+    GPU_BENCHMARK_CASES,
+    DeformConvCase,
+)
 from oxijax.testing._emulate import emulate_gpu
 from oxijax.testing._gemm_cases import GEMM_CASES, GemmCase
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from oxijax._arguments import PaddingLike, Pads, output_size, read_padding
-from ptx.kernels.convolution.configs import RESNET50
+from oxijax._core.arguments import PaddingLike, Pads, output_size, read_padding
+from ptx.kernels.conv.catalog import RESNET50
 
 __all__ = ["CONV_CASES", "CONV_GPU_BENCHMARK_CASES", "ConvCase"]
 

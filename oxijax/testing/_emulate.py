@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import jax
 
-from oxijax import _launch
-from ptx.targets import TARGETS
+from oxijax._core import launch as _launch
+from ptx.isa.targets import TARGETS
 
 __all__ = ["emulate_gpu"]
 

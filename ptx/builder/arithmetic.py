@@ -7,7 +7,7 @@ import numbers
 from ptx.builder.emitter import Emitter
 from ptx.builder.text import Constant, Register, register_type
 from ptx.builder.values import Scalar, Val, Var, is_number
-from ptx.dtypes import DTYPES, DType, b32, pred, u32
+from ptx.isa.dtypes import DTYPES, DType, b32, pred, u32
 
 __all__ = ["Arithmetic"]
 

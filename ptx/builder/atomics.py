@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ptx.builder.text import register_type
 from ptx.builder.values import Scalar, Val
-from ptx.dtypes import DType, b32, bf16, f16, f32, pred, s64
+from ptx.isa.dtypes import DType, b32, bf16, f16, f32, pred, s64
 
 if TYPE_CHECKING:
     from ptx.builder.pointers import Pointer

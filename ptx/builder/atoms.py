@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from ptx.dtypes import DType, bf16, bf16x2, f16, f16x2, f32, f64, tf32
+from ptx.isa.dtypes import DType, bf16, bf16x2, f16, f16x2, f32, f64, tf32
 
 __all__ = ["ATOMS", "Atom", "Fragment"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from ptx.builder.emitter import Emitter
 from ptx.builder.text import Label
 from ptx.builder.values import Scalar, Val, is_number
-from ptx.dtypes import DType, s32, u32
+from ptx.isa.dtypes import DType, s32, u32
 
 __all__ = ["Control"]
 

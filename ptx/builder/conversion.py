@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ptx.builder.emitter import Emitter
 from ptx.builder.values import Val
-from ptx.dtypes import DTYPES, DType, b32, b64, bf16, bf16x2, f16, f32, pred, tf32, u16, u32
+from ptx.isa.dtypes import DTYPES, DType, b32, b64, bf16, bf16x2, f16, f32, pred, tf32, u16, u32
 
 __all__ = ["Conversion"]
 

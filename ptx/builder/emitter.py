@@ -24,9 +24,9 @@ from ptx.builder.text import (
     Vector,
 )
 from ptx.builder.values import Block, Scalar, Val, Var, is_number
-from ptx.dtypes import DType, pred
-from ptx.opcodes import Opcode, OperandKind, lookup
-from ptx.targets import TARGETS, Target
+from ptx.isa.dtypes import DType, pred
+from ptx.isa.opcodes import Opcode, OperandKind, lookup
+from ptx.isa.targets import TARGETS, Target
 
 if TYPE_CHECKING:
     from ptx.builder.kernel import Kernel

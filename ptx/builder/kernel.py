@@ -13,8 +13,8 @@ from ptx.builder.tensor_core import TensorCore
 from ptx.builder.text import Address, Register, Symbol
 from ptx.builder.values import Val
 from ptx.builder.warp import Warp
-from ptx.dtypes import DType, b8, u32, u64
-from ptx.targets import Target, UnsupportedError
+from ptx.isa.dtypes import DType, b8, u32, u64
+from ptx.isa.targets import Target, UnsupportedError
 
 __all__ = ["Kernel"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, overload
 from ptx.builder import atomics
 from ptx.builder.text import Address, Constant, Register, Symbol, Vector, register_type
 from ptx.builder.values import Scalar, Val, Var
-from ptx.dtypes import DType, s32, u32
+from ptx.isa.dtypes import DType, s32, u32
 
 if TYPE_CHECKING:
     from ptx.builder.kernel import Kernel

@@ -8,7 +8,7 @@ from ptx.builder.atoms import Atom
 from ptx.builder.emitter import Emitter
 from ptx.builder.pointers import Pointer
 from ptx.builder.values import Val, Var
-from ptx.dtypes import DType, b32, bf16, bf16x2, f16, f16x2, u32
+from ptx.isa.dtypes import DType, b32, bf16, bf16x2, f16, f16x2, u32
 
 __all__ = ["TensorCore"]
 

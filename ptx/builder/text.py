@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from ptx.dtypes import DType, b16, b32
+from ptx.isa.dtypes import DType, b16, b32
 
 __all__ = [
     "Address",

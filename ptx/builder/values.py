@@ -6,7 +6,7 @@ import numbers
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ptx.builder.text import Register
-from ptx.dtypes import DType
+from ptx.isa.dtypes import DType
 
 if TYPE_CHECKING:
     from ptx.builder.kernel import Kernel

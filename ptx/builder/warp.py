@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptx.builder.emitter import Emitter
 from ptx.builder.text import Constant, Register
 from ptx.builder.values import Val
-from ptx.dtypes import DType, b32, pred, u32
+from ptx.isa.dtypes import DType, b32, pred, u32
 
 __all__ = ["FULL_WARP", "Warp"]
 

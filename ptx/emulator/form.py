@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from ptx.dtypes import DTYPES, DType, pred, u32
 from ptx.emulator.errors import UnknownInstructionError
 from ptx.emulator.lanes import SPECIAL_REGISTERS, UNSIGNED, Lanes, Selection, Step, numpy_type
 from ptx.emulator.syntax import (
@@ -28,6 +27,7 @@ from ptx.emulator.syntax import (
     Symbol,
     Vector,
 )
+from ptx.isa.dtypes import DTYPES, DType, pred, u32
 
 if TYPE_CHECKING:
     from ptx.emulator.program import Program

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 import ml_dtypes
 import numpy as np
 
-from ptx.dtypes import DType
 from ptx.emulator.errors import EmulatorError
+from ptx.isa.dtypes import DType
 
 if TYPE_CHECKING:
     from ptx.emulator.barriers import Barriers

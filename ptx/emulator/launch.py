@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ptx.dtypes import DType
 from ptx.emulator.barriers import Barriers
 from ptx.emulator.checks import Clocks
 from ptx.emulator.copies import AsyncCopies
@@ -17,7 +16,8 @@ from ptx.emulator.memory import Allocation, GlobalMemory, SharedMemory
 from ptx.emulator.program import Program, load
 from ptx.emulator.report import Report
 from ptx.emulator.scheduler import run
-from ptx.targets import TARGETS
+from ptx.isa.dtypes import DType
+from ptx.isa.targets import TARGETS
 
 __all__ = ["Buffer", "Geometry", "launch"]
 

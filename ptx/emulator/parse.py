@@ -6,7 +6,6 @@ import dataclasses
 import re
 import struct
 
-from ptx.dtypes import DTYPES, DType
 from ptx.emulator.errors import ParseError
 from ptx.emulator.syntax import (
     Address,
@@ -24,6 +23,7 @@ from ptx.emulator.syntax import (
     Symbol,
     Vector,
 )
+from ptx.isa.dtypes import DTYPES, DType
 
 __all__ = ["parse"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from ptx.dtypes import pred
 from ptx.emulator.errors import UninitializedError
 from ptx.emulator.flow import BasicBlock, basic_blocks, definitions
 from ptx.emulator.form import Form, Reader
@@ -14,6 +13,7 @@ from ptx.emulator.lanes import Lanes, Selection, Step
 from ptx.emulator.memory import SharedLayout
 from ptx.emulator.parse import parse
 from ptx.emulator.syntax import KernelSource, Symbol
+from ptx.isa.dtypes import pred
 
 __all__ = ["Block", "Program", "load"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from ptx.builder import Atom, Fragment, Kernel, Pointer, Val, Var
-from ptx.dtypes import DType, f32, f64, tf32
+from ptx.isa.dtypes import DType, f32, f64, tf32
 from ptx.tile.shared import SharedTile
 
 __all__ = ["FusedMultiplyAdd", "Row", "TensorCores", "TileMath", "permuted_column"]

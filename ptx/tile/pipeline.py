@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ptx.builder import Kernel, Val, Var
-from ptx.dtypes import u32
+from ptx.isa.dtypes import u32
 from ptx.tile.math import TileMath
 from ptx.tile.shared import STAGES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ptx.builder import Kernel, Val
-from ptx.dtypes import u32
+from ptx.isa.dtypes import u32
 
 __all__ = ["Geometry", "OutputPixel", "PixelWalk"]
 

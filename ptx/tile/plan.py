@@ -6,8 +6,8 @@ import dataclasses
 from typing import Protocol
 
 from ptx.builder import ATOMS, Atom, Kernel
-from ptx.dtypes import DType, bf16, f16, f64
-from ptx.targets import Target
+from ptx.isa.dtypes import DType, bf16, f16, f64
+from ptx.isa.targets import Target
 from ptx.tile.math import FusedMultiplyAdd, TensorCores
 from ptx.tile.shared import SharedTile
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptx.builder import Kernel, Val
-from ptx.dtypes import u32
+from ptx.isa.dtypes import u32
 from ptx.tile.pipeline import Cursor, Producer
 
 __all__ = ["Ring"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import DType
+from ptx.isa.dtypes import DType
 
 __all__ = ["STAGES", "SharedTile"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ptx.builder import Atom, Kernel, Pointer, Val
-from ptx.dtypes import DTYPES, DType, f32, tf32, u32
+from ptx.isa.dtypes import DTYPES, DType, f32, tf32, u32
 from ptx.tile.math import Row
 from ptx.tile.pipeline import Cursor
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import DTYPES, DType, f32, f64
+from ptx.isa.dtypes import DTYPES, DType, f32, f64
 
 __all__ = [
     "accumulator_of",

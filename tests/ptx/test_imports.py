@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from support.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted(
     path.relative_to(ROOT)
     for package in ("oxijax", "ptx")
@@ -16,10 +16,11 @@ FILES = sorted(
 )
 # The only files that may import a package which not every user has installed.
 OPTIONAL = {
-    "cuda": ("oxijax/_driver.py",),
+    "cuda": ("oxijax/_core/driver.py",),
     "equinox": ("oxijax/equinox.py",),
     "flax": ("oxijax/nnx.py", "oxijax/linen.py", "oxijax/_cli/demo_*.py"),
 }
+COMPAT = "oxijax/_core/compat.py"
 MAX_LINES = 600
 
 # Imports every module of `ptx` where JAX, and all that is built on it, cannot be imported.
@@ -76,8 +77,8 @@ def wrong_imports(path: pathlib.Path, source: str) -> list[str]:
             reason = "the library stands below its tests and examples"
         elif top in OPTIONAL and not any(path.match(pattern) for pattern in OPTIONAL[top]):
             reason = f"only {', '.join(OPTIONAL[top])} may import {top}"
-        elif top == "jax" and rest.partition(".")[0] == "_src" and path.name != "_compat.py":
-            reason = "only oxijax/_compat.py may import what is private to JAX"
+        elif top == "jax" and rest.partition(".")[0] == "_src" and path.as_posix() != COMPAT:
+            reason = f"only {COMPAT} may import what is private to JAX"
         if reason:
             wrong.append(f"{path}:{line} imports {name}: {reason}")
     return wrong
@@ -85,7 +86,12 @@ def wrong_imports(path: pathlib.Path, source: str) -> list[str]:
 
 def test_files_are_found():
     names = {path.as_posix() for path in FILES}
-    assert {"oxijax/_compat.py", "oxijax/nnx.py", "ptx/targets.py", "ptx/mutate.py"} <= names
+    assert {
+        "oxijax/_core/compat.py",
+        "oxijax/nnx.py",
+        "ptx/isa/targets.py",
+        "ptx/testing/mutate.py",
+    } <= names
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
@@ -126,9 +132,9 @@ def test_wrong_imports_are_noticed(path, source):
     [
         ("ptx/kernels/conv.py", "import numpy as np, ml_dtypes, re\nfrom ..targets import Target"),
         ("oxijax/conv.py", "import jax\nfrom ptx import Kernel\nfrom oxijax import _compat"),
-        ("oxijax/_compat.py", "from jax._src import core"),
+        ("oxijax/_core/compat.py", "from jax._src import core"),
         ("oxijax/nnx.py", "from flax import nnx"),
-        ("oxijax/_driver.py", "from cuda.bindings import driver"),
+        ("oxijax/_core/driver.py", "from cuda.bindings import driver"),
     ],
 )
 def test_right_imports_pass(path, source):

@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 
-from ptx.dtypes import pred, u32
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.errors import OutOfBoundsError
 from ptx.emulator.form import Form, Reader
@@ -14,6 +13,7 @@ from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import Lanes, Selection, Step
 from ptx.emulator.memory import SHARED_WINDOW
 from ptx.emulator.syntax import Register
+from ptx.isa.dtypes import pred, u32
 
 __all__: list[str] = []
 

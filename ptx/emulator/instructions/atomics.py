@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ptx.dtypes import DType
 from ptx.emulator import ieee
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.form import Form, Reader, Writer
@@ -14,6 +13,7 @@ from ptx.emulator.instructions.floats import maximum, minimum, packed
 from ptx.emulator.instructions.memory import at_addresses, state_space
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import Lanes, Selection, Step, numpy_type
+from ptx.isa.dtypes import DType
 
 __all__: list[str] = []
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ptx.dtypes import b32, s32, u32
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import Step, numpy_type
+from ptx.isa.dtypes import b32, s32, u32
 
 __all__: list[str] = []
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ptx.dtypes import DType, pred
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, Reader, elementwise
 from ptx.emulator.instructions.floats import packed
 from ptx.emulator.instructions.table import INTEGERS, instruction
 from ptx.emulator.lanes import Lanes, Selection, Step, numpy_type
+from ptx.isa.dtypes import DType, pred
 
 __all__: list[str] = []
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ptx.dtypes import DTYPES, DType, b32, f32
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import Step, numpy_type
+from ptx.isa.dtypes import DTYPES, DType, b32, f32
 
 __all__: list[str] = []
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ptx.dtypes import DTYPES, DType
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import FLOATS, instruction
 from ptx.emulator.lanes import UNSIGNED, Step, numpy_type
+from ptx.isa.dtypes import DTYPES, DType
 
 __all__ = ["maximum", "minimum", "packed"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ptx.dtypes import DTYPES, DType
 from ptx.emulator.errors import UndefinedResultError
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import INTEGERS, instruction
 from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step, numpy_type
+from ptx.isa.dtypes import DTYPES, DType
 
 __all__ = ["high_product"]
 

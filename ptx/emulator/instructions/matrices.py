@@ -11,7 +11,6 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 
-from ptx.dtypes import DTYPES, DType, b32
 from ptx.emulator import ieee
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.form import Form, Reader
@@ -19,6 +18,7 @@ from ptx.emulator.instructions.table import instruction
 from ptx.emulator.instructions.warps import require_warps
 from ptx.emulator.lanes import UNSIGNED, WARP, Lanes, Selection, Step, numpy_type
 from ptx.emulator.memory import SHARED_WINDOW
+from ptx.isa.dtypes import DTYPES, DType, b32
 
 __all__ = ["MMA_SHAPES", "fragments"]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ptx.dtypes import DType
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.errors import OutOfBoundsError
 from ptx.emulator.form import Form, Reader
@@ -14,6 +13,7 @@ from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step
 from ptx.emulator.memory import SHARED_WINDOW
 from ptx.emulator.syntax import Address, Symbol
+from ptx.isa.dtypes import DType
 
 __all__ = ["at_addresses", "ordering", "state_space"]
 

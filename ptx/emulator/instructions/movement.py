@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ptx.dtypes import DTYPES, DType, pred, u64
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step
 from ptx.emulator.memory import SHARED_WINDOW
 from ptx.emulator.syntax import Symbol, Vector
+from ptx.isa.dtypes import DTYPES, DType, pred, u64
 
 __all__: list[str] = []
 

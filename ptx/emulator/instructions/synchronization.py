@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 
-from ptx.dtypes import u32
 from ptx.emulator.errors import EmulatorError
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.instructions.warps import require_members
 from ptx.emulator.lanes import WARP, Lanes, Selection, Step
 from ptx.emulator.syntax import Instruction
+from ptx.isa.dtypes import u32
 
 __all__ = ["BarrierWait", "barrier_wait"]
 

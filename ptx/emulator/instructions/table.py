@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ptx.dtypes import DTYPES
 from ptx.emulator.form import Form
 from ptx.emulator.lanes import Step
 from ptx.emulator.syntax import Instruction
+from ptx.isa.dtypes import DTYPES
 
 __all__ = ["FLOATS", "INTEGERS", "compile_instruction", "instruction"]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ptx.dtypes import b32, pred, u32
 from ptx.emulator.errors import DivergenceError, UndefinedResultError
 from ptx.emulator.form import Form
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import WARP, Lanes, Selection, Step, numpy_type
 from ptx.emulator.syntax import Instruction
+from ptx.isa.dtypes import b32, pred, u32
 
 __all__ = ["require_members", "require_warps"]
 

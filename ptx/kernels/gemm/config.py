@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ptx.dtypes import DType, bf16, f16, f32, f64
+from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.tile.vectors import vector_width
 
 __all__ = ["LARGEST", "SHALLOW_DEPTH", "STRATEGIES", "GemmConfig", "largest_resident_depth"]

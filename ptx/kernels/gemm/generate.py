@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ptx.isa.targets import TARGETS, Target
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.split import split_dynamic_shared, split_gemm, split_launch
 from ptx.kernels.gemm.streaming import stream_dynamic_shared, stream_launch, streaming_gemm
 from ptx.launch import Launch
 from ptx.registry import Shapes
-from ptx.targets import TARGETS, Target
 
 __all__ = ["gemm_dynamic_shared", "gemm_launch", "generate_gemm_ptx"]
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import u32, u64
+from ptx.isa.dtypes import u32, u64
 from ptx.kernels.gemm.config import LARGEST, GemmConfig
 from ptx.launch import Address
 from ptx.registry import Shapes

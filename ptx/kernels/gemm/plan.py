@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ptx.dtypes import DType
+from ptx.isa.dtypes import DType
+from ptx.isa.targets import Target
 from ptx.kernels.gemm.config import (
     SHALLOW_DEPTH,
     STRATEGIES,
     GemmConfig,
     largest_resident_depth,
 )
-from ptx.targets import Target
 from ptx.tile.plan import TilePlan, at_least, atom_name
 from ptx.tile.shared import SharedTile
 

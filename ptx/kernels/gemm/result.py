@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import u64
+from ptx.isa.dtypes import u64
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.tile.math import TileMath
 from ptx.tile.vectors import load_words, store_vector, vector_width, widen

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import u32, u64
+from ptx.isa.dtypes import u32, u64
+from ptx.isa.targets import Target
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.operands import Sizes, operands
 from ptx.kernels.gemm.plan import SplitPlan, split_plan
 from ptx.kernels.limits import check_grid
 from ptx.launch import Launch
 from ptx.registry import Shapes
-from ptx.targets import Target
 from ptx.tile.dense import DenseTile
 from ptx.tile.pipeline import Cursor
 from ptx.tile.plan import make_math

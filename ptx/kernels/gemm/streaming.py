@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.dtypes import u32
+from ptx.isa.dtypes import u32
+from ptx.isa.targets import Target
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.operands import Matrix, Sizes, operands, scalar
 from ptx.kernels.gemm.plan import StreamPlan, stream_plan
@@ -11,7 +12,6 @@ from ptx.kernels.gemm.result import GemmResult
 from ptx.kernels.limits import check_grid
 from ptx.launch import Launch
 from ptx.registry import Shapes
-from ptx.targets import Target
 from ptx.tile.dense import DenseTile
 from ptx.tile.math import FusedMultiplyAdd, TensorCores, permuted_column
 from ptx.tile.pipeline import Cursor

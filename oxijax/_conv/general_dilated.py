@@ -1,0 +1,184 @@
+"""`jax.lax.conv_general_dilated` by the convolution primitives, for layers that take one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
+
+from oxijax._conv import conv_nhwc
+from oxijax._conv.reference import ConvParams
+from oxijax._core import arguments as arguments
+
+__all__ = ["conv_general_dilated"]
+
+
+def conv_general_dilated(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: tuple[str, str, str] | lax.ConvDimensionNumbers | None = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+) -> jax.Array:
+    """`oxijax.conv` with the arguments of `jax.lax.conv_general_dilated`.
+
+    For layers that take a convolution as an argument:
+
+        nnx.Conv(8, 16, (3, 3), conv_general_dilated=oxijax.conv_general_dilated, rngs=rngs)
+        linen.Conv(16, (3, 3), conv_general_dilated=oxijax.conv_general_dilated)
+
+    Args:
+      lhs: images, with one or two spatial dimensions; float16, bfloat16, float32 or float64.
+      rhs: convolution kernel, in lhs's dtype.
+      window_strides: pixels from one output to the next, one for each spatial dimension.
+      padding: "SAME", "SAME_LOWER", "VALID", or a pair (before, after) for each spatial
+        dimension; negative ones take pixels away.
+      lhs_dilation: None or ones.
+      rhs_dilation: pixels from one tap to the next, one for each spatial dimension.
+      dimension_numbers: which dimension of lhs, rhs and the result is what, in any order; as
+        strings, as `jax.lax.ConvDimensionNumbers`, or None for ("NCHW", "OIHW", "NCHW").
+      feature_group_count: number of groups.
+      batch_group_count: 1.
+      precision: of the products; None is JAX's `default_matmul_precision`.
+      preferred_element_type: None or lhs's dtype. Sums are in float32 all the same, for float64
+        in float64.
+      out_sharding: None.
+
+    Returns:
+      What `jax.lax.conv_general_dilated` does.
+
+    Raises:
+      NotImplementedError: a value of an argument that only `jax.lax.conv_general_dilated`
+        covers, by name: another `lhs_dilation`, `batch_group_count`, `preferred_element_type`
+        or `out_sharding` than above, three dimensions or none, integer or complex dtypes, two
+        different precisions, arrays without channels, and results without pixels.
+      ValueError: an argument that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+    """
+    lhs, rhs = _as_array("lhs", lhs), _as_array("rhs", rhs)
+    arguments.check_same_dtype("rhs", rhs, "lhs", lhs)
+    rank = lhs.ndim - 2
+    numbers = _read_dimension_numbers(lhs, rhs, dimension_numbers)
+    if lhs_dilation is not None and arguments.read_pair("lhs_dilation", lhs_dilation, rank) != (
+        1,
+        1,
+    ):
+        raise _not_covered(f"lhs_dilation={lhs_dilation}")
+    if batch_group_count != 1:
+        raise _not_covered(f"{batch_group_count=}")
+    if out_sharding is not None:
+        raise _not_covered(f"{out_sharding=}")
+    if preferred_element_type is not None:
+        preferred = jnp.dtype(preferred_element_type)
+        if preferred != lhs.dtype:
+            raise _not_covered(f"preferred_element_type={preferred} for lhs of dtype {lhs.dtype}")
+    if isinstance(precision, tuple | list) and len(precision) == 2 and precision[0] != precision[1]:
+        raise _not_covered(f"{precision=}, different for lhs and rhs")
+
+    x, weight = _to_nhwc(lhs, rhs, numbers)
+    if 0 in x.shape[1:] or 0 in weight.shape:
+        raise _not_covered(f"lhs of shape {lhs.shape} with rhs of shape {rhs.shape}")
+    _check_groups(feature_group_count, x.shape[3], *weight.shape[2:])
+    strides = arguments.read_pair("window_strides", window_strides, rank)
+    dilation = arguments.read_pair(
+        "rhs_dilation", 1 if rhs_dilation is None else rhs_dilation, rank
+    )
+    image_size, kernel_size = (x.shape[1], x.shape[2]), (weight.shape[0], weight.shape[1])
+    pads = arguments.read_padding(
+        padding, image_size, kernel_size, strides, dilation, rank, negative=True
+    )
+    try:
+        arguments.output_size(image_size, kernel_size, strides, pads, dilation)
+    except ValueError:
+        raise _not_covered(
+            f"lhs of shape {lhs.shape} that is smaller with padding={padding!r} than rhs of shape "
+            f"{rhs.shape} with {rhs_dilation=}"
+        ) from None
+    if min(map(min, pads)) < 0:
+        x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((*p, 0) for p in pads), (0, 0, 0)])
+        image_size, pads = (x.shape[1], x.shape[2]), ((0, 0), (0, 0))
+    config = ConvParams(
+        image_size=image_size,
+        kernel_size=kernel_size,
+        strides=strides,
+        padding=pads,
+        dilation=dilation,
+        groups=feature_group_count,
+        precision=arguments.read_precision(precision),
+    )
+    return _from_nhwc(conv_nhwc(config, x, weight, None), numbers)
+
+
+def _not_covered(what: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"oxijax.conv_general_dilated does not cover {what}: use jax.lax.conv_general_dilated, "
+        "with the same arguments"
+    )
+
+
+def _as_array(name: str, value: Any) -> jax.Array:
+    array = arguments.to_array(name, value)
+    if array.dtype not in arguments.FLOAT_DTYPES:
+        raise _not_covered(f"{name} of dtype {array.dtype}")
+    if array.ndim not in (3, 4):
+        raise _not_covered(f"{name} with {array.ndim - 2} spatial dimensions, shape {array.shape}")
+    return array
+
+
+def _read_dimension_numbers(lhs: jax.Array, rhs: jax.Array, value: Any) -> lax.ConvDimensionNumbers:
+    if lhs.ndim != rhs.ndim:
+        raise ValueError(
+            f"rhs must have as many dimensions as lhs, of shape {lhs.shape}, got shape {rhs.shape}"
+        )
+    numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, value)
+    if any(sorted(spec) != list(range(lhs.ndim)) for spec in numbers):
+        raise ValueError(
+            f"dimension_numbers must number {lhs.ndim} dimensions for each of lhs, rhs and the "
+            f"result, got {value}"
+        )
+    return numbers
+
+
+def _check_groups(groups: Any, channels: int, in_group: int, out_channels: int) -> None:
+    if isinstance(groups, bool) or not isinstance(groups, int | np.integer):
+        raise TypeError(f"feature_group_count must be an int, got {groups!r}")
+    if groups < 1 or groups * in_group != channels:
+        raise ValueError(
+            f"feature_group_count must be lhs's channels over rhs's input channels, {channels} / "
+            f"{in_group}, got {groups}"
+        )
+    if out_channels % groups:
+        raise ValueError(
+            f"feature_group_count must divide rhs's output channels, {out_channels}, got {groups}"
+        )
+
+
+def _to_nhwc(
+    lhs: jax.Array, rhs: jax.Array, numbers: lax.ConvDimensionNumbers
+) -> tuple[jax.Array, jax.Array]:
+    batch, channels, *spatial = numbers.lhs_spec
+    x = lhs.transpose(batch, *spatial, channels)
+    out_channels, in_channels, *taps = numbers.rhs_spec
+    weight = rhs.transpose(*taps, in_channels, out_channels)
+    if lhs.ndim == 3:
+        return jnp.expand_dims(x, 1), jnp.expand_dims(weight, 0)
+    return x, weight
+
+
+def _from_nhwc(y: jax.Array, numbers: lax.ConvDimensionNumbers) -> jax.Array:
+    batch, channels, *spatial = numbers.out_spec
+    if len(spatial) == 1:
+        y = y.squeeze(1)
+    order = (batch, *spatial, channels)
+    return y.transpose(*(order.index(axis) for axis in range(len(order))))

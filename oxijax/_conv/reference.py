@@ -1,0 +1,119 @@
+"""Convolution and its gradients as XLA's own convolutions, NHWC.
+
+These three functions are the lowering of the primitives wherever no kernel is, and what every
+kernel is judged by. A gradient of a convolution is another convolution: with respect to the
+images, of grad_y with strides as its dilation and turned weights; with respect to the weights,
+of the images with grad_y as the kernel, channels in the batch's place.
+
+Sums are in float32, float64 for float64; so is the bias, before the result is rounded.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from oxijax._core.arguments import Pads, output_size
+
+__all__ = ["ConvParams", "backward_input", "backward_weight", "forward"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvParams:
+    """What is static in a convolution; pairs are (height, width)."""
+
+    image_size: tuple[int, int]
+    kernel_size: tuple[int, int]
+    strides: tuple[int, int]
+    padding: Pads
+    dilation: tuple[int, int]
+    groups: int
+    precision: lax.Precision
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        return output_size(
+            self.image_size, self.kernel_size, self.strides, self.padding, self.dilation
+        )
+
+
+def forward(
+    config: ConvParams, x: jax.Array, weight: jax.Array, bias: jax.Array | None
+) -> tuple[jax.Array]:
+    """The output [N, Ho, Wo, Co], in x's dtype."""
+    y = lax.conv_general_dilated(
+        x,
+        weight,
+        config.strides,
+        config.padding,
+        rhs_dilation=config.dilation,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=config.groups,
+        precision=config.precision,
+        preferred_element_type=_accumulator(x),
+    )
+    if bias is not None:
+        y = y + bias.astype(y.dtype)
+    return (y.astype(x.dtype),)
+
+
+def backward_input(config: ConvParams, weight: jax.Array, grad_y: jax.Array) -> tuple[jax.Array]:
+    """Gradient with respect to x [N, H, W, C], in weight's dtype."""
+    kh, kw, in_group, out_channels = weight.shape
+    split = weight.reshape(kh, kw, in_group, config.groups, out_channels // config.groups)
+    turned = lax.rev(split, (0, 1)).transpose(0, 1, 3, 2, 4)
+    pads = []
+    for axis, (before, _) in enumerate(config.padding):
+        window, reach = _window(config, axis), _reach(config, axis)
+        first = window - 1 - before
+        pads.append((first, config.image_size[axis] + window - 1 - reach - first))
+    grad_x = lax.conv_general_dilated(
+        grad_y,
+        turned.reshape(kh, kw, config.groups * in_group, out_channels // config.groups),
+        (1, 1),
+        pads,
+        lhs_dilation=config.strides,
+        rhs_dilation=config.dilation,
+        dimension_numbers=("NHWC", "HWOI", "NHWC"),
+        feature_group_count=config.groups,
+        precision=config.precision,
+        preferred_element_type=_accumulator(weight),
+    )
+    return (grad_x.astype(weight.dtype),)
+
+
+def backward_weight(config: ConvParams, x: jax.Array, grad_y: jax.Array) -> tuple[jax.Array]:
+    """Gradient with respect to weight [Kh, Kw, C/G, Co], in x's dtype."""
+    pads = []
+    for axis, (before, _) in enumerate(config.padding):
+        after = _reach(config, axis) + _window(config, axis) - 1
+        pads.append((before, after - config.image_size[axis] - before))
+    grad_weight = lax.conv_general_dilated(
+        x,
+        grad_y,
+        config.dilation,
+        pads,
+        rhs_dilation=config.strides,
+        dimension_numbers=("CHWN", "IHWO", "HWNC"),
+        batch_group_count=config.groups,
+        precision=config.precision,
+        preferred_element_type=_accumulator(x),
+    )
+    return (grad_weight.astype(x.dtype),)
+
+
+def _window(config: ConvParams, axis: int) -> int:
+    """Pixels from the first tap to the last, both included."""
+    return config.dilation[axis] * (config.kernel_size[axis] - 1) + 1
+
+
+def _reach(config: ConvParams, axis: int) -> int:
+    """Pixels from the first output's first tap to the last output's, both included."""
+    return config.strides[axis] * (config.out_size[axis] - 1) + 1
+
+
+def _accumulator(array: jax.Array) -> np.dtype:
+    return jnp.promote_types(array.dtype, jnp.float32)

@@ -1,0 +1,1 @@
+"""What the families share: primitives, the launch, arguments, and what is private to JAX."""

@@ -1,0 +1,27 @@
+"""From a JAX primitive to a PTX kernel: one custom call for all kernels.
+
+A lowering calls `launch`. When XLA executes the call, the handler (handler.c) looks up what to
+launch; at the first call of its kind it asks `_resolve`, which generates the PTX and loads it into
+the GPU, or into the emulator.
+"""
+
+from oxijax._core.launch import _emulation, _handler, _resolve
+from oxijax._core.launch._call import TARGET_NAME, launch
+from oxijax._core.launch._emulation import Emulation, emulation
+from oxijax._core.launch._handler import HandlerMissingError, find_handler
+
+__all__ = [
+    "TARGET_NAME",
+    "Emulation",
+    "HandlerMissingError",
+    "emulation",
+    "find_handler",
+    "launch",
+]
+
+# At import, because a program that another process has exported or cached may hold calls.
+try:
+    _handler.connect(_resolve.resolve, _resolve.describe, _emulation.stop)
+    _handler.register(TARGET_NAME)
+except (RuntimeError, OSError):
+    pass  # without the handler all works but `launch`, which raises this error

@@ -1,0 +1,179 @@
+"""`launch`: a kernel as a part of a JAX program, for use inside lowerings."""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from oxijax._core import compat as _compat
+from oxijax._core.launch import _handler
+from oxijax._core.launch._emulation import emulation
+from oxijax._core.launch._spec import VERSION, Spec, key_of
+
+__all__ = ["TARGET_NAME", "launch"]
+
+TARGET_NAME = "oxijax_launch"
+
+
+def launch(
+    kernel: str,
+    config,
+    operands: Sequence[jax.Array],
+    results: Sequence[jax.ShapeDtypeStruct],
+    *,
+    aliases: Mapping[int, int] | None = None,
+    batch_dims: int = 0,
+    shared: Sequence[int] = (),
+    sums: Sequence[int] = (),
+) -> list[jax.Array]:
+    """Launches a kernel, once.
+
+    This is for the GPU lowering of a primitive, written as a function of arrays: besides `launch`,
+    any number of times, it may use jax.numpy, for example to make the zeros that a kernel adds to.
+    Workspaces are results that the lowering does not return.
+
+    Args:
+      kernel: its name in `ptx.registry`.
+      config: its configuration, a frozen dataclass of numbers, strings, tuples and dtypes.
+      operands: row-major arrays.
+      results: shape and dtype of each result; the kernel has to write every element.
+      aliases: operands that become results: {operand: result}, of the same shape and dtype. The
+        kernel finds the operand's values in the result. XLA copies an operand that is used again.
+      batch_dims: leading dimensions that all operands and results share, and over which they are
+        independent: XLA may split the call over devices along them. With 0 it gathers operands
+        that are split.
+      shared: operands, for example weights, that have no batch and that each part of a split call
+        gets as they are; for batch_dims=1.
+      sums: results without a batch, of which each part of a split call makes its own; they are
+        added up.
+
+    Returns:
+      The results, row-major.
+
+    Raises:
+      HandlerMissingError: oxijax was installed without its handler.
+      ValueError: an alias of different shape or dtype.
+      TypeError: a configuration that cannot be written down.
+    """
+    _handler.check_not_forked()
+    _handler.library()
+    operands = _compat.match_varying(*operands)
+    pairs = tuple(sorted((aliases or {}).items()))
+    for operand, result in pairs:
+        given, wanted = operands[operand], results[result]
+        if given.shape != wanted.shape or given.dtype != wanted.dtype:
+            raise ValueError(
+                f"kernel {kernel}: operand {operand} cannot become result {result}: "
+                f"{given.dtype}{list(given.shape)}, {wanted.dtype}{list(wanted.shape)}"
+            )
+    return _launch_p.bind(
+        *operands,
+        kernel=kernel,
+        config=config,
+        results=tuple((r.shape, np.dtype(r.dtype)) for r in results),
+        aliases=pairs,
+        batch_dims=batch_dims,
+        shared=tuple(shared),
+        sums=tuple(sums),
+        grouped=False,
+    )
+
+
+def _abstract_eval(*avals, kernel, results, **_):
+    _compat.check_varying(kernel, *avals)
+    return [avals[0].update(shape=s, dtype=dtype, weak_type=False) for s, dtype in results]
+
+
+def _lower(ctx, *operands, emulated, **params):
+    groups = _groups(ctx, params)
+    if groups > 1:
+        grouped = functools.partial(_launch_grouped, groups, **params)
+        return mlir.lower_fun(grouped, multiple_results=True)(ctx, *operands)
+    return _lower_one(ctx, *operands, emulated=emulated, **params)
+
+
+def _groups(ctx, params) -> int:
+    """Parts that a batch is cut into, so that XLA may give each device some of them."""
+    if params["grouped"] or not (params["shared"] or params["sums"]):
+        return 1
+    (batch,) = {aval.shape[0] for i, aval in enumerate(ctx.avals_in) if i not in params["shared"]}
+    return math.gcd(batch, _compat.partitioned_devices(ctx)) if batch else 1
+
+
+def _launch_grouped(groups: int, *operands, shared, sums, results, **params):
+    """The call with all operands and results of the same leading dimension, one for each group.
+
+    XLA splits a call along leading dimensions that all of it has, and no other way. There is a
+    group for each device at least, so that none has more than one copy of what is shared.
+    """
+    operands = [
+        jnp.broadcast_to(operand, (groups, *operand.shape))
+        if i in shared
+        else operand.reshape(groups, operand.shape[0] // groups, *operand.shape[1:])
+        for i, operand in enumerate(operands)
+    ]
+    shapes = [
+        (groups, *shape) if i in sums else (groups, shape[0] // groups, *shape[1:])
+        for i, (shape, _) in enumerate(results)
+    ]
+    outs = _launch_p.bind(
+        *operands,
+        shared=shared,
+        sums=sums,
+        results=tuple((s, dtype) for s, (_, dtype) in zip(shapes, results, strict=True)),
+        **{**params, "grouped": True},
+    )
+    return [
+        out.sum(axis=0) if i in sums else out.reshape(shape)
+        for i, (out, (shape, _)) in enumerate(zip(outs, results, strict=True))
+    ]
+
+
+def _lower_one(
+    ctx, *operands, kernel, config, results, aliases, batch_dims, shared, sums, grouped, emulated
+):
+    if not grouped and (shared or sums):
+        batch_dims = 0  # on one device
+    spec = Spec(
+        kernel,
+        config,
+        operands=tuple(np.dtype(aval.dtype) for aval in ctx.avals_in),
+        results=tuple(dtype for _, dtype in results),
+        aliases=aliases,
+        grouped=shared if grouped else None,
+        emulation=emulation.value if emulated else None,
+    )
+    text = spec.to_json()
+    attributes = {}
+    if batch_dims:
+        types_in = [operand.type for operand in operands]
+        types_out = [mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out]
+        rule = _compat.batch_sharding_rule(batch_dims, types_in, types_out)
+        attributes["sdy.sharding_rule"] = rule  # for propagation; the other, for the partition
+        frontend = {"num_batch_dims": str(batch_dims)}
+        attributes["mhlo.frontend_attributes"] = mlir.ir_attribute(frontend)
+    lower = jax.ffi.ffi_lowering(
+        TARGET_NAME, operand_output_aliases=dict(aliases), extra_attributes=attributes
+    )
+    return lower(ctx, *operands, key=np.int64(key_of(text)), spec=text, version=np.int64(VERSION))
+
+
+def _lower_for_cuda(ctx, *operands, **params):
+    return _lower(ctx, *operands, emulated=False, **params)
+
+
+def _lower_for_cpu(ctx, *operands, **params):
+    assert emulation.value is not None  # else the CPU has another lowering
+    return _lower(ctx, *operands, emulated=True, **params)
+
+
+_launch_p = Primitive("launch")
+_launch_p.multiple_results = True
+_launch_p.def_abstract_eval(_abstract_eval)
+mlir.register_lowering(_launch_p, _lower_for_cuda, platform="cuda")
+mlir.register_lowering(_launch_p, _lower_for_cpu, platform="cpu")

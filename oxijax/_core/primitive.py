@@ -1,0 +1,346 @@
+"""One description of a kernel makes a JAX primitive with all of its rules.
+
+A kernel family describes each of its kernels once: operands and results by named
+dimensions, the functions that complete sizes, the ways to absorb a vmapped axis, and a
+reference in pure JAX. From that `KernelPrimitive` derives abstract evaluation, eager
+evaluation, lowering, batching and differentiation.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from oxijax._core import compat as _compat
+from oxijax._core.fold import Dims, Fold, broadcast, split
+from oxijax._core.launch import emulation
+
+__all__ = ["Fold", "KernelPrimitive", "Product", "Result", "reverse_mode_only"]
+
+Config = Any  # hashable and static; each family has its own frozen dataclass
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A result of a kernel.
+
+    Attributes:
+      dims: names of its dimensions, for example "n p q o".
+      like: the operand whose dtype it has. Where that operand is absent, so is the result.
+    """
+
+    dims: str
+    like: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """What makes a kernel's one result a product of its operands, plus perhaps one of them.
+
+    Such a kernel needs no reference to be differentiated through: its tangents are its own
+    products with tangents in a factor's place, and its gradients are those products' transposes.
+
+    Attributes:
+      transposes: for each factor a function that is called with the configuration, the
+        operands (in the factor's place its shape and dtype) and the gradient of the result, and
+        returns the factor's, as a tuple of one. Along dimensions that the factor is shared along
+        it may be left to be summed.
+      term: the operand that is added to the product, along the dimensions that it has.
+      scale: the operand that the term is multiplied with, if present.
+    """
+
+    transposes: Mapping[str, Callable[..., tuple[jax.Array | None, ...]]]
+    term: str | None = None
+    scale: str | None = None
+
+
+class KernelPrimitive:
+    """A kernel as a JAX primitive: called with a configuration and its operands.
+
+    Operands may be None where the kernel can do without them; results that are `like` an
+    absent operand are None.
+
+    Args:
+      name: name of the primitive in jaxprs and in HLO metadata.
+      operands: dimensions of each operand, by its name, in order of the call. One with a
+        question mark, as in "g? m k", may be 1 where other operands have more: the operand is
+        shared along it.
+      results: the results, by name, in order.
+      sizes: completes the sizes of dimensions that no operand has: called with the
+        configuration and the sizes known from the operands, returns all.
+      folds: how a vmapped axis is absorbed: by the one that repeats the fewest operands, the
+        first of those.
+      reference: the kernel in pure JAX: called with the configuration and the operands,
+        returns the results as a tuple. It is the lowering of every platform that has no
+        kernel, and what the primitive is differentiated through unless it is a `product`.
+      product: how to differentiate a product of operands, in every mode and order.
+      cuda: the kernel on a GPU, called and returning likewise: a function of arrays that calls
+        `oxijax._core.launch.launch`. None where there is no kernel: the reference is lowered then.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        operands: Mapping[str, str],
+        results: Mapping[str, Result],
+        sizes: Callable[[Config, dict[str, int]], dict[str, int]],
+        folds: Sequence[Fold],
+        reference: Callable[..., tuple[jax.Array | None, ...]],
+        product: Product | None = None,
+        cuda: Callable[..., tuple[jax.Array | None, ...]] | None = None,
+    ):
+        self.name = name
+        self.operands = {key: Dims.parse(dims) for key, dims in operands.items()}
+        self.results = dict(results)
+        self.sizes = sizes
+        self.folds = folds
+        self.reference = reference
+
+        self.primitive = primitive = Primitive(name)
+        primitive.multiple_results = True
+        primitive.def_impl(jax.jit(primitive.bind, static_argnames=("config", "present")))
+        primitive.def_abstract_eval(self._abstract_eval)
+        lower_reference = _lowering(name, reference)
+        mlir.register_lowering(primitive, lower_reference)
+        if cuda is not None:
+            lower_cuda = _lowering(name, cuda)
+
+            def lower_on_cpu(ctx, *operands, **params):
+                lower = lower_reference if emulation.value is None else lower_cuda
+                return lower(ctx, *operands, **params)
+
+            mlir.register_lowering(primitive, lower_cuda, platform="cuda")
+            mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
+        batching.primitive_batchers[primitive] = self._batch
+        if product is None:
+            ad.primitive_jvps[primitive] = self._jvp
+        else:
+            self.product = product
+            ad.primitive_jvps[primitive] = self._jvp_of_product
+            ad.primitive_transposes[primitive] = self._transpose
+
+    def __call__(self, config: Config, *operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
+        assert len(operands) == len(self.operands), f"{self.name}: {len(operands)} operands"
+        present = tuple(operand is not None for operand in operands)
+        arrays = (operand for operand in operands if operand is not None)
+        outs = iter(self.primitive.bind(*arrays, config=config, present=present))
+        here = self._present_results(present)
+        return tuple(next(outs) if key in here else None for key in self.results)
+
+    def _present_operands(self, present: Sequence[bool]) -> list[str]:
+        return [key for key, here in zip(self.operands, present, strict=True) if here]
+
+    def _present_results(self, present: Sequence[bool]) -> dict[str, Result]:
+        here = self._present_operands(present)
+        return {key: result for key, result in self.results.items() if result.like in here}
+
+    def _abstract_eval(self, *avals, config: Config, present: Sequence[bool]):
+        _compat.check_varying(self.name, *avals)
+        operands = dict(zip(self._present_operands(present), avals, strict=True))
+        for key, aval in operands.items():
+            if any(aval.sharding.spec):
+                raise NotImplementedError(
+                    f"{self.name}: {key} is sharded over Explicit mesh axes, {aval.sharding.spec}, "
+                    "for which this operation has no sharding rule: call it inside jax.shard_map "
+                    "or jax.sharding.auto_axes, or make the mesh axes Auto"
+                )
+        known = self._read_sizes({key: aval.shape for key, aval in operands.items()})
+        sizes = self.sizes(config, known)
+        return [
+            operands[result.like].update(
+                shape=tuple(sizes[dim] for dim in result.dims.split()), weak_type=False
+            )
+            for result in self._present_results(present).values()
+        ]
+
+    def _read_sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """The sizes of all dimensions that the operands with these shapes have."""
+        sizes: dict[str, int] = {}
+        ones: dict[str, int] = {}
+        for key, shape in shapes.items():
+            dims = self.operands[key]
+            for dim, size in zip(dims.names, shape, strict=True):
+                if size == 1 and dim in dims.shareable:
+                    ones[dim] = 1
+                elif sizes.setdefault(dim, size) != size:
+                    raise ValueError(
+                        f"{self.name}: {key} has {dim} = {size}, other operands {sizes[dim]}"
+                    )
+        return {**ones, **sizes}
+
+    def _batch(self, arrays, axes, *, config: Config, present: Sequence[bool]):
+        bind = functools.partial(self.primitive.bind, present=present)
+        size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
+        names = self._present_operands(present)
+        shapes = [
+            a.shape if axis is None else a.shape[:axis] + a.shape[axis + 1 :]
+            for a, axis in zip(arrays, axes, strict=True)
+        ]
+        if size == 0:
+            one = [
+                jax.ShapeDtypeStruct(shape, a.dtype)
+                for shape, a in zip(shapes, arrays, strict=True)
+            ]
+            outs = jax.eval_shape(functools.partial(bind, config=config), *one)
+            return [jnp.zeros((0, *out.shape), out.dtype) for out in outs], [0] * len(outs)
+
+        operands = [self.operands[name] for name in names]
+        results = [Dims.parse(r.dims) for r in self._present_results(present).values()]
+        mapped = [dims for dims, axis in zip(operands, axes, strict=True) if axis is not None]
+        sizes = self._read_sizes(dict(zip(names, shapes, strict=True)))
+        ways = [
+            (fold, [fold.merge(*each, sizes) for each in zip(operands, shapes, axes, strict=True)])
+            for fold in self.folds
+            if fold.fits(config) and all(fold.has_place(dims) for dims in mapped + results)
+        ]
+        fold, merges = min(ways, key=lambda way: sum(merge.repeats for merge in way[1]))
+        arrays = [merge(array, size) for merge, array in zip(merges, arrays, strict=True)]
+        outs = bind(*arrays, config=fold.update(config, size))
+        positions = [fold.position(dims) for dims in results]
+        return [split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
+
+    def _jvp(self, primals, tangents, *, config: Config, present: Sequence[bool]):
+        outs = self.primitive.bind(*primals, config=config, present=present)
+        active = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
+
+        def reference(*values):
+            arrays = list(primals)
+            for i, value in zip(active, values, strict=True):
+                arrays[i] = value
+            return _call(self.reference, arrays, config, present)
+
+        _, tangents_out = jax.jvp(
+            reference, [primals[i] for i in active], [tangents[i] for i in active]
+        )
+        return outs, tangents_out
+
+    def _jvp_of_product(self, primals, tangents, *, config: Config, present: Sequence[bool]):
+        names = self._present_operands(present)
+        (out,) = self.primitive.bind(*primals, config=config, present=present)
+        added = (self.product.term, self.product.scale)
+        values: dict[str, Any] = dict.fromkeys(self.operands)
+        values.update(zip(names, primals, strict=True))
+        factors = {name: None if name in added else value for name, value in values.items()}
+        terms = []
+        for name, tangent in zip(names, tangents, strict=True):
+            if type(tangent) is ad.Zero:
+                continue
+            if name in added:
+                terms.append(self._scaled_term({**values, name: tangent}, out))
+                continue
+            (product,) = self(config, *{**factors, name: tangent}.values())
+            assert product is not None
+            # Without the term, all that is left may be shared.
+            terms.append(broadcast(product, out.shape))
+        return [out], [functools.reduce(ad.add_tangents, terms)]
+
+    def _scaled_term(self, values: Mapping[str, Any], out: jax.Array) -> jax.Array:
+        """The term times its scale, in the shape and dtype of `out`."""
+        (result,) = self.results.values()
+        # The transpose of a broadcast is a sum, for which half precision is too narrow.
+        wide = jnp.promote_types(out.dtype, jnp.float32)
+        factors = []
+        for name in (self.product.term, self.product.scale):
+            if name is not None and values[name] is not None:
+                axes = [result.dims.split().index(dim) for dim in self.operands[name].names]
+                factors.append(jax.lax.broadcast_in_dim(values[name].astype(wide), out.shape, axes))
+        return functools.reduce(jnp.multiply, factors).astype(out.dtype)
+
+    def _transpose(self, cotangents, *operands, config: Config, present: Sequence[bool]):
+        (cotangent,) = cotangents
+        names = self._present_operands(present)
+        linear = [n for n, v in zip(names, operands, strict=True) if ad.is_undefined_primal(v)]
+        if len(linear) != 1 or linear[0] == self.product.term or self.product.term in names:
+            raise TypeError(
+                f"{self.name} is linear in one factor at a time and without a term, "
+                f"not in {' and '.join(linear)} of {', '.join(names)}"
+            )
+        if type(cotangent) is ad.Zero:
+            return [ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in operands]
+        values: dict[str, Any] = dict.fromkeys(self.operands)
+        for name, value in zip(names, operands, strict=True):
+            values[name] = value.aval if name in linear else value
+        shape = values[linear[0]].shape
+        (gradient,) = self.product.transposes[linear[0]](config, *values.values(), cotangent)
+        assert gradient is not None
+        shared = [i for i, size in enumerate(gradient.shape) if size != shape[i]]
+        if shared:
+            gradient = jnp.sum(gradient, shared, keepdims=True)
+        return [gradient if name in linear else None for name in names]
+
+
+def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:
+    """Calls a function of configuration and operands with those operands that are present."""
+    operands = iter(arrays)
+    results = function(config, *(next(operands) if here else None for here in present))
+    return [result for result in results if result is not None]
+
+
+def _lowering(name: str, function: Callable):
+    def on_arrays(*arrays: jax.Array, config: Config, present: Sequence[bool]):
+        with jax.named_scope(name):  # for profiles: every operation is known by its kernel
+            return _call(function, arrays, config, present)
+
+    return mlir.lower_fun(on_arrays, multiple_results=True)
+
+
+def reverse_mode_only(function: str, *operands: jax.Array) -> list[jax.Array]:
+    """The operands, as they are; differentiating through them in forward mode raises.
+
+    `jax.custom_vjp` raises in forward mode too, but its error cannot say what to do.
+
+    Args:
+      function: name of the public function, which has a twin in `oxijax.reference`.
+      operands: the arrays that it is differentiable in.
+
+    Raises:
+      TypeError: in forward mode: at the call or, under `jax.jit`, when the program is lowered.
+    """
+    return _guard_p.bind(*operands, function=function)
+
+
+_guard_p = Primitive("reverse_mode_only")
+_guard_p.multiple_results = True
+_guard_p.def_impl(lambda *operands, function: list(operands))
+_guard_p.def_abstract_eval(lambda *avals, function: list(avals))
+mlir.register_lowering(_guard_p, lambda ctx, *operands, function: operands)
+
+
+def _guard_batch(arrays, axes, *, function):
+    return _guard_p.bind(*arrays, function=function), axes
+
+
+def _guard_jvp(primals, tangents, *, function):
+    tangents = [
+        tangent if type(tangent) is ad.Zero else _guard_tangent_p.bind(tangent, function=function)
+        for tangent in tangents
+    ]
+    return _guard_p.bind(*primals, function=function), tangents
+
+
+batching.primitive_batchers[_guard_p] = _guard_batch
+ad.primitive_jvps[_guard_p] = _guard_jvp
+
+# Linear, and transposed to nothing: reverse mode never evaluates it, forward mode must.
+_guard_tangent_p = Primitive("reverse_mode_only_tangent")
+
+
+def _raise_in_forward_mode(*_, function):
+    raise TypeError(
+        f"oxijax.{function} is differentiable in reverse mode (jax.grad, jax.vjp) only. For "
+        f"forward mode (jax.jvp, jax.jacfwd, jax.hessian) use oxijax.reference.{function}, the "
+        "same function in pure JAX."
+    )
+
+
+_guard_tangent_p.def_impl(_raise_in_forward_mode)
+_guard_tangent_p.def_abstract_eval(lambda aval, function: aval)
+mlir.register_lowering(_guard_tangent_p, _raise_in_forward_mode)
+ad.deflinear2(_guard_tangent_p, lambda cotangent, _, function: [cotangent])
+batching.defvectorized(_guard_tangent_p)

@@ -1,0 +1,347 @@
+"""Deformable convolution: the public function, its primitives and their wiring."""
+
+import dataclasses
+import functools
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from oxijax._core import arguments as arguments
+from oxijax._core import compat as _compat
+from oxijax._core.primitive import Fold, KernelPrimitive, Result, reverse_mode_only
+from oxijax._deform_conv import cuda as cuda_kernels
+from oxijax._deform_conv import reference as kernels
+from oxijax._deform_conv.reference import DeformConvParams
+
+__all__ = ["deform_conv", "deform_conv_reference"]
+
+
+def deform_conv(
+    x: ArrayLike,
+    offset: ArrayLike,
+    weight: ArrayLike,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    *,
+    strides: int | tuple[int, int] = 1,
+    padding: arguments.PaddingLike = "SAME",
+    dilation: int | tuple[int, int] = 1,
+    data_format: str = "NHWC",
+    precision: lax.PrecisionLike = None,
+) -> jax.Array:
+    """Deformable convolution, v1 without `mask` and v2 with it.
+
+    Every tap of the convolution kernel reads the image not at its place in the grid but at
+    that place plus a learned offset, by bilinear interpolation; v2 also weighs each sample:
+
+        y[n, p, o] = bias[o] + sum over taps k and channels c of
+            weight[k, c, o] * mask[n, p, g(c), k]
+            * x(n, p * strides - padding + k * dilation + offset[n, p, g(c), k], c)
+
+    where g(c) is the offset group of channel c, and pixels outside the image are 0.
+
+    Shapes, for data_format "NHWC" and "NCHW" (the latter as in torchvision):
+
+    | argument | NHWC                     | NCHW                     |
+    |----------|--------------------------|--------------------------|
+    | x        | [N, H, W, C]             | [N, C, H, W]             |
+    | offset   | [N, Ho, Wo, OG*Kh*Kw*2]  | [N, OG*Kh*Kw*2, Ho, Wo]  |
+    | weight   | [Kh, Kw, C/G, Co]        | [Co, C/G, Kh, Kw]        |
+    | mask     | [N, Ho, Wo, OG*Kh*Kw]    | [N, OG*Kh*Kw, Ho, Wo]    |
+    | bias     | [Co]                     | [Co]                     |
+    | result   | [N, Ho, Wo, Co]          | [N, Co, Ho, Wo]          |
+
+    The numbers of groups G and of offset groups OG are read off the shapes.
+
+    Args:
+      x: images; float16, bfloat16, float32 or float64.
+      offset: offsets in pixels, any of these dtypes; channel (g*K + i*Kw + j)*2 is the
+        vertical offset of tap (i, j) for offset group g and the next one the horizontal
+        offset, with K = Kh*Kw.
+      weight: convolution kernel, in x's dtype.
+      mask: modulation of each sample, any of these dtypes; channel g*K + i*Kw + j.
+      bias: added to each output channel, in x's dtype.
+      strides: pixels from one output to the next; an int, or (vertical, horizontal).
+      padding: zeros around the image: "SAME", "SAME_LOWER", "VALID", an int, or for height
+        and width an int or a pair (before, after) each.
+      dilation: pixels from one tap to the next; an int, or (vertical, horizontal).
+      data_format: "NHWC" or "NCHW".
+      precision: of the matrix products, as in `jax.lax`; None is JAX's
+        `default_matmul_precision`.
+
+    Returns:
+      The convolved images in x's dtype. Products are summed in float32, for float64 x in
+      float64; coordinates are in float32, for float64 offsets in float64.
+
+      A NaN offset makes its output pixel NaN, and the gradients of its tap with respect to
+      weight, offset and mask, but adds nothing to the gradient with respect to x. An
+      infinite or huge offset reads zeros and has finite gradients.
+
+    Differentiable in reverse mode, any number of times. For forward mode (`jax.jvp`,
+    `jax.jacfwd`) use `oxijax.reference.deform_conv`.
+
+    Raises:
+      ValueError: a shape, a padding or another argument that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Dai et al., "Deformable Convolutional Networks", 2017; Zhu et al., "Deformable
+    ConvNets v2: More Deformable, Better Results", 2019.
+    """
+    config, operands = _read_arguments(
+        x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
+    )
+    here = [operand for operand in operands if operand is not None]
+    # The casts and the guard are outside the custom_vjp: their own rules see the operands.
+    here = iter(reverse_mode_only("deform_conv", *_compat.match_varying(*here)))
+    y = _deform_conv(config, *(None if o is None else next(here) for o in operands))
+    return _from_nhwc(cast(jax.Array, y), data_format)
+
+
+def deform_conv_reference(
+    x: ArrayLike,
+    offset: ArrayLike,
+    weight: ArrayLike,
+    mask: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    *,
+    strides: int | tuple[int, int] = 1,
+    padding: arguments.PaddingLike = "SAME",
+    dilation: int | tuple[int, int] = 1,
+    data_format: str = "NHWC",
+    precision: lax.PrecisionLike = None,
+) -> jax.Array:
+    """`oxijax.deform_conv` in pure JAX: for any order and mode of differentiation.
+
+    Same arguments, meaning, result and errors. It needs more memory and time for gradients
+    than `oxijax.deform_conv`, and knows no kernels.
+    """
+    config, operands = _read_arguments(
+        x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
+    )
+    (y,) = kernels.forward(config, *operands)
+    return _from_nhwc(y, data_format)
+
+
+deform_conv_reference.__name__ = deform_conv_reference.__qualname__ = "deform_conv"
+
+
+class _Operands(NamedTuple):
+    """The operands in NHWC."""
+
+    x: jax.Array
+    offset: jax.Array
+    weight: jax.Array
+    mask: jax.Array | None
+    bias: jax.Array | None
+
+
+def _read_arguments(
+    x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
+) -> tuple[DeformConvParams, _Operands]:
+    """Checks all arguments, and makes them a configuration and operands in NHWC."""
+    arguments.check_choice("data_format", data_format, ("NHWC", "NCHW"))
+    x = arguments.as_array("x", x, 4)
+    offset = arguments.as_array("offset", offset, 4)
+    weight = arguments.as_array("weight", weight, 4)
+    mask = None if mask is None else arguments.as_array("mask", mask, 4)
+    bias = None if bias is None else arguments.as_array("bias", bias, 1)
+    arguments.check_same_dtype("weight", weight, "x", x)
+    if bias is not None:
+        arguments.check_same_dtype("bias", bias, "x", x)
+
+    # Shapes are checked in the user's layout, so that errors speak of it.
+    nchw = data_format == "NCHW"
+    n, channels, height, width = _channels_first(x.shape, nchw)
+    if nchw:
+        out_channels, in_group, kernel_height, kernel_width = weight.shape
+    else:
+        kernel_height, kernel_width, in_group, out_channels = weight.shape
+    image_size, kernel_size = (height, width), (kernel_height, kernel_width)
+    if min(channels, height, width) < 1:
+        raise ValueError(f"x must have channels, height and width, got shape {x.shape}")
+    if min(weight.shape) < 1:
+        raise ValueError(f"weight must have no dimension of size 0, got shape {weight.shape}")
+    if channels % in_group:
+        raise ValueError(
+            f"weight must have a number of input channels that divides those of x, "
+            f"{channels}, got {in_group} in shape {weight.shape}"
+        )
+    groups = channels // in_group
+    if out_channels % groups:
+        raise ValueError(
+            f"weight must have a number of output channels that is a multiple of the groups, "
+            f"{groups} (C = {channels} over C/G = {in_group}), got {out_channels} in shape "
+            f"{weight.shape}"
+        )
+
+    strides = arguments.read_pair("strides", strides)
+    dilation = arguments.read_pair("dilation", dilation)
+    pads = arguments.read_padding(padding, image_size, kernel_size, strides, dilation)
+    out_size = arguments.output_size(image_size, kernel_size, strides, pads, dilation)
+
+    taps = kernel_height * kernel_width
+    arguments.check_shape(
+        "offset",
+        offset,
+        _arrange("N", "Ho", "Wo", "OG*Kh*Kw*2", nchw),
+        _arrange(n, *out_size, f"OG*{taps}*2", nchw),
+    )
+    offset_channels = _channels_first(offset.shape, nchw)[1]
+    offset_groups, rest = divmod(offset_channels, 2 * taps)
+    if rest or offset_groups < 1 or channels % offset_groups:
+        raise ValueError(
+            f"offset must have OG*Kh*Kw*2 = OG*{2 * taps} channels for a number of offset "
+            f"groups OG that divides the channels of x, {channels}; got {offset_channels} in "
+            f"shape {offset.shape}"
+        )
+    if mask is not None:
+        arguments.check_shape(
+            "mask",
+            mask,
+            _arrange("N", "Ho", "Wo", "OG*Kh*Kw", nchw),
+            _arrange(n, *out_size, offset_groups * taps, nchw),
+        )
+    if bias is not None:
+        arguments.check_shape("bias", bias, ("Co",), (out_channels,))
+
+    config = DeformConvParams(
+        image_size=image_size,
+        kernel_size=kernel_size,
+        strides=strides,
+        padding=pads,
+        dilation=dilation,
+        groups=groups,
+        precision=arguments.read_precision(precision),
+    )
+    if nchw:
+        x, offset = x.transpose(0, 2, 3, 1), offset.transpose(0, 2, 3, 1)
+        mask = None if mask is None else mask.transpose(0, 2, 3, 1)
+        weight = weight.transpose(2, 3, 1, 0)
+    return config, _Operands(x, offset, weight, mask, bias)
+
+
+def _channels_first(shape: tuple[int, ...], nchw: bool) -> tuple[int, ...]:
+    return shape if nchw else (shape[0], shape[3], *shape[1:3])
+
+
+def _arrange(n, height, width, channels, nchw: bool) -> tuple:
+    return (n, channels, height, width) if nchw else (n, height, width, channels)
+
+
+def _from_nhwc(y: jax.Array, data_format: str) -> jax.Array:
+    return y.transpose(0, 3, 1, 2) if data_format == "NCHW" else y
+
+
+# The primitives. Names of dimensions: images n of size h, w with c channels; output pixels
+# p, q; taps i, j; offset and mask channels d, m; input channels a group e; output channels o.
+
+
+def _sizes(config: DeformConvParams, sizes: dict[str, int]) -> dict[str, int]:
+    h, w = config.image_size
+    i, j = config.kernel_size
+    c = sizes["c"] if "c" in sizes else config.groups * sizes["e"]
+    return {**sizes, "h": h, "w": w, "i": i, "j": j, "c": c, "e": c // config.groups}
+
+
+_FOLDS = (
+    # Weights that are shared: more images.
+    Fold("n"),
+    # Everything but weights (or their gradients) shared: more output channels.
+    Fold("o", fits=lambda config: config.groups == 1),
+    # Everything else: more groups, each with its own weights.
+    Fold(
+        "c d m o",
+        update=lambda config, size: dataclasses.replace(config, groups=config.groups * size),
+    ),
+)
+
+_X, _OFFSET, _WEIGHT, _MASK, _Y = "n h w c", "n p q d", "i j e o", "n p q m", "n p q o"
+
+deform_conv_forward = KernelPrimitive(
+    "deform_conv_forward",
+    operands={"x": _X, "offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "bias": "o"},
+    results={"y": Result(_Y, like="x")},
+    sizes=_sizes,
+    folds=_FOLDS,
+    reference=kernels.forward,
+    cuda=cuda_kernels.forward,
+)
+deform_conv_backward_input = KernelPrimitive(
+    "deform_conv_backward_input",
+    operands={"offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "grad_y": _Y},
+    results={"grad_x": Result(_X, like="weight")},
+    sizes=_sizes,
+    folds=_FOLDS,
+    reference=kernels.backward_input,
+    cuda=cuda_kernels.backward_input,
+)
+deform_conv_backward_offset = KernelPrimitive(
+    "deform_conv_backward_offset",
+    operands={"x": _X, "offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "grad_y": _Y},
+    results={
+        "grad_offset": Result(_OFFSET, like="offset"),
+        "grad_mask": Result(_MASK, like="mask"),
+    },
+    sizes=_sizes,
+    folds=_FOLDS,
+    reference=kernels.backward_offset,
+    cuda=cuda_kernels.backward_offset,
+)
+deform_conv_backward_weight = KernelPrimitive(
+    "deform_conv_backward_weight",
+    operands={"x": _X, "offset": _OFFSET, "mask": _MASK, "grad_y": _Y},
+    results={"grad_weight": Result(_WEIGHT, like="x")},
+    sizes=_sizes,
+    folds=_FOLDS,
+    reference=kernels.backward_weight,
+    cuda=cuda_kernels.backward_weight,
+)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _deform_conv(config: DeformConvParams, *operands: jax.Array | None) -> jax.Array:
+    (y,) = deform_conv_forward(config, *operands)
+    assert y is not None
+    return y
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """Which operands' gradients are wanted."""
+
+    x: bool
+    offset: bool
+    weight: bool
+    mask: bool
+    bias: bool
+
+
+def _deform_conv_fwd(config: DeformConvParams, *inputs):
+    operands = tuple(None if i is None else i.value for i in inputs)
+    wanted = _Wanted(*(i is not None and i.perturbed for i in inputs))
+    return _deform_conv(config, *operands), (operands, wanted)
+
+
+def _deform_conv_bwd(config: DeformConvParams, residuals, grad_y: jax.Array):
+    """Binds one backward primitive a gradient, and none for a gradient nobody wants."""
+    (x, offset, weight, mask, bias), wanted = residuals
+    grad_x = grad_offset = grad_weight = grad_mask = grad_bias = None
+    if wanted.x:
+        (grad_x,) = deform_conv_backward_input(config, offset, weight, mask, grad_y)
+    if wanted.offset or wanted.mask:
+        grad_offset, grad_mask = deform_conv_backward_offset(
+            config, x, offset, weight, mask, grad_y
+        )
+    if wanted.weight:
+        (grad_weight,) = deform_conv_backward_weight(config, x, offset, mask, grad_y)
+    if wanted.bias:
+        accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
+        grad_bias = jnp.sum(grad_y, axis=(0, 1, 2), dtype=accumulator).astype(bias.dtype)
+    return grad_x, grad_offset, grad_weight, grad_mask, grad_bias
+
+
+_deform_conv.defvjp(_deform_conv_fwd, _deform_conv_bwd, symbolic_zeros=True)

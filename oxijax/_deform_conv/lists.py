@@ -1,0 +1,60 @@
+"""Lists of the samples in each cell, from which the deterministic backward to input gathers.
+
+They are made by a stable sort and by searches, whose results XLA does not leave to chance, and hold
+nothing for each channel: an index and four weights a sample, and two positions a pixel and tap.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from oxijax._deform_conv.reference import BORDER, DeformConvParams, sample_taps
+from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
+
+__all__ = ["SampleLists", "sample_lists"]
+
+assert BORDER == CELL_BORDER  # a cell is a row of the reference's padded images
+
+
+class SampleLists(NamedTuple):
+    """The samples of each offset group and tap, by the cell that they lie in.
+
+    Cells are squares of four pixels, in images with a border of two; samples are counted as the
+    output pixels. What lies far outside, or nowhere, is in cells that have no pixel.
+    """
+
+    starts: jax.Array  # int32 [OG, T, N*(H+4)*(W+4) + 1]
+    order: jax.Array  # int32 [OG, T, N*Ho*Wo]
+    corner_weights: jax.Array  # [T, N*Ho*Wo, OG, 4], with the mask
+
+
+def sample_lists(config: DeformConvParams, offset: jax.Array, mask: jax.Array | None, dtype):
+    """The lists of a convolution.
+
+    Args:
+      config: the convolution.
+      offset: [N, Ho, Wo, OG*T*2].
+      mask: [N, Ho, Wo, OG*T], or None.
+      dtype: of the weights: float32 or float64.
+
+    Returns:
+      The `SampleLists`.
+
+    Raises:
+      ValueError: XLA cannot index so many cells; the message says what to do.
+    """
+    n, ho, wo, offset_channels = offset.shape
+    offset_groups = offset_channels // (2 * config.taps)
+    shape = (config.taps, n * ho * wo, offset_groups)
+    taps = sample_taps(config, offset, mask)
+    cells = (taps.row // offset_groups).reshape(shape).transpose(2, 0, 1)
+    samples = lax.broadcasted_iota(jnp.int32, cells.shape, 2)
+    cells, order = lax.sort((cells, samples), dimension=2, is_stable=True, num_keys=1)
+
+    height, width = config.image_size
+    boundaries = jnp.arange(n * (height + 2 * BORDER) * (width + 2 * BORDER) + 1, dtype=jnp.int32)
+    search = jax.vmap(jax.vmap(lambda row: jnp.searchsorted(row, boundaries)))
+    weights = jnp.stack(taps.corner_weights(), axis=-1).astype(dtype)
+    return SampleLists(search(cells).astype(jnp.int32), order, weights.reshape(*shape, 4))

@@ -1,0 +1,203 @@
+"""`oxijax.roofline`: what bounds a matrix product on a GPU, and which program multiplies it."""
+
+import dataclasses
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+import ptx
+from oxijax._core import arguments as arguments
+from ptx.devices import DATA_SHEETS, DataSheet, data_sheet, find_data_sheet
+from ptx.kernels.gemm.plan import choose
+
+__all__ = ["DOT_GENERAL", "Roofline", "auto_strategy", "default_data_sheet", "roofline"]
+
+DOT_GENERAL = "dot_general"  # XLA's own product, which is made for what arithmetic bounds
+
+_DTYPES = {"float16": ptx.f16, "bfloat16": ptx.bf16, "float32": ptx.f32, "float64": ptx.f64}
+_WITHOUT_GPU = DATA_SHEETS["A100 80GB"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """Where a matrix product lies under a GPU's roofline.
+
+    Attributes:
+      m, n, k, batch: sizes: batch products of [m, k] and [k, n].
+      dtype: of the operands and the result, for example "bfloat16".
+      device: the GPU, a name of `ptx.devices.DATA_SHEETS`.
+      unit: what multiplies there, for example "TF32 tensor cores".
+      flops: multiplications and additions.
+      bytes: the least that can be moved: each operand is read once, the result written once.
+      intensity: flops / bytes.
+      balance_point: the intensity at which memory and arithmetic take equally long.
+      bound: "memory" below the balance point, else "compute".
+      peak_tflops: of the unit, in TFLOP/s.
+      peak_bandwidth_tbps: of the memory, in TB/s.
+      attainable_us: the least time, in microseconds.
+      attainable_tflops: TFLOP/s in that time.
+      strategy: what `oxijax.gemm` takes for strategy="auto": the name of a kernel's strategy where
+        memory is the bound, else "dot_general", which is `jax.lax.dot_general`.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    device: str
+    unit: str
+    flops: int
+    bytes: int
+    intensity: float
+    balance_point: float
+    bound: str
+    peak_tflops: float
+    peak_bandwidth_tbps: float
+    attainable_us: float
+    attainable_tflops: float
+    strategy: str
+
+
+def roofline(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: DTypeLike,
+    device: str | DataSheet | None = None,
+    batch: int = 1,
+    beta: float = 0.0,
+    precision: lax.PrecisionLike = None,
+) -> Roofline:
+    """What bounds the product of [m, k] and [k, n] on a GPU: memory, or arithmetic.
+
+    The roofline model: a GPU needs at least the time in which its memory moves all bytes once, and
+    at least the time in which its arithmetic units do all operations. Nothing is measured or
+    compiled; the rates are those of NVIDIA's data sheets, which real programs come near to.
+
+    Args:
+      m: rows of the first operand and the result.
+      n: columns of the second operand and the result.
+      k: what the operands share.
+      dtype: of all of them: float16, bfloat16, float32 or float64.
+      device: a GPU: its name in `ptx.devices.DATA_SHEETS`, for example "H200"; CUDA's name, which
+        is the `device_kind` of a JAX device; a target, which stands for one GPU, for example
+        "sm_90"; or a data sheet. None is the GPU that JAX uses, and an A100 with 80 GB where it
+        uses none.
+      batch: so many products, each with operands of its own. Where all share the second operand
+        they are one, of batch * m rows.
+      beta: as in `oxijax.gemm`; c is read too unless it is 0.
+      precision: as in `jax.lax`; float32 is multiplied as TF32 unless it is "highest".
+
+    Raises:
+      ValueError: a size below 1, or a GPU without a data sheet, by name.
+      TypeError: a size that is no int, or another dtype, by name.
+
+    Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
+    multicore architectures", 2009.
+    """
+    m, n, k, batch = (
+        _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))
+    )
+    name = _dtype_name(dtype)
+    exact = arguments.read_precision(precision) == lax.Precision.HIGHEST
+    sheet = _data_sheet(device)
+    product = {"batch": batch, "exact": exact, "reads_c": beta != 0}
+    analysis = ptx.analyze_intensity(m, n, k, _DTYPES[name].bytes, device=sheet, **product)
+    return Roofline(
+        *(m, n, k, batch),
+        dtype=name,
+        device=sheet.name,
+        unit=sheet.peak(_DTYPES[name], exact=exact).unit,
+        flops=analysis.flops,
+        bytes=analysis.bytes,
+        intensity=analysis.intensity,
+        balance_point=analysis.balance_point,
+        bound="memory" if analysis.is_memory_bound else "compute",
+        peak_tflops=analysis.peak_compute_tflops,
+        peak_bandwidth_tbps=analysis.peak_bandwidth_tbps,
+        attainable_us=1e6 * analysis.attainable_seconds,
+        attainable_tflops=analysis.attainable_tflops,
+        strategy=auto_strategy(m, n, k, dtype=name, sheet=sheet, **product),
+    )
+
+
+def auto_strategy(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str,
+    sheet: DataSheet | None,
+    batch: int = 1,
+    exact: bool = False,
+    reads_c: bool = False,
+) -> str:
+    """What `oxijax.gemm` takes for strategy="auto": a kernel's strategy, or `DOT_GENERAL`.
+
+    Args:
+      m: as for `roofline`, like n, k and batch.
+      n: likewise.
+      k: likewise.
+      dtype: the name of a supported dtype.
+      sheet: the GPU; None is one that is not known, which the reference of
+        `ptx.analyze_intensity` stands for. That has few operations for each byte, so that the
+        kernels get only what memory bounds on any GPU.
+      batch: likewise.
+      exact: float32 is multiplied as float32.
+      reads_c: there is a third operand [m, n].
+    """
+    float_type, exact = _DTYPES[dtype], exact and dtype == "float32"
+    analysis = ptx.analyze_intensity(
+        m, n, k, float_type.bytes, device=sheet, exact=exact, batch=batch, reads_c=reads_c
+    )
+    if not analysis.is_memory_bound:
+        return DOT_GENERAL
+    return choose(m, n, k, batch=batch, float_type=float_type, exact=exact).strategy
+
+
+def default_data_sheet() -> DataSheet | None:
+    """Of the GPU that JAX uses, or None if there is none of it; without a GPU of an A100."""
+    device = jax.devices()[0]
+    return find_data_sheet(device.device_kind) if device.platform == "gpu" else _WITHOUT_GPU
+
+
+def _data_sheet(device: Any) -> DataSheet:
+    if isinstance(device, DataSheet):
+        return device
+    if isinstance(device, str):
+        return data_sheet(device)
+    if device is not None:
+        raise TypeError(f"device must be a name, a ptx.devices.DataSheet or None, got {device!r}")
+    sheet = default_data_sheet()
+    if sheet is None:
+        raise ValueError(
+            f"device must be given, one of {', '.join(DATA_SHEETS)}: there is no data sheet of "
+            f"{jax.devices()[0].device_kind!r}, which JAX uses"
+        )
+    return sheet
+
+
+def _dtype_name(dtype: DTypeLike) -> str:
+    try:
+        name = repr(dtype) if dtype is None else jnp.dtype(dtype).name  # None would be float64
+    except TypeError:
+        name = repr(dtype)
+    if name not in _DTYPES:
+        raise TypeError(f"dtype must be one of {', '.join(_DTYPES)}, got {name}")
+    return name
+
+
+def _size(name: str, value: Any) -> int:
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {value!r}") from None
+    if size < 1:
+        raise ValueError(f"{name} must be at least 1, got {size}")
+    return size

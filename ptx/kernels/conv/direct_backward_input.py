@@ -1,0 +1,118 @@
+"""Backward to input without tiles, for tiny groups: a thread gathers for a strip of pixels."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from ptx.builder import Kernel
+from ptx.isa.dtypes import s32, u32
+from ptx.isa.targets import Target
+from ptx.kernels.conv.config import ConvConfig
+from ptx.kernels.conv.direct import (
+    PIXELS,
+    PixelRow,
+    TapLine,
+    Weights,
+    blocks_per_sm,
+    direct_plan,
+    outputs_of,
+    products_of,
+    strip_count,
+    strips_of,
+)
+from ptx.kernels.conv.strides import chosen, stride_classes
+from ptx.kernels.limits import check_grid
+from ptx.launch import Address, Launch
+from ptx.registry import Shapes
+from ptx.tile.direct import THREADS, DirectThread
+from ptx.tile.pixels import Geometry
+from ptx.tile.vectors import accumulator_of, store_elements
+
+__all__ = ["direct_backward_input", "direct_backward_input_launch"]
+
+
+def direct_backward_input(config: ConvConfig, target: Target) -> str:
+    """The PTX; see `generate_conv_backward_input_ptx`.
+
+    Blocks of all classes of the same pixels follow each other: they read the same gradients, and
+    write to the same rows.
+    """
+    plan, dtype = direct_plan(config), config.float_type
+    outputs = outputs_of(config, plan)
+    m, n = plan.down * PIXELS, plan.across * plan.channels
+    depth = config.taps * config.out_channels_per_group
+    name = f"implicit_gemm_conv_backward_input_{m}x{n}x{depth}_{dtype}"
+    k = Kernel(name, target, block=THREADS, min_blocks=blocks_per_sm(config))
+    weight = k.pointer("weight", dtype, readonly=True)
+    grad_y = k.pointer("grad_output", dtype, readonly=True)
+    grad_x = k.pointer("grad_input", dtype)
+    sizes = Geometry.declare(k)
+
+    stride_h, stride_w = config.stride_h, config.stride_w
+    classes_y = stride_classes(config.kernel_h, stride_h, config.dilation_h, config.pad_h)
+    classes_x = stride_classes(config.kernel_w, stride_w, config.dilation_w, config.pad_w)
+    number, blocks = (op(k.ctaid("x"), stride_h * stride_w) for op in (k.rem, k.div))
+    class_y, class_x = number // stride_w, number % stride_w
+    k.comment("the class of the rows: their taps, the outputs that read them")
+    first_y = chosen(k, class_y, [c.place for c in classes_y])
+    tap_y = chosen(k, class_y, [c.tap for c in classes_y])
+    count = chosen(k, class_y, [c.taps for c in classes_y])
+    start_y = chosen(k, class_y, [c.start & 0xFFFFFFFF for c in classes_y])
+    first_x = chosen(k, class_x, [c.place for c in classes_x])
+
+    thread = DirectThread(k, plan, blocks)
+    height = (sizes.in_h + (stride_h - 1)) // stride_h  # of the largest class
+    width = (sizes.in_w + (stride_w - 1)) // stride_w
+    strip = thread.pixel(strips_of(sizes, height, width), plan)
+    first_column = strip.x * PIXELS  # of those of the class
+    y = strip.y * stride_h + first_y
+    there = strip.there & (y < sizes.in_h)
+    channel, first_out = thread.unit * plan.channels, thread.unit * outputs
+    k.name(channel=channel, first_out=first_out)
+
+    image, out_h, out_w = (k.bitcast(v, s32) for v in (strip.image, sizes.out_h, sizes.out_w))
+    row = k.var(s32, k.bitcast(strip.y + start_y, s32), "row")
+    column = k.bitcast(first_column, s32)
+    start = (image * out_h + row) * out_w + column  # a pixel that may be outside
+    place = (grad_y + first_out + k.mul_wide(start, config.out_channels)).variable()
+    tap = config.in_channels_per_group * config.out_channels
+    taps = (weight + first_out + k.mul_wide(tap_y, config.kernel_w * tap)).variable()
+    sums = [
+        [k.var(accumulator_of(dtype), 0.0) for _ in range(plan.channels)] for _ in range(PIXELS)
+    ]
+    products = [(o, i, number) for i, o, number in products_of(config, plan)]
+    up, step = classes_y[0].output_step, classes_y[0].step
+    pitch = k.mul_wide(out_w, -up * config.out_channels)
+    with k.loop(count, name="tap_y", unroll=False):
+        inside = there & (k.bitcast(row, u32) < sizes.out_h)
+        pixels = PixelRow(place, column, sizes.out_w, inside, config.out_channels, outputs)
+        for number, c in enumerate(classes_x):
+            line = TapLine(c.taps, 1, -c.output_step, c.start)
+            weights = Weights.of(config, plan, taps + c.tap * tap, c.step)
+            with k.if_(class_x.eq(number)) if stride_w > 1 else contextlib.nullcontext():
+                line.multiply(k, pixels, weights, products, sums)
+        row -= up
+        place.advance(pitch)
+        taps.advance(step * config.kernel_w * tap)
+
+    k.comment("the gradient")
+    pixel = (strip.image * sizes.in_h + y) * sizes.in_w + (first_column * stride_w + first_x)
+    result = grad_x + channel + k.mul_wide(pixel, config.in_channels)
+    for number, values in enumerate(sums):
+        where = there & ((first_column + number) * stride_w + first_x < sizes.in_w)
+        store_elements(result + number * stride_w * config.in_channels, values, where=where)
+    return k.text()
+
+
+def direct_backward_input_launch(config: ConvConfig, shapes: Shapes) -> Launch:
+    """The launch; see `backward_input_launch`."""
+    (_, out_h, out_w, _), (images, in_h, in_w, _) = shapes[1], shapes[2]
+    # The largest class; of smaller ones some threads have nothing.
+    height, width = -(-in_h // config.stride_h), -(-in_w // config.stride_w)
+    blocks = direct_plan(config).blocks(strip_count(images, height, width))
+    numbers = (np.uint32(size) for size in (images, in_h, in_w, out_h, out_w))
+    grid = (blocks * config.stride_h * config.stride_w, 1, 1)
+    check_grid(grid)
+    return Launch(grid, (THREADS, 1, 1), (Address(0), Address(1), Address(2), *numbers))

@@ -1,0 +1,81 @@
+"""Tile shapes of a convolution's kernels on a target."""
+
+from __future__ import annotations
+
+from ptx.isa.targets import Target
+from ptx.kernels.conv.config import ConvConfig
+from ptx.tile.plan import TilePlan, at_least, atom_name, streams
+
+__all__ = [
+    "backward_input_plan",
+    "backward_weight_plan",
+    "forward_plan",
+    "is_small_grid",
+]
+
+
+def forward_plan(config: ConvConfig, target: Target) -> TilePlan:
+    """M are output pixels, N output channels of a group, K taps and input channels."""
+    return _product_plan(
+        config, target, config.in_channels_per_group, config.out_channels_per_group
+    )
+
+
+def backward_input_plan(config: ConvConfig, target: Target) -> TilePlan:
+    """M are input pixels, N input channels of a group, K taps and output channels."""
+    return _product_plan(
+        config, target, config.out_channels_per_group, config.in_channels_per_group
+    )
+
+
+def backward_weight_plan(config: ConvConfig, target: Target) -> TilePlan:
+    """M are taps and input channels of a group, N its output channels, K output pixels.
+
+    A warp reads its rows and its columns from shared memory, where the larger its share is the
+    fewer others read them again: 64 x 64 of halves, if copies go past the registers that this
+    takes.
+    """
+    width = config.float_type.bytes
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
+    rows = config.taps * in_group
+    if width == 2 and in_group >= 64 and out_group > 32 and atom_name(config, target) is not None:
+        m, n = at_least(rows, 64, 128), at_least(out_group, 64, 128)
+        vectors = in_group % 8 == 0 and out_group % 8 == 0
+        if streams(config, target) and vectors and m * n > 64 * 64:
+            return TilePlan(m, n, 32, (m // 64, n // 64))
+        if out_group > 64:
+            return TilePlan(128, 128, 32, (2, 4))
+    largest = 64 if width < 8 else 32
+    m, n = at_least(rows, 32, largest), at_least(out_group, 32, largest)
+    return TilePlan(m, n, 64 // width, (2, 2))
+
+
+def is_small_grid(config: ConvConfig, pixels: int, *, backward_input: bool = False) -> bool:
+    """Whether blocks of 128 x 128 would be fewer than the SMs of a large GPU.
+
+    Args:
+      config: the convolution.
+      pixels: of all results.
+      backward_input: whether the results are gradients to the input, not outputs.
+    """
+    channels = config.in_channels_per_group if backward_input else config.out_channels_per_group
+    tiles = config.groups * -(-channels // 128)
+    return -(-pixels // 128) * tiles < 132
+
+
+def _product_plan(config: ConvConfig, target: Target, k_channels: int, n_channels: int) -> TilePlan:
+    """Channels along K that are a multiple of 64 bytes are streamed, where tensor cores take them:
+    what a warp multiplies goes from L1 into its registers, for 32 pixels and all columns.
+    """
+    width = config.float_type.bytes
+    slice_ = 64 // width
+    if streams(config, target) and k_channels % slice_ == 0:
+        n = at_least(n_channels, 32, 64 if width == 4 or config.small_grid else 128)
+        m = 64 if config.small_grid else 128
+        return TilePlan(m, n, slice_, (m // 32, 1), stages=4, streamed=True)
+    n = at_least(n_channels, 16, {2: 128, 4: 64, 8: 32}[width])
+    # What makes a column of B, often element by element, is shared by more pixels.
+    m = 128 if width == 2 and n == 64 and streams(config, target) and not config.small_grid else 64
+    if width == 8 and n == 32:
+        m = 32  # each row's address takes registers, beside sums of two registers
+    return TilePlan(m, n, slice_, (4, 1) if n == 16 else (2, 2))

@@ -1,0 +1,228 @@
+"""Windows of images times weights: what the forward kernel and the one backward to input share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.isa.dtypes import f32, s64, tf32
+from ptx.kernels.conv.config import ConvConfig
+from ptx.kernels.conv.windows import WindowRows
+from ptx.tile.dense import DenseTile
+from ptx.tile.math import TileMath
+from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import TilePlan, atom_of, make_math
+from ptx.tile.shared import SharedTile
+from ptx.tile.stream import StreamedProduct, StreamedTile
+from ptx.tile.vectors import load_words, store_vector, vector_width
+
+__all__ = ["Weights", "WindowProduct"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weights:
+    """How the weights of one group lie in memory.
+
+    Attributes:
+      first: of the group and the block's first column.
+      columns: of the group's, from the block's first one on: what lies beyond does not exist.
+      column: elements from a column of the product to the next.
+      tap: elements from a tap to the next.
+      channel: elements from a channel along K to the next.
+      all_columns: whether every block has all its columns.
+    """
+
+    first: Pointer
+    columns: Val
+    column: int
+    tap: int
+    channel: int
+    all_columns: bool
+
+
+@dataclasses.dataclass(eq=False)
+class WindowProduct:
+    """For each window: the sum over taps and channels of image times weight.
+
+    Attributes:
+      k: the kernel.
+      config: the convolution.
+      plan: tiles.
+      rows: the block's windows.
+      image: first channel of the group in the first pixel of all images.
+      image_channels: of all groups: elements from a pixel to the next.
+      channels: of the group.
+      weights: where they are.
+      kernel_w: taps of the convolution's kernel from one row to the next.
+    """
+
+    k: Kernel
+    config: ConvConfig
+    plan: TilePlan
+    rows: WindowRows
+    image: Pointer
+    image_channels: int
+    channels: int
+    weights: Weights
+
+    def run(self) -> TileMath | StreamedProduct:
+        """Writes the main loop; the sums."""
+        return self._streamed() if self.plan.streamed else self._tiled()
+
+    def store(
+        self,
+        math: TileMath | StreamedProduct,
+        result: Pointer,
+        channels: int,
+        finish: Callable[[Sequence[Val], Val, int, Val], Sequence[Val]] | None = None,
+    ) -> None:
+        """Writes the sums.
+
+        Args:
+          math: has them.
+          result: the block's first column in the first pixel of all results.
+          channels: elements from a pixel to the next.
+          finish: (neighbouring sums, first column, how many, predicate) -> what is written.
+        """
+        k, weights = self.k, self.weights
+        group = channels // self.config.groups
+        for row in math.rows():
+            pixel, there = self.rows.result(row.row)
+            for column, sums in row.parts:
+                step = vector_width(result.dtype, len(sums), group)
+                for i in range(0, len(sums), step):
+                    where = there
+                    if not weights.all_columns:
+                        where = there & (column + i < weights.columns)
+                    place = result + k.mul_wide(pixel, channels) + (column + i)
+                    values: Sequence[Val] = sums[i : i + step]
+                    if finish is not None:
+                        values = finish(values, column + i, step, where)
+                    store_vector(place, values, where=where)
+
+    def _tap(self, tap_y: Val, tap_x: Val) -> Val:
+        """Number of a tap in the convolution's kernel."""
+        return self.rows.y.kernel_tap(tap_y) * self.config.kernel_w + self.rows.x.kernel_tap(tap_x)
+
+    def _weight(self, tap: Val, channel: Val, column: Val) -> Pointer:
+        """Where a weight is."""
+        k, weights = self.k, self.weights
+        place = tap * weights.tap + channel * weights.channel
+        return weights.first + k.mul_wide(column, weights.column) + place
+
+    def _streamed(self) -> StreamedProduct:
+        k, plan, weights = self.k, self.plan, self.weights
+        atom = atom_of(self.config, k.target)
+        assert atom is not None
+        extents = {
+            "slice": self.channels // plan.k,
+            "y": self.rows.y.taps,
+            "x": self.rows.x.taps,
+        }  # taps inside: what they share is in L1
+        a_cursor, b_cursor = Cursor(k, **extents), Cursor(k, **extents)
+
+        def locate(row: Val, column: Val) -> tuple[Pointer, Callable[[int], Val | None]]:
+            tap = self._tap(b_cursor["y"], b_cursor["x"])
+            place = self._weight(tap, b_cursor["slice"] * plan.k + column, row)
+
+            def there(further: int) -> Val | None:
+                return None if weights.all_columns else row + further < weights.columns
+
+            return place, there
+
+        b = StreamedTile(
+            k, self.config.float_type, rows=plan.n, stages=plan.stages, cursor=b_cursor,
+            locate=locate, pitch=weights.column, threads=plan.threads,
+        )  # fmt: skip
+        product = StreamedProduct(k, atom, b, plan.m // (plan.threads // 32 * 16))
+        product.multiply_all(_WindowGather(self, product, a_cursor))
+        return product
+
+    def _tiled(self) -> TileMath:
+        k, plan, config = self.k, self.plan, self.config
+        dtype = config.float_type
+        a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
+        # Weights of neighbouring channels lie together, or those of neighbouring columns do.
+        along_k = self.weights.channel == 1
+        b = SharedTile.make(
+            k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1 if along_k else 0
+        )
+        math = make_math(k, config, a, b, plan)
+        taps_y, taps_x = self.rows.y.taps, self.rows.x.taps
+        # Few channels would leave most of a chunk empty: then a chunk has several taps.
+        joined = self.channels % plan.k != 0 and isinstance(taps_y, int) and isinstance(taps_x, int)
+        if joined:
+            assert isinstance(taps_y, int)
+            assert isinstance(taps_x, int)
+            cursor = Cursor(k, chunk=-(-taps_y * taps_x * self.channels // plan.k))
+        else:
+            cursor = Cursor(k, y=taps_y, x=taps_x, slice=-(-self.channels // plan.k))
+
+        def at(along: Val) -> tuple[Val, Val, Val, Val]:
+            """(tap down, tap across, channel, whether there is such a tap and channel)."""
+            if not joined:
+                channel = cursor["slice"] * plan.k + along
+                return cursor["y"], cursor["x"], channel, channel < self.channels
+            number = cursor["chunk"] * plan.k + along
+            tap, channel = number // self.channels, number % self.channels
+            inside = number < taps_y * taps_x * self.channels
+            return tap // taps_x, tap % taps_x, channel, inside
+
+        def windows(row: Val, column: Val) -> tuple[Pointer, Val]:
+            tap_y, tap_x, channel, there = at(column)
+            start = self.rows.start(row) + self.rows.shift(tap_y, tap_x)
+            place = self.image + k.mul_wide(start, self.image_channels) + channel
+            return place, there & self.rows.inside(self.rows.place(row), tap_y, tap_x)
+
+        def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
+            along, across = (column, row) if along_k else (row, column)
+            tap_y, tap_x, channel, there = at(along)
+            place = self._weight(self._tap(tap_y, tap_x), channel, across)
+            if not self.weights.all_columns:
+                there = there & (across < self.weights.columns)
+            return place, there
+
+        image_width = vector_width(dtype, self.channels, self.image_channels, plan.k)
+        group_columns = self.weights.column if along_k else self.weights.channel
+        weight_width = vector_width(
+            dtype, self.channels if along_k else plan.n, group_columns, plan.k
+        )
+        producers = [
+            DenseTile(k, a, windows, width=image_width, threads=plan.threads),
+            DenseTile(k, b, weights, width=weight_width, threads=plan.threads),
+        ]
+        multiply_all(k, cursor, producers, math)
+        return math
+
+
+class _WindowGather:
+    """Rows of A: 16 bytes of a tap's pixel a lane."""
+
+    def __init__(self, product: WindowProduct, streamed: StreamedProduct, cursor: Cursor):
+        self.k, self.product, self.cursor = product.k, product, cursor
+        k, rows = product.k, product.rows
+        self.lane = 16 // product.config.float_type.bytes
+        self.places, self.taps = [], []
+        for number in range(streamed.lane_rows):
+            row = streamed.first_row + streamed.row(number)
+            start = k.mul_wide(rows.start(row), product.image_channels)
+            self.places.append(product.image + start + streamed.member * self.lane)
+            self.taps.append(rows.place(row))
+
+    def prepare(self) -> None:
+        k, cursor, product = self.k, self.cursor, self.product
+        shift = product.rows.shift(cursor["y"], cursor["x"])
+        slice_ = k.convert(cursor["slice"] * product.plan.k, s64)
+        self.shift = k.mad_wide(shift, product.image_channels, slice_)
+
+    def begin(self, row: int) -> tuple[Val, ...]:
+        cursor = self.cursor
+        inside = self.product.rows.inside(self.taps[row], cursor["y"], cursor["x"])
+        return load_words(self.places[row] + self.shift, self.lane, where=inside)
+
+    def finish(self, loaded: Any) -> Sequence[Val]:
+        if loaded[0].dtype is f32:
+            return [self.k.convert(value, tf32, "rna") for value in loaded]
+        return loaded

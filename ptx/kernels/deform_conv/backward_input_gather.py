@@ -1,0 +1,299 @@
+"""Backward to input without atomics: each input pixel gathers from the samples that read it.
+
+The lists of those samples are made beforehand, by sorting. A sample lies in a cell: the square of
+four pixels that it interpolates, named by the one at the upper left. An input pixel is a corner of
+four cells, so that for each tap
+
+    A[pixel, tap, o] = sum over the samples in those cells of corner weight * grad_output[sample, o]
+
+and the gradient is A @ weights, a product over taps and output channels like the forward one. All
+sums have an order that depends on the lists alone, and each result is written once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.isa.dtypes import DType, f16, f32, u32, u64
+from ptx.isa.targets import TARGETS, Target
+from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.plan import THREADS, SamplePlan
+from ptx.kernels.limits import PIXELS, check_count, check_grid
+from ptx.launch import Address, Launch
+from ptx.registry import Shapes
+from ptx.tile.dense import DenseTile
+from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import make_math
+from ptx.tile.shared import SharedTile
+from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
+
+__all__ = [
+    "CELL_BORDER",
+    "backward_input_gather_launch",
+    "generate_deformable_conv_backward_input_gather_ptx",
+]
+
+CELL_BORDER = 2  # cells around an image, on each side
+_NO_CELL = 2**32 - 1
+_UNROLL = 4  # samples that are loaded together: as many as a pixel has if strides are 1
+
+
+def _product_type(config: DeformableConvConfig) -> DType:
+    """The type that A is rounded to, and that weights have to have.
+
+    A list may be long, and its sum beyond the range of f16, although the gradient is not: f16 is
+    multiplied as f32, rounded to TF32 where the target has that, which is as precise.
+    """
+    return f32 if config.float_type is f16 else config.float_type
+
+
+def generate_deformable_conv_backward_input_gather_ptx(
+    config: DeformableConvConfig, target: Target | str = "sm_80"
+) -> str:
+    """The PTX of the gradient to the input, bitwise reproducible.
+
+    A block has some input pixels and input channels of one segment. Both are counted by grid x, the
+    channels first: grid y ends at 65535, and there may be more groups. Cells are counted through
+    all images, each [H + 4, W + 4]: `CELL_BORDER` around it. Parameters:
+
+    - starts: u32 [OG, T, cells + 1], where the list of each cell starts, and the last one ends.
+    - order: u32 [OG, T, samples], for each offset group and tap the output pixels (a sample each),
+      sorted by the cells of their samples.
+    - corner_weights [T, samples, OG, 4] in f32 (f64 for f64): bilinear weights times mask of the
+      corners (y, x), (y, x+1), (y+1, x), (y+1, x+1), by output pixel.
+    - weight [T, C/G, Co], in f32 for f16.
+    - grad_output [samples, Co], grad_input [N, H, W, C].
+    - the u32 batch_size, in_h, in_w, and samples: output pixels of all images.
+
+    Raises:
+      ValueError: a configuration that makes no sense.
+      UnsupportedError: the target lacks an instruction.
+    """
+    config.validate()
+    target = TARGETS[target] if isinstance(target, str) else target
+    plan = _plan(config)
+    name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
+    k = Kernel(f"deformable_conv_backward_input_gather_{name}", target, block=THREADS, min_blocks=2)
+    dtype = _product_type(config)
+    starts, order = (k.pointer(name, u32, readonly=True) for name in ("starts", "order"))
+    corner_weights = k.pointer("corner_weights", accumulator_of(dtype), readonly=True)
+    weight = k.pointer("weight", dtype, readonly=True)
+    grad_y = k.pointer("grad_output", config.float_type, readonly=True)
+    grad_x = k.pointer("grad_input", config.float_type)
+    images, in_h, in_w = (k.param(size, u32) for size in ("batch_size", "in_h", "in_w"))
+    samples = k.param("samples", u32)
+    pixels = images * in_h * in_w
+    pitch = in_w + 2 * CELL_BORDER
+    cells = images * (in_h + 2 * CELL_BORDER) * pitch
+
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
+    tiles = -(-config.segment // plan.n)  # of one segment
+    all_tiles = config.in_channels // config.segment * tiles
+    tile, first_pixel = k.ctaid("x") % all_tiles, k.ctaid("x") // all_tiles * plan.m
+    segment, first_channel = tile // tiles, tile % tiles * plan.n
+    channel = segment * config.segment + first_channel
+    group, offset_group = channel // in_group, channel // config.channels_per_offset_group
+    k.name(first_pixel=first_pixel, channel=channel, group=group, offset_group=offset_group)
+
+    a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
+    b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
+    math = make_math(k, dataclasses.replace(config, float_type=dtype), a, b, plan)
+    cursor = Cursor(k, tap=config.taps, slice=-(-out_group // plan.k))
+
+    k.comment("the cell of each pixel")
+    row_cells = k.shared("row_cells", u32, plan.m)
+    with k.if_(k.tid() < plan.m):
+        pixel = first_pixel + k.tid()
+        x, image_row = pixel % in_w, pixel // in_w
+        y, image = image_row % in_h, image_row // in_h
+        cell_row = image * (in_h + 2 * CELL_BORDER) + y + CELL_BORDER
+        cell = cell_row * pitch + x + CELL_BORDER
+        row_cells.store(k.tid(), k.select(pixel < pixels, cell, _NO_CELL))
+    k.barrier()
+
+    def gradients(column: Val) -> tuple[Pointer, Val]:
+        out = cursor["slice"] * plan.k + column
+        return grad_y + (group * out_group + out), out < out_group
+
+    def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
+        out = cursor["slice"] * plan.k + column
+        place = cursor["tap"] * in_group + (channel - group * in_group) + row
+        at = k.mad_wide(place, config.out_channels, k.convert(group * out_group + out, u64))
+        return weight + at, (out < out_group) & (first_channel + row < config.segment)
+
+    width = vector_width(dtype, out_group, plan.k)
+    lists = _Lists(config, starts, order, corner_weights, cells, pitch, samples)
+    producers = [
+        _ListTile(
+            k, a, lists, lambda: (offset_group, cursor["tap"]), row_cells, gradients, width=width
+        ),
+        DenseTile(k, b, weights, width=width, threads=THREADS),
+    ]
+    multiply_all(k, cursor, producers, math)
+
+    k.comment("each gradient is written once")
+    for row in math.rows():
+        pixel = first_pixel + row.row
+        for column, sums in row.parts:
+            step = vector_width(config.float_type, len(sums), config.segment)
+            for i in range(0, len(sums), step):
+                where = (pixel < pixels) & (first_channel + column + i < config.segment)
+                at = k.mad_wide(pixel, config.in_channels, k.convert(channel + column + i, u64))
+                store_vector(grad_x + at, sums[i : i + step], where=where)
+    return k.text()
+
+
+def backward_input_gather_launch(
+    config: DeformableConvConfig, target: Target, shapes: Shapes
+) -> Launch:
+    """The launch for starts, order, corner_weights, weight, grad_y and grad_x.
+
+    Raises:
+      ValueError: sizes beyond what kernels can count; see `limits`.
+    """
+    plan = _plan(config)
+    order, (images, in_h, in_w, channels) = shapes[1], shapes[-1]
+    cells = images * (in_h + 2 * CELL_BORDER) * (in_w + 2 * CELL_BORDER)
+    check_count(f"cells of {images} images of {in_h} x {in_w}", cells, PIXELS)
+    check_count("samples of a tap", order[-1], PIXELS)
+    tiles = channels // config.segment * -(-config.segment // plan.n)
+    numbers = [np.uint32(size) for size in (images, in_h, in_w, order[-1])]
+    buffers = [Address(i) for i in range(6)]
+    grid = (-(-images * in_h * in_w // plan.m) * tiles, 1, 1)
+    check_grid(grid)
+    return Launch(grid, (THREADS, 1, 1), (*buffers, *numbers))
+
+
+def _plan(config: DeformableConvConfig) -> SamplePlan:
+    """M are input pixels, N input channels of a segment, K output channels of a group.
+
+    N covers a segment with one tile if it can: each further tile gathers the gradients again.
+    """
+    size = _product_type(config).bytes
+    n = _power_of_two(config.segment, 16, {2: 128, 4: 64, 8: 32}[size])
+    k = _power_of_two(config.out_channels_per_group, 32 // size, 64 // size)
+    return SamplePlan(64, n, k, (4, 1) if n == 16 else (2, 2))
+
+
+def _power_of_two(extent: int, lowest: int, highest: int) -> int:
+    """The lowest one that covers the extent, within limits."""
+    return min(max(lowest, 1 << (extent - 1).bit_length()), highest)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Lists:
+    """The lists in global memory, as in the kernel's parameters.
+
+    Attributes:
+      config: the convolution.
+      starts, order, weights: where they begin.
+      cells, pitch: of all images, and in a row of one.
+      samples: output pixels.
+    """
+
+    config: DeformableConvConfig
+    starts: Pointer
+    order: Pointer
+    weights: Pointer
+    cells: Val
+    pitch: Val
+    samples: Val
+
+    def of(self, offset_group: Val, tap: Val) -> tuple[Pointer, Pointer, Pointer]:
+        """Where those of an offset group and tap begin."""
+        k, config = self.starts.kernel, self.config
+        number = offset_group * config.taps + tap
+        first = k.mul_wide(tap, self.samples) * config.offset_groups
+        return (
+            self.starts + k.mul_wide(number, self.cells + 1),
+            self.order + k.mul_wide(number, self.samples),
+            self.weights + (first + k.convert(offset_group, u64)) * 4,
+        )
+
+
+class _ListTile:
+    """Fills rows of A, an input pixel each, with sums over its lists.
+
+    Args:
+      k: the kernel.
+      tile: A; its columns are output channels.
+      lists: where the samples are.
+      place: () -> offset group and tap of the cursor's chunk.
+      row_cells: in shared memory, the cell of each row, or `_NO_CELL`.
+      locate: column of the tile -> where that channel of the first output pixel is, and a
+        predicate: whether there is such a channel. Called for the first of `width` columns.
+      width: channels that are loaded together.
+    """
+
+    def __init__(
+        self,
+        k: Kernel,
+        tile: SharedTile,
+        lists: _Lists,
+        place: Callable[[], tuple[Val, Val]],
+        row_cells: Pointer,
+        locate: Callable[[Val], tuple[Pointer, Val]],
+        *,
+        width: int,
+    ):
+        self.k, self.tile, self.lists, self.place = k, tile, lists, place
+        self.row_cells, self.locate, self.width = row_cells, locate, width
+        across = tile.columns // width
+        self.column = k.tid() % across * width
+        self.row, self.step = k.tid() // across, THREADS // across
+
+    def begin(self, stage: Val, where: Val | None) -> None:
+        k = self.k
+        k.comment("sums over lists")
+        with contextlib.nullcontext() if where is None else k.if_(where):
+            lists = self.lists.of(*self.place())
+            gradients, channel_there = self.locate(self.column)
+            with k.loop(self.row, self.tile.rows, self.step, name="row") as row:
+                cell = self.row_cells.load(row)
+                there = channel_there & cell.ne(_NO_CELL)
+                values = self._sums(lists, gradients, cell, there)
+                store_vector(self.tile.at(stage, row, self.column), values)
+
+    def finish(self, stage: Val) -> None:
+        """Nothing: `begin` has written to the stage, which nobody else was using."""
+
+    def _sums(
+        self, lists: tuple[Pointer, Pointer, Pointer], gradients: Pointer, cell: Val, there: Val
+    ) -> list[Val]:
+        """Sums over a pixel's samples, zeros where it is not there."""
+        k, config = self.k, self.lists.config
+        starts, order, weights = lists
+        # A cell and the one to its left are neighbours in `order`: two runs of samples, the first
+        # of cells beside the pixel, the second of those above.
+        beside, above = (
+            [(starts + at).load(i, where=there) for i in (-1, 0, 1)]
+            for at in (cell, cell - self.lists.pitch)
+        )
+        first_run = beside[2] - beside[0]
+        count = first_run + (above[2] - above[0])
+        to_above = above[0] - first_run
+        totals = [k.var(weights.dtype, 0.0) for _ in range(self.width)]
+        with k.loop(0, count, _UNROLL, name="sample") as first:
+            found = []
+            for i in range(_UNROLL):
+                number = first + i
+                more, in_first = number < count, number < first_run
+                at = number + k.select(in_first, beside[0], to_above)
+                left = at < k.select(in_first, beside[1], above[1])
+                corner = k.select(in_first, 0, 2, u32) + k.select(left, 1, 0, u32)
+                found.append((order.load(at, where=more), corner, more))
+            loaded = []
+            for sample, corner, more in found:
+                place = gradients + k.mul_wide(sample, config.out_channels)
+                words = load_words(place, self.width, where=more)
+                at = k.mad_wide(sample, 4 * config.offset_groups, k.convert(corner, u64))
+                loaded.append((weights.load(at, where=more), widen(k, words)))
+            for weight, values in loaded:
+                for total, value in zip(totals, values, strict=True):
+                    total.set(k.fma(weight, value, total))
+        return [total.value() for total in totals]

@@ -1,0 +1,241 @@
+"""What blocks keep in shared memory of their pixels and of the corners that those sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ptx.builder import Kernel, Pointer, Val, Var
+from ptx.isa.dtypes import f32, s32, u8, u32
+from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.sampling import Offsets
+from ptx.tile.pixels import Geometry, OutputPixel
+
+__all__ = [
+    "CornerTable",
+    "PixelRows",
+    "PixelTable",
+    "TableRows",
+]
+
+_NO_PIXEL = 0xFFFFFFFF
+
+
+class PixelTable:
+    """Output pixels in shared memory.
+
+    Args:
+      k: the kernel.
+      config: the convolution.
+      count: how many.
+    """
+
+    def __init__(self, k: Kernel, config: DeformableConvConfig, count: int):
+        self.k, self.count = k, count
+        # A row for pixels that do not exist: below all images, so that all taps are outside.
+        self.nowhere = (1 << 30) // config.stride_h
+        self.places = k.shared("pixels", u32, 4 * count)  # index, image, y, x of each
+
+    def store(self, at: Val, pixel: OutputPixel) -> None:
+        """Keeps a pixel. A barrier has to follow before it is read."""
+        index = self.k.select(pixel.there, pixel.index, _NO_PIXEL)
+        y = self.k.select(pixel.there, pixel.y, self.nowhere)
+        self.places.store(at * 4, (index, pixel.image, y, pixel.x))
+
+    def read(self, at: Val) -> OutputPixel:
+        """A pixel; without predicate `there`, its index is of no use, and its taps are outside."""
+        index, image, y, x = self.places.load(at * 4, 4)
+        return OutputPixel(index, image, y, x, index.ne(_NO_PIXEL))
+
+    def index(self, at: Val) -> tuple[Val, Val]:
+        """Index of a pixel, and the predicate that it is there."""
+        index = self.places.load(at * 4)
+        return index, index.ne(_NO_PIXEL)
+
+
+class PixelRows(PixelTable):
+    """The output pixels of a block's rows.
+
+    The outputs of all images lie below each other and are cut into strips of `strip_width` columns;
+    a block has neighbouring pixels of one strip, row by row. So its samples lie close together, and
+    no block is cut by an edge.
+
+    Args:
+      k: the kernel, whose grid has `blocks(...)` blocks in x.
+      config: the convolution.
+      geometry: sizes.
+      rows: pixels of a block.
+      threads: of the block.
+    """
+
+    def __init__(
+        self,
+        k: Kernel,
+        config: DeformableConvConfig,
+        geometry: Geometry,
+        *,
+        rows: int,
+        threads: int,
+    ):
+        super().__init__(k, config, rows)
+        self.threads = threads
+        assert threads % rows == 0
+        strip_width = k.param("strip_width", u32)
+        lines = geometry.images * geometry.out_h
+        blocks = (lines * strip_width + (rows - 1)) // rows  # of a strip
+        first_column = k.ctaid("x") // blocks * strip_width
+        width = k.min(strip_width, geometry.out_w - first_column)
+        number = k.ctaid("x") % blocks * rows + k.tid() % rows
+        line, x = number // width, first_column + number % width
+        index, image, y = line * geometry.out_w + x, line // geometry.out_h, line % geometry.out_h
+        self.own = OutputPixel(index, image, y, x, line < lines)
+        with k.if_(k.tid() < rows):
+            self.store(k.tid(), self.own)
+
+    @staticmethod
+    def strip_width(images: int, out_h: int, out_w: int, rows: int) -> int:
+        """Columns of a strip: about 16, and so that few blocks have pixels that do not exist."""
+
+        def cost(strips: int) -> tuple[int, float]:
+            width = -(-out_w // strips)
+            return PixelRows.blocks(images, out_h, out_w, rows, width), abs(width - 16)
+
+        fewest = max(1, out_w // 24)
+        strips = min(range(fewest, min(max(1, out_w // 8), fewest + 100) + 1), key=cost)
+        return -(-out_w // strips)
+
+    @staticmethod
+    def blocks(images: int, out_h: int, out_w: int, rows: int, strip_width: int) -> int:
+        """Blocks that cover all outputs."""
+        strips = -(-out_w // strip_width) if out_w else 0
+        return -(-images * out_h * strip_width // rows) * strips
+
+
+class CornerTable:
+    """For rows and taps the four corners' weights, with the mask, and where they lie.
+
+    What is outside of the image has weight 0, or NaN where the position is, and the address of a
+    corner inside, so that loads need no predicate.
+
+    Args:
+      offsets: where positions come from.
+      rows: of each tap.
+      taps: that are kept at a time.
+    """
+
+    def __init__(self, offsets: Offsets, *, rows: int, taps: int = 1):
+        self.k, self.offsets, self.rows, self.taps = offsets.k, offsets, rows, taps
+        count = rows * taps
+        self.weights = self.k.shared("corner_weights", f32, 4 * count)
+        # Index of the first corner's pixel, times 4; +1 if the next is a column on, +2 if a row.
+        self.corners = self.k.shared("corner_pixels", u32, count)
+        self.insides = self.k.shared("corner_insides", u8, count)  # a bit for each
+        # Elements from a pixel of the images to the one below it, and to itself.
+        self.below = self.k.mul_wide(offsets.geometry.in_w, offsets.config.in_channels)
+        self.no_rows = self.k.mul_wide(offsets.geometry.in_w, 0)
+
+    @staticmethod
+    def taps_that_fit(config: DeformableConvConfig, rows: int, bytes_: int) -> int:
+        """How many taps of so many rows fit so many bytes: all, or at least one."""
+        return max(1, min(config.taps, bytes_ // (rows * 21)))
+
+    def fill(
+        self, pixels: PixelRows, group: Val | int, first_tap: Val, taps: Val | None = None
+    ) -> None:
+        """Calculates the corners of a block's pixels, for an offset group.
+
+        A barrier has to follow before they are read, and to precede where they are overwritten.
+
+        Args:
+          pixels: as many as the table has rows.
+          group: offset group.
+          first_tap: the first one.
+          taps: how many; None for as many as the table has room for.
+        """
+        k, pixel = self.k, pixels.own
+        k.comment("corners: a thread for each pixel")
+        count = self.taps if taps is None else taps
+        step = pixels.threads // self.rows
+        with k.loop(k.tid() // self.rows, count, step, name="corner") as number:
+            tap = first_tap + number
+            there = pixel.there & (tap < self.offsets.config.taps)
+            self.store(number * self.rows + k.tid() % self.rows, pixel, group, tap, there)
+
+    def store(self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, there: Val) -> None:
+        """Calculates the corners of one entry; without weight where `there` is off."""
+        k, sizes = self.k, self.offsets.geometry
+        position = self.offsets.position(pixel, group, tap, there)
+        y, x = self._clamped(position.y, sizes.in_h), self._clamped(position.x, sizes.in_w)
+        corner = (pixel.image * sizes.in_h + y) * sizes.in_w + x
+        right = position.inside_x[0] & position.inside_x[1]
+        below = position.inside_y[0] & position.inside_y[1]
+        corner = corner * 4 + k.select(right, 1, 0, u32) + k.select(below, 2, 0, u32)
+        bits = k.var(u32, 0)
+        weights = []
+        for i, (inside, weight) in enumerate(
+            zip(position.inside(), position.weights(), strict=True)
+        ):
+            inside = inside & there
+            bits.set(bits | k.select(inside, 1 << i, 0, u32))
+            weight = weight if weight.dtype is f32 else k.convert(weight, f32, "rn")
+            weights.append(k.select(inside, weight, weight * 0.0))  # NaN stays
+        self.weights.store(at * 4, weights)
+        self.corners.store(at, k.select(there, corner, 0))
+        self.insides.store(at, bits)
+
+    def _clamped(self, place: Val, size: Val) -> Val:
+        """The nearest row, or column, of the image."""
+        k = self.k
+        return k.bitcast(k.max(k.min(place, k.bitcast(size, s32) - 1), 0), u32)
+
+
+class TableRows:
+    """A thread's rows of a table.
+
+    Args:
+      table: filled.
+      at: the thread's first entry.
+      row: entries from the first one to the row of a number.
+    """
+
+    def __init__(self, table: CornerTable, at: Val, row: Callable[[int], int]):
+        self.k, self.table, self.row = table.k, table, row
+        self.weight_place = table.weights + at * 4
+        self.corners, self.inside_place = table.corners + at, table.insides + at
+
+    def weights(self, row: int) -> Sequence[Val]:
+        """Of the four corners, with the mask: f32."""
+        return self.weight_place.load(4 * self.row(row), 4)
+
+    def inside(self, row: int) -> list[Val]:
+        """Predicates: which corners are inside."""
+        bits = self.inside_place.load(self.row(row))
+        return [(bits & (1 << i)).ne(0) for i in range(4)]
+
+    def places(self, row: int, image: Pointer) -> tuple[Val, list[Pointer]]:
+        """Where the four corners lie, or for what is outside some pixel inside.
+
+        Args:
+          row: number of the row.
+          image: the channel of interest of the first pixel of all images [N, H, W, C].
+
+        Returns:
+          Which corners are inside, for `zeroed`, and the places.
+        """
+        k, channels = self.k, self.table.offsets.config.in_channels
+        corner = self.corners.load(self.row(row))
+        first = image + k.mul_wide(corner >> 2, channels)
+        right = k.select((corner & 1).ne(0), channels, 0, u32)
+        down = k.select((corner & 2).ne(0), self.table.below, self.table.no_rows)
+        below = first + down
+        return corner & 3, [first, first + right, below, below + right]
+
+    def zeroed(self, row: int, steps: Val, loaded: Sequence[Sequence[Val]]) -> list[list[Var]]:
+        """What was loaded from `places`, with zeros for corners that are outside."""
+        k = self.k
+        corners = [[k.var(v.dtype, v) for v in corner] for corner in loaded]
+        with k.if_(k.any(steps.ne(3))):
+            for there, corner in zip(self.inside(row), corners, strict=True):
+                for word in corner:
+                    bits = k.select(there, k.bitcast(word, u32), 0)
+                    word.set(k.bitcast(bits, word.dtype))
+        return corners

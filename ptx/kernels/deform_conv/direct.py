@@ -1,0 +1,235 @@
+"""Layers whose groups are tiny, by ordinary arithmetic: what the four direct kernels share.
+
+A thread has a pixel and a few neighbouring channels. It calculates positions in registers, and
+keeps the sums of its own groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.isa.dtypes import s32, u64
+from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.sampling import Offsets, Position
+from ptx.tile.direct import DirectPlan
+from ptx.tile.pixels import OutputPixel
+from ptx.tile.vectors import accumulator_of, load_elements, load_words, vector_width, widen
+
+__all__ = [
+    "Corners",
+    "Outputs",
+    "OutputsOfChannels",
+    "backward_offset_plan",
+    "grouped_plan",
+    "inside_of",
+    "run_of",
+    "segmented_plan",
+    "weights_of",
+]
+
+# Instructions of a tap, in SASS of sm_90: a position, and the four loads of a vector with what
+# they need. A thread's pixel is found once for all taps.
+_POSITION, _LOADS, _PIXEL = 70, 16, 90
+
+
+def grouped_plan(config: DeformableConvConfig) -> DirectPlan:
+    """A thread has whole groups, whose outputs it can finish, of any offset groups."""
+    channels = _cheapest(config, config.in_channels_per_group, config.in_channels)
+    return DirectPlan(channels, config.in_channels // channels)
+
+
+def segmented_plan(config: DeformableConvConfig) -> DirectPlan:
+    """A thread has channels of one offset group, of any groups."""
+    channels = _cheapest(config, 1, config.channels_per_offset_group)
+    return DirectPlan(channels, config.in_channels // channels)
+
+
+def backward_offset_plan(config: DeformableConvConfig) -> DirectPlan:
+    """Some neighbouring threads have an offset group, whose dots they sum by shuffles."""
+    channels = segmented_plan(config).channels
+    vectors, lanes = config.channels_per_offset_group // channels, 1
+    while lanes < min(vectors, 32):
+        lanes *= 2
+    return DirectPlan(channels, config.offset_groups, lanes)
+
+
+def _cheapest(config: DeformableConvConfig, step: int, extent: int) -> int:
+    """Channels of a thread, a multiple of `step` that divides `extent`: 16 bytes at most, unless a
+    step has more, and with the fewest instructions for each.
+    """
+    dtype = config.float_type
+
+    def cost(channels: int) -> float:
+        run = vector_width(dtype, channels, config.channels_per_offset_group)
+        positions = channels // run_of(config, channels)
+        tap = positions * _POSITION + channels // run * _LOADS + _PIXEL / config.taps
+        return tap / channels
+
+    largest = max(step, 16 // dtype.bytes)
+    return min((c for c in range(step, largest + 1, step) if extent % c == 0), key=cost)
+
+
+def run_of(config: DeformableConvConfig, channels: int) -> int:
+    """Neighbours that share an offset group, wherever a thread's channels begin."""
+    run = 1
+    for size in range(1, channels + 1):
+        if channels % size == 0 and config.channels_per_offset_group % size == 0:
+            run = size
+    return run
+
+
+class Corners:
+    """Where the four corners of samples are in an array like the images [N, H, W, C].
+
+    Args:
+      offsets: where samples are.
+      place: the channel of interest of the first pixel.
+    """
+
+    def __init__(self, offsets: Offsets, place: Pointer):
+        self.k, self.place, self.sizes = offsets.k, place, offsets.geometry
+        self.channels = offsets.config.in_channels
+        self.pitch = self.channels * place.dtype.bytes
+        self.below = self.k.mul_wide(self.sizes.in_w, self.pitch)
+
+    def places(self, pixel: OutputPixel, position: Position) -> list[Pointer]:
+        """Of the corners of a sample; only those inside may be touched."""
+        k, sizes = self.k, self.sizes
+        height, width = (k.bitcast(size, s32) for size in (sizes.in_h, sizes.in_w))
+        corner = (k.bitcast(pixel.image, s32) * height + position.y) * width + position.x
+        first = self.place.add_bytes(k.mul_wide(corner, self.pitch))
+        below = first.add_bytes(self.below)
+        return [first, first + self.channels, below, below + self.channels]
+
+    def load(
+        self, pixel: OutputPixel, position: Position, channels: int, where: Val
+    ) -> list[list[Val]]:
+        """The four corners' channels, 0 outside of the image or where the predicate is off."""
+        k, dtype = self.k, self.place.dtype
+        width = vector_width(dtype, channels)
+        corners = []
+        for place, inside in zip(
+            self.places(pixel, position), inside_of(position, where), strict=True
+        ):
+            words: list[Val] = []
+            for i in range(0, channels, width):
+                words += load_words(place + i, width, where=inside)
+            corners.append(words)
+        return [widen(k, words) for words in corners]
+
+    def sample(
+        self, pixel: OutputPixel, position: Position, channels: int, where: Val
+    ) -> list[Val]:
+        """The sampled channels, with the mask."""
+        k = self.k
+        loaded = self.load(pixel, position, channels, where)
+        weights = weights_of(k, position, self.place)
+        values = []
+        for elements in zip(*loaded, strict=True):
+            total = weights[0] * elements[0]
+            for weight, element in zip(weights[1:], elements[1:], strict=True):
+                total = k.fma(weight, element, total)
+            values.append(total)
+        return values
+
+
+def inside_of(position: Position, where: Val) -> Iterable[Val]:
+    """Predicates: which corners are inside, and the thread has something to do."""
+    rows = [row & where for row in position.inside_y]
+    return [row & column for row in rows for column in position.inside_x]
+
+
+def weights_of(k: Kernel, position: Position, place: Pointer) -> list[Val]:
+    """The corners' weights, with the mask, in the type that the array is calculated with."""
+    dtype = accumulator_of(place.dtype)
+    weights = position.weights()
+    return [w if w.dtype is dtype else k.convert(w, dtype, "rn") for w in weights]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outputs:
+    """Neighbouring outputs that some of a thread's channels are multiplied with.
+
+    Attributes:
+      first: number of the first among all.
+      count: how many.
+      base: place of the first channel in its group.
+      rows: for each of the group's channels from there: (number among the thread's channels, place
+        of its group's first output among these), for each group.
+    """
+
+    first: Val
+    count: int
+    base: Val | int
+    rows: Sequence[Sequence[tuple[int, int]]]
+
+
+class OutputsOfChannels:
+    """The outputs of the groups that a thread's channels belong to, and their gradients.
+
+    Args:
+      k: the kernel.
+      config: the convolution.
+      channel: the thread's first one, a multiple of `count`.
+      count: neighbouring channels; they need be neither whole groups nor of one.
+    """
+
+    def __init__(self, k: Kernel, config: DeformableConvConfig, channel: Val, count: int):
+        self.k, self.config, self.count = k, config, count
+        in_group, self.out_group = config.in_channels_per_group, config.out_channels_per_group
+        if count % in_group == 0:
+            groups = range(count // in_group)
+            rows = [
+                [(g * in_group + row, g * self.out_group) for g in groups]
+                for row in range(in_group)
+            ]
+            first = channel // in_group * self.out_group
+            self.parts = [Outputs(first, len(groups) * self.out_group, 0, rows)]
+            return
+        shared = max(s for s in range(1, in_group + 1) if count % s == 0 and in_group % s == 0)
+        self.parts = []
+        for start in range(0, count, shared):
+            group = (channel + start) // in_group
+            rows = [[(start + row, 0)] for row in range(shared)]
+            base = (channel + start) % in_group
+            self.parts.append(Outputs(group * self.out_group, self.out_group, base, rows))
+
+    def load(self, grad_y: Pointer, pixel: Val, where: Val) -> list[list[Val]]:
+        """The gradients of a pixel's outputs, for each part; 0 where the predicate is off."""
+        k, config = self.k, self.config
+        return [
+            load_elements(
+                grad_y + k.mad_wide(pixel, config.out_channels, k.convert(part.first, u64)),
+                part.count,
+                where=where,
+            )
+            for part in self.parts
+        ]
+
+    def weighted(self, weight: Pointer, tap: Val, gradients: Sequence[Sequence[Val]]) -> list[Val]:
+        """Gcol of a tap for each channel: gradients times weights [T, C/G, Co]."""
+        k, config = self.k, self.config
+        sums: list[Val | None] = [None] * self.count
+        for part, values in zip(self.parts, gradients, strict=True):
+            row = tap * config.in_channels_per_group + part.base
+            at = k.mad_wide(row, config.out_channels, k.convert(part.first, u64))
+            for number, channels in enumerate(part.rows):
+                weights = load_elements(weight + at + number * config.out_channels, part.count)
+                for channel, start in channels:
+                    for o in range(start, start + self.out_group):
+                        total = sums[channel]
+                        product = (values[o], weights[o])
+                        sums[channel] = (
+                            product[0] * product[1] if total is None else k.fma(*product, total)
+                        )
+        return [total for total in sums if total is not None]
+
+    def of_channels(self) -> list[list[tuple[int, int]]]:
+        """For each channel its group's outputs: (number of the part, place in it)."""
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self.count)]
+        for number, part in enumerate(self.parts):
+            for channel, start in (pair for row in part.rows for pair in row):
+                found[channel] += [(number, start + o) for o in range(self.out_group)]
+        return found

@@ -1,0 +1,206 @@
+"""The fast forward kernels: corners from a table, or from positions that each lane calculates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from ptx.builder import Kernel, Pointer, Val, Var
+from ptx.isa.dtypes import u32, u64
+from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
+from ptx.kernels.deform_conv.gather_rows import PositionGather, TableGather
+from ptx.kernels.deform_conv.gather_tiles import TableGatherTile
+from ptx.kernels.deform_conv.plan import SamplePlan
+from ptx.kernels.deform_conv.sampling import Offsets
+from ptx.tile.dense import DenseTile
+from ptx.tile.math import TileMath
+from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.plan import atom_of, make_math
+from ptx.tile.shared import SharedTile
+from ptx.tile.stream import StreamedProduct, StreamedTile
+
+__all__ = ["TABLE_BYTES", "streamed_forward", "wide_forward"]
+
+TABLE_BYTES = 24 * 1024  # of corners: nine taps of 128 pixels
+
+PixelOf = Callable[[Val], tuple[Val, Val]]  # row of the sums -> output pixel, and whether it exists
+
+
+def streamed_forward(
+    k: Kernel,
+    config: DeformableConvConfig,
+    plan: SamplePlan,
+    x: Pointer,
+    weight: Pointer,
+    offsets: Offsets,
+    *,
+    group: Val,
+    first_out: Val,
+) -> tuple[StreamedProduct, PixelOf]:
+    """Writes the main loop in which sampled images go from global memory straight into fragments.
+
+    Where an offset group has whole slices of 64 bytes of channels, corners are calculated once for
+    each pixel and tap and kept in shared memory. Narrower ones would need many such tables: there
+    every lane calculates the positions of its own channels.
+
+    Args:
+      k: the kernel, for sm_80 or newer.
+      config: the convolution; see `forward_plan` for those that this is for.
+      plan: tiles.
+      x: images.
+      weight: [Co, T, C/G].
+      offsets: where positions come from.
+      group: of the block.
+      first_out: first output channel of the block, in the group.
+
+    Returns:
+      The sums, and a function of a row of theirs -> index of its output pixel, and the predicate
+      that there is one.
+    """
+    atom = atom_of(config, k.target)
+    assert atom is not None
+    dtype, threads = config.float_type, plan.threads
+    block = _Block(k, config, plan, weight, offsets, group, first_out)
+    a_cursor, b_cursor = block.cursor(), block.cursor()
+    place = block.weights(b_cursor)
+
+    def weights(row: Val, column: Val) -> tuple[Pointer, Callable[[int], Val | None]]:
+        return place(row, column), lambda further: block.there(b_cursor, row + further)
+
+    b = StreamedTile(
+        k, dtype, rows=plan.n, stages=plan.stages, cursor=b_cursor, locate=weights,
+        pitch=config.taps * config.in_channels_per_group, threads=threads,
+    )  # fmt: skip
+    product = StreamedProduct(k, atom, b, plan.m // (threads // 32 * 16))
+    first = product.member * (16 // dtype.bytes)
+    channel = k.var(u32, block.image_channel(first), "lane_channel")
+    places = {"first_row": product.first_row, "row": product.row, "channel": channel}
+    if block.table is None:
+        k.barrier()  # the pixels are there
+        product.multiply_all(PositionGather(offsets, block.pixels, x, a_cursor, **places))
+        return product, block.pixels.index
+    gather = TableGather(block.table, x, a_cursor, **places)
+
+    def multiply() -> None:
+        channel.set(block.image_channel(first))
+        product.multiply_all(gather)
+
+    block.each_table(multiply)
+    return product, block.pixels.index
+
+
+def wide_forward(
+    k: Kernel,
+    config: DeformableConvConfig,
+    plan: SamplePlan,
+    x: Pointer,
+    weight: Pointer,
+    offsets: Offsets,
+    *,
+    group: Val,
+    first_out: Val,
+) -> tuple[TileMath, PixelOf]:
+    """Writes the main loop in which all warps share the sampled images, through shared memory.
+
+    See `streamed_forward`.
+    """
+    dtype, threads = config.float_type, plan.threads
+    block = _Block(k, config, plan, weight, offsets, group, first_out)
+    table, cursor = block.table, block.cursor()
+    assert table is not None
+    a, b = (
+        SharedTile.make(k, name, dtype, k_extent=plan.k, extent=extent, k_axis=1, dynamic=True)
+        for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
+    )
+    math = make_math(k, config, a, b, plan)
+    place = block.weights(cursor)
+
+    def weights(row: Val, column: Val) -> tuple[Pointer, Val | None]:
+        return place(row, column), block.there(cursor, row)
+
+    def sampled(column: Val) -> tuple[Val, Val, None]:
+        return cursor["tap"] * plan.m, block.image_channel(cursor["slice"] * plan.k + column), None
+
+    producers = [
+        TableGatherTile(k, a, x, table, sampled, width=16 // dtype.bytes, threads=threads),
+        DenseTile(k, b, weights, width=16 // dtype.bytes, threads=threads),
+    ]
+    block.each_table(lambda: multiply_all(k, cursor, producers, math))
+    return math, block.pixels.index
+
+
+@dataclasses.dataclass(eq=False)
+class _Block:
+    """What a block does along K: the channels of a run, for each of some taps, and again.
+
+    Attributes:
+      table: of the corners of a run's channels, all in one offset group; None where a run is a
+        whole group.
+      pixels: of the rows.
+      channel, first_tap: of the run and the taps that it is at; the channel is in the group.
+    """
+
+    k: Kernel
+    config: DeformableConvConfig
+    plan: SamplePlan
+    weight: Pointer
+    offsets: Offsets
+    group: Val
+    first_out: Val
+
+    def __post_init__(self):
+        k, config, plan = self.k, self.config, self.plan
+        self.pixels = PixelRows(k, config, self.offsets.geometry, rows=plan.m, threads=plan.threads)
+        self.table: CornerTable | None = None
+        self.taps, self.run = config.taps, config.in_channels_per_group
+        if not plan.narrow:
+            self.taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
+            self.table = CornerTable(self.offsets, rows=plan.m, taps=self.taps)
+            self.run = config.segment
+        self.channel: Var = k.var(u32, 0, "channel")
+        self.first_tap: Var = k.var(u32, 0, "first_tap")
+
+    def cursor(self) -> Cursor:
+        """Taps are inside: their corners are in L1."""
+        return Cursor(self.k, slice=self.run // self.plan.k, tap=self.taps)
+
+    def image_channel(self, channel: Val) -> Val:
+        """A channel of the run, in all channels."""
+        return self.group * self.config.in_channels_per_group + self.channel + channel
+
+    def weights(self, cursor: Cursor) -> Callable[[Val, Val], Pointer]:
+        """(output channel of the tile, channel of the slice) -> where the cursor's weight is."""
+        k, config = self.k, self.config
+        in_group = config.in_channels_per_group
+
+        def place(row: Val, column: Val) -> Pointer:
+            tap = self.first_tap + cursor["tap"]
+            at = tap * in_group + self.channel + cursor["slice"] * self.plan.k + column
+            out = self.group * config.out_channels_per_group + self.first_out + row
+            return self.weight + k.mad_wide(out, config.taps * in_group, k.convert(at, u64))
+
+        return place
+
+    def there(self, cursor: Cursor, row: Val) -> Val | None:
+        """Whether there is such an output channel and tap; None where all are."""
+        where = None
+        if self.config.out_channels_per_group % self.plan.n:
+            where = self.first_out + row < self.config.out_channels_per_group
+        if self.config.taps % self.taps:
+            tap = self.first_tap + cursor["tap"] < self.config.taps
+            where = tap if where is None else where & tap
+        return where
+
+    def each_table(self, multiply: Callable[[], None]) -> None:
+        """Fills the table for each run and some taps, and multiplies."""
+        k, config = self.k, self.config
+        assert self.table is not None
+        with k.loop(0, config.in_channels_per_group, self.run, name="segment") as segment:
+            self.channel.set(segment)
+            with k.loop(0, config.taps, self.taps, name="first_tap") as tap:
+                self.first_tap.set(tap)
+                first = self.group * config.in_channels_per_group + segment
+                self.table.fill(self.pixels, first // config.channels_per_offset_group, tap)
+                k.barrier()
+                multiply()

@@ -1,0 +1,99 @@
+"""The producer of sampled images: bilinear interpolation into a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.isa.dtypes import f64, s64
+from ptx.kernels.deform_conv.sampling import Sample, Sampler
+from ptx.tile.shared import SharedTile
+from ptx.tile.vectors import accumulator_of, load_words, store_vector, widen
+
+__all__ = ["GatherTile", "corner_index_places", "corner_places"]
+
+
+def corner_index_places(
+    x: Pointer, corner: Val, channel: Val, channels: int, width: Val
+) -> list[Pointer]:
+    """Where four corners lie, from the index of the first among all pixels, at a channel."""
+    k = x.kernel
+    first = x + k.mad_wide(corner, channels, k.convert(channel, s64))
+    right = first + channels
+    below = k.mul_wide(width, channels)
+    return [first, right, first + below, right + below]
+
+
+def corner_places(
+    x: Pointer, sample: Sample, channel: Val, channels: int, width: Val
+) -> list[Pointer]:
+    """Where the four corners of a sample lie, at a channel; only those inside may be read."""
+    return corner_index_places(x, sample.corner, channel, channels, width)
+
+
+class GatherTile:
+    """Fills rows of a tile, a pixel each, with channels sampled from the images.
+
+    Args:
+      k: the kernel.
+      tile: its rows are pixels.
+      x: images [N, H, W, C].
+      sampler: has the samples of the cursor's chunk when `begin` is called.
+      locate: (row, column) of the tile -> row and tap of the sampler, channel, and a predicate:
+        whether there is such a channel. Called for the first of `width` columns.
+      channels: C.
+      in_w: W.
+      width: channels that are loaded together.
+      threads: of the block.
+    """
+
+    def __init__(
+        self,
+        k: Kernel,
+        tile: SharedTile,
+        x: Pointer,
+        sampler: Sampler,
+        locate: Callable[[Val, Val], tuple[Val, Val, Val, Val]],
+        *,
+        channels: int,
+        in_w: Val,
+        width: int,
+        threads: int,
+    ):
+        self.k, self.tile, self.x, self.sampler, self.locate = k, tile, x, sampler, locate
+        self.channels, self.in_w, self.width = channels, in_w, width
+        across = tile.columns // width
+        self.column = k.tid() % across * width
+        self.row, self.step = k.tid() // across, threads // across
+        self.loaded: list[tuple[Val, Sample, list[tuple[Val, ...]]]] = []
+
+    def begin(self, stage: Val, where: Val | None) -> None:
+        self.loaded = []
+        for first in range(0, self.tile.rows, self.step):
+            row = self.row + first
+            sample_row, tap, channel, there = self.locate(row, self.column)
+            sample = self.sampler.read(sample_row, tap)
+            if where is not None:
+                there = there & where
+            places = corner_places(self.x, sample, channel, self.channels, self.in_w)
+            words = [
+                load_words(place, self.width, where=inside & there)
+                for place, inside in zip(places, sample.inside, strict=True)
+            ]
+            self.loaded.append((row, sample, words))
+
+    def finish(self, stage: Val) -> None:
+        k = self.k
+        for row, sample, words in self.loaded:
+            dtype = accumulator_of(self.x.dtype)
+            weights = [w * sample.mask for w in sample.weights()]
+            if dtype is not f64:
+                weights = [k.convert(w, dtype, "rn") for w in weights]
+            corners = [widen(k, word) for word in words]
+            values = []
+            for elements in zip(*corners, strict=True):
+                total = weights[0] * elements[0]
+                for weight, element in zip(weights[1:], elements[1:], strict=True):
+                    total = k.fma(weight, element, total)
+                values.append(total)
+            store_vector(self.tile.at(stage, row, self.column), values)

@@ -1,0 +1,171 @@
+"""Rows of sampled images as fragments in registers: from a table of corners, or from positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.isa.dtypes import DTYPES, f32, s32, tf32
+from ptx.kernels.deform_conv.corners import CornerTable, PixelTable, TableRows
+from ptx.kernels.deform_conv.gather import corner_index_places
+from ptx.kernels.deform_conv.sampling import Offsets
+from ptx.tile.pipeline import Cursor
+from ptx.tile.pixels import OutputPixel
+from ptx.tile.vectors import load_words, widen
+
+__all__ = ["PositionGather", "TableGather", "load_corners", "weighted_sums"]
+
+Loaded = tuple[Sequence[Val], list[tuple[Val, ...]]]  # weights of the corners, and their words
+
+
+class TableGather:
+    """Rows of A from a table: 16 bytes of each corner a lane.
+
+    Args:
+      table: filled for the taps that the cursor counts.
+      x: images [N, H, W, C].
+      cursor: has `slice`, of 64 bytes, and `tap`.
+      first_row: of the lane in the table.
+      row: rows from there to the lane's row of a number.
+      channel: the lane's first one in slice 0; may be a variable.
+    """
+
+    def __init__(
+        self,
+        table: CornerTable,
+        x: Pointer,
+        cursor: Cursor,
+        *,
+        first_row: Val,
+        row: Callable[[int], int],
+        channel: Val,
+    ):
+        self.k, self.table, self.x, self.cursor = table.k, table, x, cursor
+        self.first_row, self.row, self.channel = first_row, row, channel
+
+    def prepare(self) -> None:
+        at = self.cursor["tap"] * self.table.rows + self.first_row
+        self.rows = TableRows(self.table, at, self.row)
+        slice_ = self.cursor["slice"] * (64 // self.x.dtype.bytes)
+        self.first = self.x + (self.channel + slice_)
+
+    def begin(self, row: int) -> tuple[int, Val, Sequence[Val], list[tuple[Val, ...]]]:
+        steps, places = self.rows.places(row, self.first)
+        words = [load_words(place, 16 // self.x.dtype.bytes) for place in places]
+        return row, steps, self.rows.weights(row), words
+
+    def finish(
+        self, loaded: tuple[int, Val, Sequence[Val], list[tuple[Val, ...]]]
+    ) -> Sequence[Val]:
+        k = self.k
+        row, steps, weights, words = loaded
+        # Zeros although their weight is zero: a pixel at the edge may be infinite.
+        corners = [widen(k, corner) for corner in self.rows.zeroed(row, steps, words)]
+        return packed(k, weighted_sums(k, weights, corners), self.x)
+
+
+class PositionGather:
+    """Rows of A from positions that each lane calculates: for narrow offset groups.
+
+    Args:
+      offsets: where positions come from.
+      pixels: of the rows.
+      x: images [N, H, W, C].
+      cursor: has `slice`, of 64 bytes, and `tap`.
+      first_row: of the lane in the tile.
+      row: rows from there to the lane's row of a number.
+      channel: the lane's first one in slice 0; may be a variable.
+    """
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        pixels: PixelTable,
+        x: Pointer,
+        cursor: Cursor,
+        *,
+        first_row: Val,
+        row: Callable[[int], int],
+        channel: Val,
+    ):
+        self.k, self.offsets, self.pixels = offsets.k, offsets, pixels
+        self.x, self.cursor, self.channel = x, cursor, channel
+        self.first_row, self.row = first_row, row
+        count = 16 // x.dtype.bytes
+        self.width = min(count, offsets.config.channels_per_offset_group)
+        self.parts = range(0, count, self.width)
+
+    def prepare(self) -> None:
+        slice_ = self.cursor["slice"] * (64 // self.x.dtype.bytes)
+        self.first = self.channel + slice_
+        self.tap = self.cursor["tap"].value()
+
+    def begin(self, row: int) -> list[Loaded]:
+        pixel = self.pixels.read(self.first_row + self.row(row))
+        return [
+            load_corners(self.offsets, self.x, pixel, self.first + part, self.tap, self.width)
+            for part in self.parts
+        ]
+
+    def finish(self, loaded: list[Loaded]) -> Sequence[Val]:
+        k, values = self.k, []
+        for weights, words in loaded:
+            values += weighted_sums(k, weights, [widen(k, corner) for corner in words])
+        return packed(k, values, self.x)
+
+
+def load_corners(
+    offsets: Offsets,
+    x: Pointer,
+    pixel: OutputPixel,
+    channel: Val,
+    tap: Val,
+    width: int,
+    where: Val | None = None,
+) -> Loaded:
+    """Calculates where a tap samples, and loads the corners there.
+
+    Args:
+      offsets: where positions come from.
+      x: images [N, H, W, C].
+      pixel: of the output, from a `PixelTable`.
+      channel: the first of `width` in one offset group.
+      tap: the tap.
+      width: channels, of 16 bytes at most.
+      where: a predicate; nothing is read where it is off.
+
+    Returns:
+      The weights of the corners, with the mask, and the words of each, zeros for what is outside.
+    """
+    k, config, sizes = offsets.k, offsets.config, offsets.geometry
+    group = channel // config.channels_per_offset_group
+    there = pixel.there if where is None else pixel.there & where
+    position = offsets.position(pixel, group, tap, there)
+    image, height, width_ = (k.bitcast(v, s32) for v in (pixel.image, sizes.in_h, sizes.in_w))
+    corner = (image * height + position.y) * width_ + position.x
+    places = corner_index_places(x, corner, channel, config.in_channels, sizes.in_w)
+    words = [
+        load_words(place, width, where=inside if where is None else inside & where)
+        for place, inside in zip(places, position.inside(), strict=True)
+    ]
+    weights = [w if w.dtype is f32 else k.convert(w, f32, "rn") for w in position.weights()]
+    return weights, words
+
+
+def weighted_sums(k: Kernel, weights: Sequence[Val], corners: Sequence[Sequence[Val]]) -> list[Val]:
+    """The weighted sum of corners in f32."""
+    values = []
+    for elements in zip(*corners, strict=True):
+        total = weights[0] * elements[0]
+        for weight, element in zip(weights[1:], elements[1:], strict=True):
+            total = k.fma(weight, element, total)
+        values.append(total)
+    return values
+
+
+def packed(k: Kernel, values: Sequence[Val], x: Pointer) -> list[Val]:
+    """f32 values as registers of A: tf32, or two halves each."""
+    if x.dtype is f32:
+        return [k.convert(value, tf32, "rna") for value in values]
+    pair = DTYPES[f"{x.dtype}x2"]
+    return [k.pack(a, b, pair) for a, b in zip(values[::2], values[1::2], strict=True)]

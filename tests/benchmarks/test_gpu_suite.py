@@ -1,0 +1,335 @@
+"""The GPU suite's script, without a GPU: a dry run, and what its parts conclude from figures."""
+
+import contextlib
+import ctypes
+import json
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+from gpu_suite import device_launch, handler, sanitizer, times_xla
+from gpu_suite.deform_conv_layers import work
+from gpu_suite.device_launch import device_launches
+from gpu_suite.plan import SECTIONS, seconds_for
+from gpu_suite.recorder import Recorder
+from gpu_suite.report import ratios, stem
+from gpu_suite.sanitizer import errors_of
+from gpu_suite.timing import time_chain
+from support.paths import ROOT
+from support.places import PRECISIONS
+
+from oxijax._core.launch._emulation import EmulatedArray, _Loaded
+from oxijax._core.launch._handler import LAUNCH_FUNCTION
+from oxijax.testing import GPU_BENCHMARK_CASES
+
+_RACES = "========= RACECHECK SUMMARY:"
+
+
+def run_suite(out, *options):
+    command = [sys.executable, "benchmarks/gpu.py", "--out", str(out), "--dry-run", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    files = {path.name: path.read_text() for path in out.iterdir()}
+    assert "gpu-results.json" in files, done.stdout + done.stderr
+    return done, json.loads(files["gpu-results.json"]), files
+
+
+def test_dry_run(tmp_path):
+    """All sections run and find what they should, though one among them crashes."""
+    done, report, files = run_suite(tmp_path, "--plant")
+    sections = report["sections"]
+    shown = done.stdout + done.stderr
+    assert list(sections) == [
+        *("build", "info", "planted", "tests", "sanitizer"),
+        *("times-torch", "times-oxijax", "times-conv", "times-gemm", "times-xla"),
+    ]
+    assert sections["planted"]["status"] == "crashed: SIGABRT"
+    assert sections["planted"]["results"] == {"before_the_crash": 1}
+    for name, section in sections.items():
+        if name != "planted":
+            assert (section["status"], section["failures"], section["cut"]) == ("done", [], []), (
+                shown
+            )
+    assert done.returncode == 1
+
+    assert sections["info"]["results"]["versions"]["jax"] == jax.__version__
+    assert sections["info"]["results"]["oxijax"]["versions"]["jax"] == jax.__version__
+
+    tests = sections["tests"]["results"]
+    assert tests["counts"] == {"collected": 5, "ran": 5, "passed": 5}
+    worst = tests["worst_errors"]
+    assert set(worst) == {"deform_conv", "conv", "gemm"}
+    assert set(worst["deform_conv"]) == {"float16", "tf32"}
+    assert set(worst["conv"]) == {"bfloat16"}
+    assert set(worst["gemm"]) == {"bfloat16"}
+    named = {"y", "dx", "dweight", "dbias"}
+    for function, names in (
+        ("deform_conv", {*named, "doffset", "dmask"}),
+        ("conv", named),
+        ("gemm", {"y", "da", "db", "dc", "dalpha", "dbeta"}),
+    ):
+        for precision, errors in worst[function].items():
+            assert set(errors) == names
+            assert all(0 < error <= PRECISIONS[precision][2] for error in errors.values())
+
+    checks = sections["sanitizer"]["results"]["checks"]
+    assert checks["memcheck layers"]["kernels_ran"] == 2 * 4
+    assert checks["memcheck strange"]["kernels_ran"] == 2 * 4
+    assert checks["memcheck conv"]["kernels_ran"] == 2 * 3
+    assert checks["memcheck gemm"]["kernels_ran"] == 2 * 3
+    assert "OutOfBoundsError" in checks["memcheck out-of-bounds"]["output_tail"]
+    assert "RaceError" in checks["racecheck race"]["output_tail"]
+
+    assert "torch" in sections["times-torch"]["results"]["not_measured"]
+    assert report["layers"] == list(GPU_BENCHMARK_CASES)
+    times = sections["times-oxijax"]["results"]["times"]["BasicVSR++"]["float16"]
+    kernels = {"backward_input", "backward_offset", "backward_weight"}
+    assert set(times) == {"forward", "forward_backward", *kernels}
+    xla = sections["times-xla"]["results"]["times"]["R50-c3"]["float16"]
+    passes = ("forward", "forward_backward")
+    assert set(xla) == {f"{what}_{one}" for what in ("conv", "xla") for one in passes}
+    conv = sections["times-conv"]["results"]["times"]
+    compared = {"ResNet50-conv1", "ResNet50-conv3-shortcut"}
+    assert set(conv) == {"launch floor", *compared}
+    operations = {"forward", "backward_input", "backward_weight"}
+    of_conv = conv["ResNet50-conv1"]["bfloat16"]
+    assert set(of_conv) == operations | {f"xla_{name}" for name in operations}
+    for name in operations:
+        assert of_conv[name]["calls"]["oxijax_launch"] == 2  # one for each set of operands
+        assert "oxijax_launch" not in of_conv[f"xla_{name}"]["calls"]
+        found = report["against_xla"]["times-conv"]["bfloat16"][name]["layers"]
+        assert set(found) == compared
+    gemm = sections["times-gemm"]["results"]["times"]
+    assert set(gemm) == {"launch floor", "16K-16K-8", "1M-63-63", "64-64-4M"}
+    assert set(gemm["64-64-4M"]) == {"bfloat16", "float32", "float64"}
+    of_gemm = [one for dtypes in gemm.values() for one in dtypes.values()]
+    for found in of_gemm:
+        assert found["product"]["calls"] == {"oxijax_launch": 2}
+        assert "oxijax_launch" not in found["xla_product"]["calls"]
+    of_gemm = [one for found in of_gemm for one in found.values()]
+    for found in [*times.values(), *xla.values(), *of_conv.values(), *of_gemm]:
+        assert 0 < found["min_us"] <= found["median_us"]
+
+    (page,) = (text for name, text in files.items() if name.endswith(".md"))
+    assert "no time in it means anything" in page
+    assert "failed, planted: planted: crashed: SIGABRT" in page
+    assert "not measured, times-torch: " in page
+    assert "| ResNet50-conv3-shortcut |" in page
+    assert page in done.stdout
+    assert len(files) == 3
+
+
+def test_out_of_time(tmp_path):
+    """A section that does not end is ended, and the report says so."""
+    done, report, _ = run_suite(tmp_path, "--budget", "0.2", "--sections", "times-xla")
+    assert done.returncode == 1
+    assert report["sections"]["times-xla"]["status"].startswith("did not end by itself")
+
+
+def test_success(tmp_path):
+    done, report, _ = run_suite(tmp_path, "--sections", "times-torch")
+    assert done.returncode == 0
+    assert report["sections"]["times-torch"]["status"] == "done"
+
+
+def test_cut(tmp_path):
+    """What there is no time for is listed, and nothing is left out unsaid."""
+    recorder = Recorder(tmp_path / "findings.json", 0, dry_run=True)
+    times_xla.run(recorder)
+    assert len(recorder.content["cut"]) == 4
+    assert "times" not in recorder.content["results"]
+    assert json.loads((tmp_path / "findings.json").read_text()) == recorder.content
+
+
+def test_handler_without_setuptools(tmp_path, monkeypatch):
+    """The C compiler alone builds it where setup.py cannot; a compiler's error is a failure."""
+    monkeypatch.setattr(handler, "_ROOT", tmp_path)  # in which there is no setup.py
+    monkeypatch.setattr(handler, "_FOLDER", tmp_path)
+    source = (ROOT / "oxijax" / "_core" / "launch" / "handler.c").read_text()
+    (tmp_path / "handler.c").write_text(source)
+    done, failures = handler.build_handler()
+    assert (done["built"], failures) == ("by cc, because setup.py failed", [])
+    assert ctypes.CDLL(str(tmp_path / "libhandler.so")).oxijax_api_minor() > 0
+    assert handler.build_handler() == ({"built": "earlier"}, [])
+    (tmp_path / "libhandler.so").unlink()
+    (tmp_path / "handler.c").write_text(source + "nonsense")
+    done, (failure,) = handler.build_handler()
+    assert done == {"built": "not at all"}
+    assert "nonsense" in failure["why"]
+
+
+def test_shares_of_the_time():
+    names, left = list(SECTIONS), 480.0
+    for i, name in enumerate(names):
+        limit = seconds_for(name, left, names[i + 1 :])
+        assert limit == pytest.approx(SECTIONS[name].share)
+        left -= limit
+    assert left == pytest.approx(0)
+    assert seconds_for(names[-1], 100.0, []) == 100  # what others left over
+
+
+class TestReport:
+    def report(self):
+        def times(**us):
+            return {n: {"float16": {"forward": {"median_us": t}}} for n, t in us.items()}
+
+        def section(times):
+            return {"results": {"times": times}, "failures": [], "cut": []}
+
+        return {
+            "date": "2026-01-02",
+            "dry_run": False,
+            "layers": ["a", "b", "c"],
+            "sections": {
+                "info": {
+                    "results": {
+                        "versions": {"jax": "0.11.2", "torch": "2.11.0+cu130"},
+                        "nvidia_smi": {"idle": {"name": "NVIDIA H200"}},
+                    }
+                },
+                "times-oxijax": section(times(a=100.0, b=50.0, c=1.0)),
+                "times-torch": section(times(a=200.0, b=400.0)),
+            },
+        }
+
+    def test_ratios(self):
+        found = ratios(self.report())
+        assert found["float16"]["forward"].pop("geometric_mean") == pytest.approx(4)
+        assert found == {"float16": {"forward": {"a": 2.0, "b": 8.0, "lacks": ["c"]}}}
+
+    def test_name_of_the_files(self):
+        assert stem(self.report()) == "2026-01-02-h200-jax-0.11.2-torch-2.11.0-cu130"
+
+
+@pytest.mark.parametrize(
+    ("tool", "output", "errors"),
+    [
+        ("memcheck", "x\n========= ERROR SUMMARY: 0 errors\n", 0),
+        ("memcheck", "========= ERROR SUMMARY: 1 error\n", 1),
+        ("memcheck", "========= ERROR SUMMARY: 12 errors\n", 12),
+        ("memcheck", f"{_RACES} 0 hazards displayed (0 errors, 0 warnings)\n", None),
+        ("racecheck", f"{_RACES} 1 hazard displayed (1 error, 0 warnings)\n", 1),
+        ("racecheck", f"{_RACES} 0 hazards displayed (0 errors, 0 warnings)\n", 0),
+        ("racecheck", "========= Device not supported\n", None),
+    ],
+)
+def test_errors_of_compute_sanitizer(tool, output, errors):
+    assert errors_of(tool, output) == errors
+
+
+@pytest.mark.parametrize(
+    ("faulty", "found", "problem"),
+    [
+        (False, {"errors": 0, "exit_status": 0, "kernels_ran": 4}, ""),
+        (False, {"errors": 2, "exit_status": 0, "kernels_ran": 4}, "reports 2 errors"),
+        (False, {"errors": 0, "exit_status": 1, "kernels_ran": 0}, "exit status 1"),
+        (False, {"errors": 0, "exit_status": 0, "kernels_ran": 0}, "no kernel has run"),
+        (False, {"errors": None, "exit_status": 0, "kernels_ran": 4}, "no summary"),
+        (True, {"errors": 1, "exit_status": 1, "kernels_ran": 0}, ""),
+        (True, {"errors": 0, "exit_status": 0, "kernels_ran": 1}, "misses the fault"),
+        (True, {"errors": None, "exit_status": 1, "kernels_ran": 0}, "no summary"),
+    ],
+)
+def test_judgement_on_compute_sanitizer(faulty, found, problem):
+    judged = sanitizer._judge(sanitizer._Check("memcheck", "layers", faulty), found)
+    assert problem in judged
+    assert bool(judged) == bool(problem)
+
+
+def test_missing_compute_sanitizer_is_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(sanitizer, "find_tool", lambda: None)
+    recorder = Recorder(tmp_path / "findings.json", 60, dry_run=False)
+    sanitizer.run(recorder)
+    assert [failure["what"] for failure in recorder.content["failures"]] == ["compute-sanitizer"]
+
+
+def test_device_time_without_the_price_of_a_series(monkeypatch):
+    """1.5 ms a run and 70 ms a wait are 500 us for each of three calls."""
+    clock = SimpleNamespace(now=0.0)
+
+    def advance(seconds):
+        clock.now += seconds
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(jax, "block_until_ready", lambda out: advance(0.07))
+    found = time_chain(lambda *sets: advance(1.5e-3), [(), (), ()], dry_run=False)
+    assert found["median_us"] == pytest.approx(500)
+    assert found["min_us"] == pytest.approx(500)
+    assert found["samples"] >= 7
+
+
+def test_work():
+    """The least time in microseconds, at 790 TFLOP/s and 4.3 TB/s."""
+    for name, floor in (("R50-c3", 50), ("R50-c4", 50), ("R50-c5", 50), ("BasicVSR++", 120)):
+        needed = work(GPU_BENCHMARK_CASES[name], "forward", "bfloat16")
+        seconds = max(needed.flops / 790e12, needed.bytes / 4.3e12)
+        assert 1e6 * seconds == pytest.approx(floor, rel=0.1), name
+    case = GPU_BENCHMARK_CASES["R50-c5"]
+    both, one = (work(case, name, "float32") for name in ("forward_backward", "backward_input"))
+    assert both.flops == 3 * one.flops == 3 * 2 * 8 * 25 * 42 * 9 * 512 * 512
+
+
+def test_kernels_on_a_device_from_a_cpu_program():
+    """What memcheck watches: copies, launch and parameters, with a driver made of host memory."""
+    memory, freed = {}, []
+
+    def call(function, *arguments):
+        if function == "cuMemAlloc":
+            buffer = ctypes.create_string_buffer(arguments[0])
+            memory[ctypes.addressof(buffer)] = buffer
+            return [ctypes.addressof(buffer)]
+        if function == "cuMemsetD8":
+            ctypes.memset(*arguments)
+        elif function in ("cuMemcpyHtoD", "cuMemcpyDtoH"):
+            ctypes.memmove(*arguments)
+        elif function == "cuMemFree":
+            freed.append(*arguments)
+        else:
+            assert function == "cuCtxSynchronize"
+        return []
+
+    @LAUNCH_FUNCTION
+    def launch(kernel, *rest):
+        """y[:n] = scale * x[:n]; the rest of y stays as it is."""
+        grid_and_block, parameters = rest[:6], rest[8]
+        assert (kernel, *grid_and_block, rest[6]) == (77, 5, 6, 7, 32, 1, 1, 4096)
+        x, y = (ctypes.c_uint64.from_address(parameters[i]).value for i in range(2))
+        n = ctypes.c_uint32.from_address(parameters[2]).value
+        scale = ctypes.c_float.from_address(parameters[3]).value
+        assert {x, y} == set(memory)  # allocations of their own
+        source, target = ((ctypes.c_float * 4).from_address(place) for place in (x, y))
+        for i in range(n):
+            target[i] = scale * source[i]
+        return 0
+
+    fake = SimpleNamespace(
+        _call=call,
+        _handles=[0],
+        _primary_context=lambda handle: contextlib.nullcontext(),
+        target=lambda device: SimpleNamespace(name="sm_90"),
+        load=lambda text, shared, device: 77,
+        launch_pointer=ctypes.cast(launch, ctypes.c_void_p).value,
+    )
+    x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    addresses = [ctypes.c_void_p(v.ctypes.data) for v in (x, y)]
+    loaded = _Loaded(
+        ".entry scale()",
+        (
+            EmulatedArray(0, (4,), np.dtype(np.float32), writable=False, initialized=True),
+            EmulatedArray(1, (4,), np.dtype(np.float32), writable=True, initialized=False),
+            np.uint32(3),
+            np.float32(2.5),
+        ),
+        None,
+    )
+    with mock.patch.object(device_launch, "driver", return_value=fake), device_launches() as ran:
+        places = [ctypes.addressof(address) for address in addresses] + [0, 0]
+        loaded.run((5, 6, 7), (32, 1, 1), 4096, places)
+    assert ran == ["scale"]
+    np.testing.assert_array_equal(y[:3], [0, 2.5, 5])
+    assert np.isnan(y[3])  # poison
+    assert sorted(freed) == sorted(memory)

@@ -1,0 +1,207 @@
+"""The launch handler without Python: its C tests, plain and under sanitizers, and its library.
+
+    python -m pytest tests/oxijax/core/launch/test_handler_native.py
+
+compiles `oxijax/_core/launch/handler.c` into the programs in `native/`, against the XLA headers of
+the installed jaxlib, and runs each of their cases in a process of its own: plain, with
+AddressSanitizer and UndefinedBehaviorSanitizer, and with ThreadSanitizer. It needs gcc 10 or newer
+with its sanitizer libraries, and binutils. `-k thread` runs one of the three. To run one case by
+hand, under a debugger for example, compile its program with the options in `compile_program`
+and give it the name of the case; without a name it lists them.
+
+`native/host.h` stands in for XLA. `handler_test.c` calls the handler from one thread,
+`handler_threads_test.c` from many. A case fails when a check fails, when a sanitizer reports
+anything, a leak included, and after 30 seconds. The cases called `canary_*` must fail: they show
+that a sanitizer which reports nothing is awake.
+"""
+
+import ast
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import jaxlib
+import pytest
+from support.paths import ROOT
+
+from oxijax._core.launch._handler import find_handler
+
+HANDLER = ROOT / "oxijax" / "_core" / "launch" / "handler.c"
+NATIVE = pathlib.Path(__file__).parent / "native"
+PROGRAMS = ("handler_test", "handler_threads_test")
+INCLUDES = [f"-I{pathlib.Path(folder) / 'include'}" for folder in jaxlib.__path__]
+WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """A way to compile the tests.
+
+    Attributes:
+      flags: of gcc.
+      canaries: the cases that must fail, and what they must say.
+    """
+
+    flags: tuple[str, ...]
+    canaries: dict[str, str]
+
+
+PLAIN = Build(("-O2",), {"canary_check": "host.h:"})
+ADDRESS = Build(
+    ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    {
+        "canary_leak": "LeakSanitizer: detected memory leaks",
+        "canary_overflow": "AddressSanitizer: heap-buffer-overflow",
+        "canary_undefined": "signed integer overflow",
+    },
+)
+THREAD = Build(("-O1", "-g", "-fsanitize=thread"), {"canary_race": "ThreadSanitizer: data race"})
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(PLAIN, id="plain", marks=pytest.mark.quick),
+        pytest.param(ADDRESS, id="address"),
+        pytest.param(THREAD, id="thread"),
+    ],
+)
+def test_cases(build, program, tmp_path):
+    path = compile_program(program, build, tmp_path)
+    for canary, expected in build.canaries.items():
+        status, said = run_case(path, canary)
+        assert status, f"{canary} must fail, and has not"
+        assert expected in said, advice(said)
+    cases = run([str(path)]).split()
+    assert cases
+    failed = {}
+    for case in cases:
+        status, said = run_case(path, case)
+        if status or said:
+            failed[case] = f"{program} {case}: exit status {status}\n{advice(said)}"
+    assert not failed, "\n".join(failed.values())
+
+
+def test_an_unknown_case_fails(tmp_path):
+    status, said = run_case(compile_program("handler_test", PLAIN, tmp_path), "metadatum")
+    assert status == 2
+    assert "no case is called metadatum" in said
+
+
+@pytest.mark.quick
+def test_compiles_without_a_diagnostic():
+    command = [gcc(), *WARNINGS, "-O2", "-fanalyzer", *INCLUDES, "-c", str(HANDLER), "-o"]
+    assert run([*command, os.devnull]) == ""
+
+
+@pytest.fixture(params=["compiled", "installed"])
+def handler_library(request, tmp_path):
+    """The shared library: the source's, with the options of setup.py, and the installed one."""
+    if request.param == "installed":
+        return find_handler()
+    path = tmp_path / "libhandler.so"
+    compile_flags, link_flags = setup_flags("extra_compile_args"), setup_flags("extra_link_args")
+    command = [gcc(), "-shared", "-fPIC", *compile_flags, *INCLUDES, str(HANDLER), *link_flags]
+    run([*command, "-o", str(path)])
+    return path
+
+
+@pytest.mark.quick
+def test_library_needs_libc_alone(handler_library):
+    dynamic = run(["readelf", "--dynamic", "--wide", str(handler_library)])
+    assert re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic) == ["libc.so.6"]
+    undefined = symbols("--undefined-only", handler_library)
+    assert "calloc" in undefined
+    assert not [name for name in undefined if name.lstrip("_").startswith("Py")]
+
+
+@pytest.mark.quick
+def test_library_exports_what_the_source_says(handler_library):
+    declared = re.findall(r"^EXPORT .*?(\w+)\(", HANDLER.read_text(), re.MULTILINE)
+    assert sorted(symbols("--defined-only", handler_library)) == sorted(declared)
+    assert len(declared) >= 8
+    assert all(name.startswith("oxijax_") for name in declared)
+
+
+def compile_program(program: str, build: Build, folder: pathlib.Path) -> pathlib.Path:
+    """Compiles one of the test programs, with the handler in it."""
+    path = folder / program
+    wrapped = ",".join(f"--wrap={name}" for name in ("malloc", "calloc", "realloc", "free"))
+    sources = [*INCLUDES, f"-I{HANDLER.parent}", str(NATIVE / f"{program}.c")]
+    run([gcc(), *WARNINGS, *build.flags, *sources, "-o", str(path), "-pthread", f"-Wl,{wrapped}"])
+    return path
+
+
+def run_case(program: pathlib.Path, case: str) -> tuple[int, str]:
+    """Runs a case: its exit status, and all that it says."""
+    finished = subprocess.run(
+        [*fixed_addresses(), str(program), case],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=90,
+        env={
+            "ASAN_OPTIONS": "detect_leaks=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "TSAN_OPTIONS": "halt_on_error=1",
+        },
+    )
+    return finished.returncode, finished.stdout
+
+
+def fixed_addresses() -> list[str]:
+    """The prefix of a command that runs it without random addresses, where that is allowed.
+
+    The sanitizers of gcc 12 and older expect addresses that a Linux kernel with many random bits
+    (vm.mmap_rnd_bits=32) does not always keep to. Where `setarch -R` is forbidden, as in some
+    containers, the program runs with random addresses; if these do not suit the sanitizer, its
+    canary does not say what it must, the test fails, and `advice` says why.
+    """
+    setarch = shutil.which("setarch")
+    if setarch and subprocess.run([setarch, "-R", "true"], capture_output=True).returncode == 0:
+        return [setarch, "-R"]
+    return []
+
+
+def advice(said: str) -> str:
+    """What a case has said, and what to do where the sanitizer itself could not start."""
+    if "unexpected memory mapping" in said or "ptrace" in said:
+        return (
+            f"{said}\nThe sanitizer cannot run here. Of its address space: allow `setarch -R` "
+            "(docker run --security-opt seccomp=unconfined), or `sysctl vm.mmap_rnd_bits=28`. "
+            "Of ptrace: LeakSanitizer does not work under a debugger or strace."
+        )
+    return said
+
+
+def gcc() -> str:
+    """The compiler; without one these tests fail."""
+    found = shutil.which("gcc")
+    assert found, "gcc is needed, with its sanitizers: apt install gcc libc6-dev"
+    return found
+
+
+def setup_flags(name: str) -> list[str]:
+    """A list of options in setup.py."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    [flags] = [n.value for n in ast.walk(tree) if isinstance(n, ast.keyword) and n.arg == name]
+    return ast.literal_eval(flags)
+
+
+def symbols(which: str, library: pathlib.Path) -> list[str]:
+    """The names of a library's dynamic symbols, without their versions."""
+    lines = run(["nm", "--dynamic", which, str(library)]).splitlines()
+    return [line.split()[-1].partition("@")[0] for line in lines]
+
+
+def run(command: list[str]) -> str:
+    """Runs a command that must succeed: all that it says."""
+    finished = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90
+    )
+    assert finished.returncode == 0, f"{' '.join(command)}\n{finished.stdout}"
+    return finished.stdout

@@ -1,0 +1,119 @@
+"""deform_conv's GPU kernels, in the emulator: values, gradients, and what must not happen."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.deform_conv_checks import (
+    STRANGE_OFFSETS,
+    check,
+    check_far_offsets,
+    check_strange_offset,
+    of_case,
+    of_golden,
+)
+from support.golden import GOLDEN
+from support.helpers import NAMES, assert_close, astype, values_and_gradients
+from support.places import PRECISIONS, emulated
+
+import oxijax
+from oxijax._deform_conv import cuda as _deform_conv_cuda
+from oxijax.testing import CASES, emulate_gpu
+
+TARGETS = ("sm_75", "sm_80", "sm_90")
+COMBINATIONS = list(itertools.product(PRECISIONS, TARGETS))
+
+
+def rotating(items):
+    """Each item with one combination of precision and target, so that all come up."""
+    combinations = itertools.cycle(COMBINATIONS)
+    return [(*item, *next(combinations)) for item in items]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("name", "precision", "target"), rotating((name,) for name in CASES))
+def test_case(name, precision, target):
+    check(*of_case(name), precision, emulated(target, schedule=len(name)))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["wide", "wide-160", "wide-groups"])
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
+def test_large_tiles(name, precision, monkeypatch):
+    """Layers as small as these get small tiles, unless they are told otherwise."""
+    monkeypatch.setattr(_deform_conv_cuda, "is_small_grid", lambda config, pixels: False)
+    check(*of_case(name), precision, emulated("sm_80", schedule=1))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("file", "index", "precision", "target"), rotating(GOLDEN))
+def test_golden(file, index, precision, target):
+    check(*of_golden(file, index), precision, emulated(target))
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("precision", "target"), COMBINATIONS)
+@pytest.mark.parametrize(("file", "index"), GOLDEN)
+def test_golden_everywhere(file, index, precision, target):
+    check(*of_golden(file, index), precision, emulated(target, schedule=index))
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("precision", "target"), COMBINATIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_case_everywhere(name, precision, target):
+    check(*of_case(name), precision, emulated(target))
+
+
+@pytest.mark.parametrize("value", STRANGE_OFFSETS)
+def test_strange_offset(value):
+    """As the reference, and the emulator sees no bad address."""
+    check_strange_offset(value, emulated())
+
+
+def test_far_offsets():
+    check_far_offsets(emulated())
+
+
+@pytest.mark.parametrize("offset_dtype", ["float32", "float16"])
+@pytest.mark.parametrize("mask_dtype", ["float32", "bfloat16"])
+def test_dtypes_of_offset_and_mask(offset_dtype, mask_dtype):
+    case, options = of_case("v2")
+    x, offset, weight, mask, bias = (case[name] for name in NAMES)
+    operands = [
+        *(jnp.asarray(x, jnp.bfloat16), jnp.asarray(offset, offset_dtype)),
+        *(jnp.asarray(weight, jnp.bfloat16), jnp.asarray(mask, mask_dtype)),
+        jnp.asarray(bias, jnp.bfloat16),
+    ]
+    grad_y = jnp.asarray(case["grad_y"], jnp.bfloat16)
+    reference = functools.partial(oxijax.reference.deform_conv, **options)
+    with jax.enable_x64(True):
+        wide = astype(operands, jnp.float64)
+        expected = values_and_gradients(reference, wide, grad_y.astype(jnp.float64))
+        expected = {name: np.asarray(value) for name, value in expected.items()}
+    with emulate_gpu():
+        results = values_and_gradients(
+            functools.partial(oxijax.deform_conv, **options), operands, grad_y
+        )
+    assert results["doffset"].dtype == offset_dtype
+    assert results["dmask"].dtype == mask_dtype
+    for name, result in results.items():
+        assert_close(result, expected[name], 8e-3, name)
+
+
+def test_empty_batch():
+    case, options = of_case("v2")
+    operands = [jnp.asarray(case[name]) for name in NAMES]
+    empty = [v[:0] if i in (0, 1, 3) else v for i, v in enumerate(operands)]
+    with emulate_gpu():
+        results = values_and_gradients(
+            functools.partial(oxijax.deform_conv, **options), empty, jnp.asarray(case["grad_y"])[:0]
+        )
+    assert results["y"].shape[0] == 0
+    assert not np.any(results["dweight"])
+    assert results["dweight"].shape == operands[2].shape

@@ -1,0 +1,42 @@
+"""gemm on a GPU: its kernels, in every precision, on small products and on those that are timed.
+
+Run with -m gpu, where each test fails if there is no GPU.
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from gpu_suite.gemm_layers import gemm, operands, products
+from support.gemm_checks import check
+from support.places import PRECISIONS, assert_has_kernels
+
+from oxijax.testing import GEMM_CASES
+
+pytestmark = pytest.mark.gpu
+
+BENCHMARK_PRODUCTS = {case.name: case for case in products(dry_run=False)}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", GEMM_CASES)
+def test_case(gpu, name, precision, record_property):
+    errors = check(GEMM_CASES[name], precision, gpu)
+    record_property("errors", {"gemm": {precision: errors}})
+
+
+@pytest.mark.parametrize("name", BENCHMARK_PRODUCTS)
+def test_benchmark_product(gpu, name):
+    """The products that are timed, with grids of their size, and no element far off."""
+    case = BENCHMARK_PRODUCTS[name]
+
+    def errors(y, a, b):
+        wanted = jnp.matmul(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
+        error = jnp.max(jnp.abs(y.astype(jnp.float32) - wanted))
+        return error / jnp.max(jnp.abs(wanted))
+
+    with gpu.context():
+        a, b = jax.jit(lambda seed: operands(case, "bfloat16", seed))(0)
+        compiled = jax.jit(gemm(case)).lower(a, b).compile()
+        assert assert_has_kernels(compiled.as_text(), ["gemm"]) == 1
+        assert float(jax.jit(errors)(compiled(a, b), a, b)) <= 2**-8  # what rounding may do

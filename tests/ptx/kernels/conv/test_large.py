@@ -1,0 +1,132 @@
+"""Convolutions of more than 2^31 elements and 2^32 bytes: their far end, in the emulator.
+
+Buffers are windows on the last rows of images that nobody has memory for, and only the last blocks
+of the grid run. What they write must be what the end of a small image has.
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from support.conv_kernels import KERNELS, Call
+from support.far import window
+
+from ptx.emulator import Buffer, EmulatorError, launch
+from ptx.isa.dtypes import bf16, f64
+from ptx.isa.targets import TARGETS
+from ptx.kernels.conv import ConvConfig as Layer
+from ptx.kernels.limits import PIXELS
+from ptx.launch import Address
+from ptx.registry import kernels
+
+IMAGES, WIDTH = 8, 32
+SMALL, LAST = 24, 16  # rows of the small image, and those of the output that are calculated
+PARTS = 2**16 - 1  # of the weights' gradient: the last one has the last rows
+LINES = (PARTS - 1) * (PIXELS // (PARTS * 64) * 64) // WIDTH + LAST  # of all images
+LAYERS = {
+    "streamed": Layer(64, 64, float_type=bf16),
+    "compared": Layer(64, 64, 3, 11, pad_w=5, float_type=bf16),
+    "tiles": Layer(24, 16, exact=True),
+    "tiles-of-f64": Layer(20, 8, float_type=f64),
+    "tiny-groups": Layer(64, 64, groups=64),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Far:
+    """A kernel at the end of large images.
+
+    Attributes:
+      call: the same kernel on one small image.
+    """
+
+    call: Call
+
+    @staticmethod
+    def make(kernel: str, name: str) -> "Far":
+        call = Call(kernel, LAYERS[name], images=1, height=SMALL, width=WIDTH)
+        if kernel == "backward_weight":  # of the last rows alone
+            call.operands["grad_y"][:, :-LAST] = 0.0
+        return Far(call)
+
+    @property
+    def buffers(self) -> list[tuple[Buffer, tuple[int, ...]]]:
+        """Windows on operands and the result, and the shapes of what they are windows on."""
+        call, found = self.call, []
+        for name, array in call.arrays.items():
+            shape = array.shape
+            if name in ("x", "grad_y"):
+                shape = (IMAGES, LINES // IMAGES, *shape[2:])
+            if name == "grad_y" and call.kernel == "backward_weight":
+                array = array[:, -LAST:]
+            found.append((window(array, shape, writable=False), shape))
+        part = self.expected[None]
+        large = (PARTS, *part.shape[1:])
+        if call.kernel != "backward_weight":
+            part, large = part[0], (IMAGES, LINES // IMAGES, *part.shape[3:])
+        unwritten = np.full(part.shape, np.nan, call.result_type)
+        return [*found, (window(unwritten, large, writable=True), large)]
+
+    @property
+    def expected(self) -> np.ndarray:
+        """What the last blocks write, in float64."""
+        expected = self.call.expected
+        return expected if self.call.kernel == "backward_weight" else expected[:, -LAST:]
+
+    def run(self, text: str | None = None) -> None:
+        """Launches the last blocks, and compares what they write."""
+        call, buffers, target = self.call, self.buffers, TARGETS[self.call.target]
+        assert max(int(np.prod(shape)) for _, shape in buffers) > 2**31
+        how = call.plan([shape for _, shape in buffers])
+        launch(
+            text or call.text, how.grid, how.block,
+            [buffers[a.buffer][0] if isinstance(a, Address) else a for a in how.arguments],
+            dynamic_shared=kernels()[f"conv_{call.kernel}"].dynamic_shared(
+                call.config, target
+            ),
+            statistics=False, blocks=self.last_blocks(how.grid),
+        )  # fmt: skip
+        result = buffers[-1][0].array.ravel()[-self.expected.size :]
+        call.compare(result.reshape(1, *self.expected.shape), self.expected)
+
+    def last_blocks(self, grid: tuple[int, int, int]) -> list[int]:
+        """Numbers of the blocks that have the last rows."""
+        x, y, z = grid
+        if self.call.kernel == "backward_weight":
+            blocks = x * y * z
+            return list(range(blocks - blocks // PARTS, blocks))
+        strips = 2 if "strip_width" in self.call.text else 1
+        count = x * LAST // LINES // strips
+        assert count * LINES * strips == x * LAST
+        ends = [x // strips * (strip + 1) for strip in range(strips)]
+        return [end - i + x * j for end in ends for i in range(1, count + 1) for j in range(y * z)]
+
+
+def test_there_are_nearly_as_many_pixels_as_there_may_be():
+    assert LINES % (IMAGES * LAST // 8) == 0
+    assert 0.99 * PIXELS < LINES * WIDTH <= PIXELS
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_far_end(kernel, name):
+    Far.make(kernel, name).run()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_an_overflow_is_noticed(kernel, name):
+    """Of products that are cut to 32 bits, where they count elements and not bytes."""
+    far = Far.make(kernel, name)
+    product = re.compile(r"^\s*m(?:ul|ad)\.wide\.[us]32\s+(%\w+), %\w+, ([^,;]+).*$", re.M)
+
+    def cut(found: re.Match[str]) -> str:
+        if found[2] in ("1", "2", "4", "8"):
+            return found[0]
+        return f"{found[0]}\n  and.b64 {found[1]}, {found[1]}, 4294967295;"
+
+    text = product.sub(cut, far.call.text)
+    assert text != far.call.text
+    with pytest.raises((EmulatorError, AssertionError)):
+        far.run(text)

@@ -1,0 +1,130 @@
+"""Every instruction of every kernel of a deformable convolution runs, and what it does is right."""
+
+import dataclasses
+import re
+
+import pytest
+from support.deform_conv_kernels import KERNELS, Call, assert_written_once
+
+from ptx.emulator import Report
+from ptx.isa.targets import TARGETS, Target
+from ptx.kernels.deform_conv import CONFIGS, DeformableConvConfig, backward_input_gather
+from ptx.kernels.deform_conv.backward_data_streamed import taps_per_block
+from ptx.kernels.deform_conv.plan import (
+    SamplePlan,
+    backward_data_plan,
+    backward_weight_plan,
+    forward_plan,
+    is_direct,
+)
+from ptx.tile.plan import atom_name
+
+PLANS = {
+    "forward": forward_plan,
+    "backward_offset": backward_data_plan,
+    "backward_input": backward_data_plan,
+    "backward_weight": backward_weight_plan,
+    "backward_input_gather": lambda config, target: backward_input_gather._plan(config),
+}
+# sm_75 has other tensor cores and no asynchronous copies, sm_90 has vector atomics.
+VARIANTS = [
+    (kernel, name, target)
+    for kernel in KERNELS
+    for name in CONFIGS
+    for target in ("sm_75", "sm_80", "sm_90")
+]
+
+
+def path(kernel: str, config: DeformableConvConfig, target: Target) -> tuple[object, ...]:
+    """What the chooser has chosen, but for sizes."""
+    if kernel != "backward_input_gather" and is_direct(config):
+        return kernel, "direct", config.float_type.name
+    plan = PLANS[kernel](config, target)
+    vector_atomics = kernel == "backward_input" and plan.streamed and target.supports("sm_90")
+    partial = plan.streamed and has_partial_tiles(plan, kernel, config)
+    many_taps = target.supports("sm_80") and config.taps > 9  # more than there is room for
+    # Targets differ in nothing else.
+    return (
+        *(kernel, plan.streamed, plan.corners, plan.warps, partial, many_taps),
+        *(atom_name(config, target), config.float_type.name, target.supports("sm_80")),
+        vector_atomics,
+    )
+
+
+def cheapest() -> list[tuple[str, str, str]]:
+    """The configuration of the fewest multiplications for each path that any of them takes."""
+
+    def cost(variant: tuple[str, str, str]) -> int:
+        config = CONFIGS[variant[1]]
+        return config.taps * config.in_channels_per_group * config.out_channels
+
+    found: dict[tuple[object, ...], tuple[str, str, str]] = {}
+    for variant in sorted(VARIANTS, key=cost):
+        kernel, name, target = variant
+        found.setdefault(path(kernel, CONFIGS[name], TARGETS[target]), variant)
+    return sorted(found.values())
+
+
+def run(call: Call) -> Report:
+    """The kernel's launch, and where taps are shared out among blocks one with all that fit."""
+    report = call.run()
+    if call.kernel != "backward_input":  # which adds to memory
+        assert_written_once(call, report)
+    if ".param .u32 taps_per_block" in call.text:
+        plan = backward_data_plan(call.config, TARGETS[call.target])
+        most = taps_per_block(call.config, plan, blocks=10**6)
+        report = report.merge(dataclasses.replace(call, taps_per_block=most).run())
+    return report
+
+
+def is_beyond(text: str) -> bool:
+    """Whether an instruction is an access to what a partial tile has too much of.
+
+    All tiles of a kernel have one shape, whose accesses are unrolled. The last columns of a narrow
+    layer's only tile are never there, and the predicates of their accesses never on.
+    """
+    return re.match(r"@%p\d+ (ld|st|red)\.global", text) is not None
+
+
+def has_partial_tiles(plan: SamplePlan, kernel: str, config: DeformableConvConfig) -> bool:
+    run = config.in_channels_per_group if plan.narrow else config.segment
+    if kernel == "forward":
+        return config.out_channels_per_group % plan.n > 0
+    if kernel == "backward_weight":
+        return run % plan.m > 0 or config.out_channels_per_group % plan.n > 0
+    return run % plan.n > 0
+
+
+def check(kernel: str, name: str, target: str) -> None:
+    config = CONFIGS[name]
+    call = Call(kernel, config, images=3, height=7, width=9, target=target)
+    never = run(call).never_executed
+    if has_partial_tiles(PLANS[kernel](config, TARGETS[target]), kernel, config):
+        never = [(line, text) for line, text in never if not is_beyond(text)]
+    assert never == []
+
+
+@pytest.mark.parametrize(("kernel", "name", "target"), cheapest())
+def test_every_instruction_runs(kernel, name, target):
+    check(kernel, name, target)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kernel", "name", "target"), VARIANTS)
+def test_every_instruction_of_every_configuration_runs(kernel, name, target):
+    check(kernel, name, target)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_never_runs_is_noticed(kernel):
+    """A launch for a single pixel leaves out what there is for others."""
+    call = Call(kernel, CONFIGS["16-channels/f32"], images=1, height=1, width=1)
+    call.operands["offset"][:] = 0.0
+    assert call.run().never_executed
+
+
+def test_paths_are_many():
+    """The chooser's paths are told apart: a fault in `path` would leave most of them out."""
+    chosen = cheapest()
+    for kernel in KERNELS:
+        assert sum(name == kernel for name, _, _ in chosen) >= 15

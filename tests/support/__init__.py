@@ -1,0 +1,1 @@
+"""What tests share: references, calls of kernels, checks, places to run and recorded data."""

@@ -1,0 +1,70 @@
+"""What the tests of conv share."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import oxijax
+from oxijax.testing import CONV_CASES, ConvCase
+from support.helpers import assert_close, relative_error, values_and_gradients
+from support.places import PRECISIONS, Place
+
+NAMES = ("x", "weight", "bias")
+KERNELS = ("conv_forward", "conv_backward_input", "conv_backward_weight")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def operands_of(case: str | ConvCase, dtype="float32") -> tuple[Any, ...]:
+    """X, weight and bias, or None, as JAX arrays."""
+    case = CONV_CASES[case] if isinstance(case, str) else case
+    return tuple(None if a is None else jnp.asarray(a, dtype) for a in case.operands())
+
+
+def lax_conv(case: ConvCase, x, weight, bias=None) -> jax.Array:
+    """The layer by `jax.lax`, in its own data format."""
+    spatial = "HW"[-len(case.kernel_size) :]
+    weight_format = f"OI{spatial}" if case.channels_first else f"{spatial}IO"
+    y = jax.lax.conv_general_dilated(
+        x,
+        weight,
+        case.strides,
+        case.pads,
+        rhs_dilation=case.dilation,
+        dimension_numbers=(case.data_format, weight_format, case.data_format),
+        feature_group_count=case.groups,
+        precision="highest",
+    )
+    if bias is None:
+        return y
+    return y + (bias.reshape(-1, *[1] * len(spatial)) if case.channels_first else bias)
+
+
+def check(
+    case: ConvCase, precision: str, place: Place, reference_on: Any = None
+) -> dict[str, float]:
+    """Compares output and gradients with XLA's in float64, on the same operands.
+
+    Args:
+      case: the layer.
+      precision: of `PRECISIONS`.
+      place: where the kernels run.
+      reference_on: the device that XLA's convolution runs on; None is the CPU.
+
+    Returns:
+      The relative error of each.
+    """
+    dtype, precision_, tolerance = PRECISIONS[precision]
+    with jax.default_device(reference_on or jax.devices("cpu")[0]):
+        operands, grad_y = operands_of(case, dtype), jnp.asarray(case.grad_y(), dtype)
+        wide = [None if v is None else v.astype(jnp.float64) for v in operands]
+        theirs = functools.partial(oxijax.reference.conv, **case.options)
+        expected = values_and_gradients(theirs, wide, grad_y.astype(jnp.float64), NAMES)
+    ours = functools.partial(oxijax.conv, precision=precision_, **case.options)
+    y, gradients = place.values_and_gradients(ours, operands, grad_y, KERNELS)
+    results = {"y": y, **{f"d{n}": v for n, v in zip(NAMES, gradients, strict=True)}}
+    for name, value in expected.items():
+        assert results[name].dtype == dtype
+        assert_close(results[name], value, tolerance, name)
+    return {name: relative_error(results[name], value) for name, value in expected.items()}

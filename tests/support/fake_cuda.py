@@ -1,0 +1,423 @@
+"""`cuda.bindings.driver` without a GPU: as strict as the driver, and fails when told to.
+
+Whatever a caller does that the driver or the bindings would not stand raises AssertionError or
+TypeError, which `oxijax._core.driver` never catches.
+"""
+
+import collections
+import dataclasses
+import enum
+import functools
+import re
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from oxijax._core import driver as _driver
+
+__all__ = ["FakeCuda", "Gpu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU that the fake shows."""
+
+    name: str = "Fake H100"
+    sm: int = 90
+    memory: int = 80 * 2**30
+    shared_per_block: int = 227 * 1024
+
+
+class CUresult(enum.IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_INITIALIZED = 3
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_NO_BINARY_FOR_GPU = 209
+    CUDA_ERROR_INVALID_PTX = 218
+    CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222
+    CUDA_ERROR_NOT_FOUND = 500
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803
+    CUDA_ERROR_UNKNOWN = 999
+
+
+class CUdevice_attribute(enum.IntEnum):  # noqa: N801
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
+
+
+class CUfunction_attribute(enum.IntEnum):  # noqa: N801
+    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+
+class CUjit_option(enum.IntEnum):  # noqa: N801
+    CU_JIT_INFO_LOG_BUFFER = 3
+    CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES = 4
+    CU_JIT_ERROR_LOG_BUFFER = 5
+    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
+
+
+class CUdriverProcAddress_flags(enum.IntEnum):  # noqa: N801
+    CU_GET_PROC_ADDRESS_DEFAULT = 0
+
+
+class CUdriverProcAddressQueryResult(enum.IntEnum):
+    CU_GET_PROC_ADDRESS_SUCCESS = 0
+    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1
+
+
+class _Handle:
+    def __init__(self, init_value: int = 0) -> None:
+        self._value = init_value
+
+    def __int__(self) -> int:
+        return self._value
+
+
+class CUdevice(_Handle): ...
+
+
+class CUcontext(_Handle): ...
+
+
+class CUlibrary(_Handle): ...
+
+
+class CUkernel(_Handle): ...
+
+
+class CUfunction(_Handle): ...
+
+
+@dataclasses.dataclass
+class _Library:
+    """A library that is loaded.
+
+    Attributes:
+      compiled: ordinals of the GPUs that it has been compiled for.
+      dynamic_shared: the limit that was set, by ordinal.
+    """
+
+    text: str
+    logs: dict[CUjit_option, Any]
+    compiled: set[int] = dataclasses.field(default_factory=set)
+    dynamic_shared: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def static_shared(self) -> int:
+        return sum(map(int, re.findall(r"^\s*\.shared .*\[(\d+)\];", self.text, re.M)))
+
+
+class _RefusedError(Exception):
+    def __init__(self, result: CUresult) -> None:
+        self.result = result
+
+
+def _call(results: int) -> Callable:
+    """Makes a driver function of a method, which returns `results` results besides the status."""
+
+    def decorate(method: Callable) -> Callable:
+        name = method.__name__
+
+        @functools.wraps(method)
+        def function(self: "FakeCuda", *args: Any) -> tuple:
+            with self.lock:
+                self.counts[name] += 1
+            self.hooks.get(name, lambda *args: None)(*args)
+            failed = self.fail.get(name)
+            if isinstance(failed, Exception):
+                raise failed
+            refused = (None,) * results
+            if failed is not None:
+                return (failed, *refused)
+            if not self.initialized and name not in ("cuInit", "cuGetErrorString"):
+                return (CUresult.CUDA_ERROR_NOT_INITIALIZED, *refused)
+            try:
+                return (CUresult.CUDA_SUCCESS, *method(self, *args))
+            except _RefusedError as error:
+                return (error.result, *refused)
+
+        return function
+
+    return decorate
+
+
+class FakeCuda(types.ModuleType):
+    """The module.
+
+    Attributes:
+      gpus: what it shows.
+      version: of CUDA, as cuDriverGetVersion returns it.
+      newest_ptx: the newest PTX version that its compiler takes.
+      lazy: whether a library is compiled when a kernel of it is asked for, as where
+        CUDA_MODULE_LOADING is LAZY, rather than when it is loaded.
+      fail: what a function returns instead of doing anything, or the exception that it raises.
+      hooks: called with a function's arguments before it does anything.
+      counts: how often each function was called.
+    """
+
+    CUresult = CUresult
+    CUdevice_attribute = CUdevice_attribute
+    CUfunction_attribute = CUfunction_attribute
+    CUjit_option = CUjit_option
+    CUdriverProcAddress_flags = CUdriverProcAddress_flags
+    CUdriverProcAddressQueryResult = CUdriverProcAddressQueryResult
+    CUdevice, CUcontext, CUlibrary = CUdevice, CUcontext, CUlibrary
+    CUkernel, CUfunction = CUkernel, CUfunction
+
+    launch_kernel = 0x7F0000001000  # an address of more than 32 bits
+    copy = 0x7F0000002000
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, lazy: bool = True) -> None:
+        """Takes the place of `cuda.bindings.driver`, and has `oxijax._core.driver` open it anew."""
+        super().__init__("cuda.bindings.driver")
+        self.gpus = gpus or (Gpu(),)
+        self.version = 12080
+        self.newest_ptx = (8, 7)
+        self.lazy = lazy
+        self.fail: dict[str, CUresult | Exception] = {}
+        self.hooks: dict[str, Callable] = {}
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.lock = threading.Lock()
+        self.initialized = False
+        self.libraries: dict[int, _Library] = {}
+        self.retained: collections.Counter[int] = collections.Counter()
+        self.pushed = 0
+        self._stack = threading.local()  # of contexts: each thread has its own
+
+        bindings = types.ModuleType("cuda.bindings")
+        bindings.driver = self  # pyright: ignore[reportAttributeAccessIssue]
+        monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+        monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+        monkeypatch.setitem(sys.modules, "cuda.bindings.driver", self)
+        monkeypatch.setattr(_driver, "_opened", None)
+
+    def assert_balanced(self) -> None:
+        """No context is retained or pushed."""
+        assert +self.retained == {}
+        assert self.pushed == 0
+
+    @property
+    def functions(self) -> Mapping[str, Callable]:
+        """The driver functions that there are."""
+        return {name: getattr(self, name) for name in dir(FakeCuda) if re.match("cu[A-Z]", name)}
+
+    # ---- initialization, version, errors
+
+    @_call(0)
+    def cuInit(self, Flags):  # noqa: N802, N803
+        assert Flags == 0
+        if not self.gpus:
+            raise _RefusedError(CUresult.CUDA_ERROR_NO_DEVICE)
+        self.initialized = True
+        return ()
+
+    @_call(1)
+    def cuDriverGetVersion(self):  # noqa: N802
+        return (self.version,)
+
+    @_call(2)
+    def cuGetProcAddress(self, symbol, cudaVersion, flags):  # noqa: N802, N803
+        assert type(symbol) is bytes, "char* symbol takes bytes"
+        assert int(flags) == 0
+        if cudaVersion > self.version:
+            raise _RefusedError(CUresult.CUDA_ERROR_INVALID_VALUE)
+        status = CUdriverProcAddressQueryResult
+        addresses = {b"cuLaunchKernel": self.launch_kernel, b"cuMemcpyDtoDAsync": self.copy}
+        if symbol not in addresses:
+            return 0, status.CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+        return addresses[symbol], status.CU_GET_PROC_ADDRESS_SUCCESS
+
+    @_call(1)
+    def cuGetErrorString(self, error):  # noqa: N802
+        _expect(error, CUresult)
+        if error == CUresult.CUDA_ERROR_ILLEGAL_ADDRESS:
+            return (b"an illegal memory access was encountered",)
+        return (f"words for {int(error)}".encode(),)
+
+    # ---- devices
+
+    @_call(1)
+    def cuDeviceGetCount(self):  # noqa: N802
+        return (len(self.gpus),)
+
+    @_call(1)
+    def cuDeviceGet(self, ordinal):  # noqa: N802
+        _expect(ordinal, int)
+        assert 0 <= ordinal < len(self.gpus)
+        return (CUdevice(ordinal),)
+
+    @_call(1)
+    def cuDeviceGetName(self, length, dev):  # noqa: N802
+        name = self._gpu(dev).name.encode()[: length - 1] + b"\0"
+        return (name + b" " * (length - len(name)),)  # the bindings pad with blanks
+
+    @_call(1)
+    def cuDeviceTotalMem(self, dev):  # noqa: N802
+        return (self._gpu(dev).memory,)
+
+    @_call(1)
+    def cuDeviceGetAttribute(self, attrib, dev):  # noqa: N802
+        _expect(attrib, CUdevice_attribute)
+        gpu = self._gpu(dev)
+        return ({75: gpu.sm // 10, 76: gpu.sm % 10, 97: gpu.shared_per_block}[int(attrib)],)
+
+    # ---- contexts
+
+    @_call(1)
+    def cuDevicePrimaryCtxRetain(self, dev):  # noqa: N802
+        self._gpu(dev)
+        with self.lock:
+            self.retained[int(dev)] += 1
+        return (CUcontext(0x100 + int(dev)),)
+
+    @_call(0)
+    def cuDevicePrimaryCtxRelease(self, dev):  # noqa: N802
+        assert self.retained[int(dev)] > 0, "released more often than retained"
+        with self.lock:
+            self.retained[int(dev)] -= 1
+        return ()
+
+    @_call(0)
+    def cuCtxPushCurrent(self, ctx):  # noqa: N802
+        _expect(ctx, CUcontext)
+        assert self.retained[int(ctx) - 0x100] > 0, "the context is not retained"
+        self._contexts.append(int(ctx) - 0x100)
+        with self.lock:
+            self.pushed += 1
+        return ()
+
+    @_call(1)
+    def cuCtxPopCurrent(self):  # noqa: N802
+        assert self._contexts, "no context is current in this thread"
+        with self.lock:
+            self.pushed -= 1
+        return (CUcontext(0x100 + self._contexts.pop()),)
+
+    # ---- libraries
+
+    @_call(1)
+    def cuLibraryLoadData(  # noqa: N802
+        self,
+        code,
+        jitOptions,  # noqa: N803
+        jitOptionsValues,  # noqa: N803
+        numJitOptions,  # noqa: N803
+        libraryOptions,  # noqa: N803
+        libraryOptionValues,  # noqa: N803
+        numLibraryOptions,  # noqa: N803
+    ):
+        assert type(code) is bytes, "PTX is taken as a buffer"
+        assert code.endswith(b"\0"), "PTX ends with a zero"
+        assert (list(libraryOptions), list(libraryOptionValues), numLibraryOptions) == ([], [], 0)
+        library = _Library(
+            code[:-1].decode(), _jit_options(jitOptions, jitOptionsValues, numJitOptions)
+        )
+        _write(library.logs, "INFO", "info of the compiler")
+        if not self.lazy:
+            for ordinal in +self.retained:
+                self._compile(library, ordinal)
+        with self.lock:
+            handle = 0x7F0000002000 + 16 * self.counts["cuLibraryLoadData"]
+            while handle in self.libraries:
+                handle += 16
+            self.libraries[handle] = library
+        return (CUlibrary(handle),)
+
+    @_call(1)
+    def cuLibraryGetKernel(self, library, name):  # noqa: N802
+        _expect(library, CUlibrary)
+        assert type(name) is bytes, "char* name takes bytes"
+        text = self.libraries[int(library)].text
+        if not re.search(rf"\.entry\s+{re.escape(name.decode())}\s*\(", text):
+            raise _RefusedError(CUresult.CUDA_ERROR_NOT_FOUND)
+        return (CUkernel(int(library) + 1),)
+
+    @_call(0)
+    def cuLibraryUnload(self, library):  # noqa: N802
+        _expect(library, CUlibrary)
+        with self.lock:
+            del self.libraries[int(library)]
+        return ()
+
+    @_call(1)
+    def cuKernelGetFunction(self, kernel):  # noqa: N802
+        library = self._library(kernel)
+        assert self._contexts, "no context is current in this thread"
+        self._compile(library, self._contexts[-1])
+        return (CUfunction(int(kernel) + 1),)
+
+    @_call(1)
+    def cuKernelGetAttribute(self, attrib, kernel, dev):  # noqa: N802
+        assert attrib is CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        self._gpu(dev)
+        return (self._library(kernel).static_shared,)
+
+    @_call(0)
+    def cuKernelSetAttribute(self, attrib, val, kernel, dev):  # noqa: N802
+        assert attrib is CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _expect(val, int)
+        library = self._library(kernel)
+        if library.static_shared + val > self._gpu(dev).shared_per_block:
+            raise _RefusedError(CUresult.CUDA_ERROR_INVALID_VALUE)
+        library.dynamic_shared[int(dev)] = val
+        return ()
+
+    def _gpu(self, device: Any) -> Gpu:
+        _expect(device, CUdevice)
+        return self.gpus[int(device)]
+
+    def _library(self, kernel: Any) -> _Library:
+        _expect(kernel, CUkernel)
+        return self.libraries[int(kernel) - 1]  # KeyError: its library is unloaded
+
+    @property
+    def _contexts(self) -> list[int]:
+        return self._stack.__dict__.setdefault("contexts", [])
+
+    def _compile(self, library: _Library, ordinal: int) -> None:
+        """What the driver's compiler does, and refuses to do."""
+        version = re.search(r"^\.version (\d+)\.(\d+)$", library.text, re.M)
+        target = re.search(r"^\.target sm_(\d+)$", library.text, re.M)
+        if version is None or target is None or "st.globule" in library.text:
+            _write(library.logs, "ERROR", "ptxas line 9: error : Unknown modifier '.globule'")
+            raise _RefusedError(CUresult.CUDA_ERROR_INVALID_PTX)
+        if (int(version[1]), int(version[2])) > self.newest_ptx:
+            raise _RefusedError(CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+        if int(target[1]) > self.gpus[ordinal].sm:
+            raise _RefusedError(CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU)
+        library.compiled.add(ordinal)
+
+
+def _expect(value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{kind.__name__} is expected, got {value!r}")
+
+
+def _jit_options(
+    options: Sequence[Any], values: Sequence[Any], count: int
+) -> dict[CUjit_option, Any]:
+    assert count == len(options) == len(values)
+    for option in options:
+        _expect(option, CUjit_option)
+    given = dict(zip(options, values, strict=True))
+    for kind in ("INFO", "ERROR"):
+        buffer = given[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER"]]
+        size = given[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER_SIZE_BYTES"]]
+        _expect(buffer, bytearray)  # bytes would do for the bindings, but never change
+        assert size == len(buffer), "the driver would write outside of the buffer"
+    return given
+
+
+def _write(logs: dict[CUjit_option, Any], kind: str, text: str) -> None:
+    buffer = logs[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER"]]
+    written = text.encode() + b"\0"
+    buffer[: len(written)] = written

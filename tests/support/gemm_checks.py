@@ -1,0 +1,159 @@
+"""What the tests of gemm share."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import oxijax
+import ptx
+from oxijax.testing import GEMM_CASES, GemmCase
+from ptx.kernels.gemm import choose
+from support.helpers import assert_close, program_of, relative_error
+from support.places import PRECISIONS, Place
+
+NAMES = ("a", "b", "c", "alpha", "beta")
+EVERY = (0, 1, 2, 3, 4)
+LAYOUTS = list(itertools.product([False, True], repeat=2))
+TOLERANCE = 1e-5  # float32, sums in another order
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def operands_of(case: str | GemmCase, dtype="float32") -> dict[str, jax.Array]:
+    """The operands as JAX arrays; alpha and beta in float32 at least."""
+    case = GEMM_CASES[case] if isinstance(case, str) else case
+    wide = jnp.promote_types(dtype, jnp.float32)
+    return {
+        name: jnp.asarray(value, dtype if value.ndim else wide)
+        for name, value in case.operands().items()
+    }
+
+
+def function_of(case: GemmCase, names, function: Callable = oxijax.gemm, **options) -> Callable:
+    """Gemm for this case, of the operands with these names, in order."""
+
+    def positional(*operands):
+        return function(**dict(zip(names, operands, strict=True)), **case.options, **options)
+
+    return positional
+
+
+def matmul(a, b, c=None, *, alpha=1.0, beta=0.0, transpose_a=False, transpose_b=False, strategy):
+    """The product by `jnp.matmul`, without regard to what a GPU would do."""
+    a = a.mT if transpose_a else a
+    b = b.mT if transpose_b else b
+    y = alpha * jnp.matmul(a, b, precision="highest")
+    return y if c is None else y + beta * c
+
+
+def expected(case: GemmCase, operands: dict[str, Any], grad_y) -> dict[str, jax.Array]:
+    """Value and gradients by `matmul`, in float64, of the same, already rounded, operands.
+
+    Gradients to alpha and beta are not summed: they are as of factors for each element.
+    """
+    wide = {name: value.astype(jnp.float64) for name, value in operands.items()}
+    for name in {"alpha", "beta"}.intersection(wide):
+        wide[name] = jnp.broadcast_to(wide[name], grad_y.shape)
+    program = program_of(function_of(case, wide, matmul))
+    y, gradients = program(tuple(wide.values()), grad_y.astype(jnp.float64))
+    return {"y": y, **{f"d{n}": g for n, g in zip(wide, gradients, strict=True)}}
+
+
+def compare(operands, y, gradients, wanted, tolerance: float) -> dict[str, float]:
+    """Compares y and gradients with what is `expected`, and their dtypes.
+
+    Returns:
+      The error of each: relative Frobenius norms. A sum is as exact as its terms are.
+    """
+    results = {"y": y, **{f"d{n}": g for n, g in zip(operands, gradients, strict=True)}}
+    errors = {}
+    for name, value in wanted.items():
+        result = results[name]
+        assert result.dtype == operands[name[1:] or "a"].dtype, name
+        if result.shape == value.shape:
+            errors[name] = relative_error(result, value)
+        else:
+            scale = np.linalg.norm(value)
+            errors[name] = float(abs(result - value.sum()) / (scale if scale else 1))
+        assert errors[name] <= tolerance, f"{name}: error {errors[name]:.3g} > {tolerance:.3g}"
+    return errors
+
+
+def check(
+    case: GemmCase, precision: str, place: Place, reference_on: Any = None
+) -> dict[str, float]:
+    """Compares result and gradients, all by kernels, with `matmul` in float64.
+
+    Args:
+      case: the product.
+      precision: of `PRECISIONS`.
+      place: where the kernels run.
+      reference_on: the device that jnp.matmul runs on; None is the CPU.
+
+    Returns:
+      The relative error of each.
+    """
+    dtype, precision_, tolerance = PRECISIONS[precision]
+    with jax.default_device(reference_on or jax.devices("cpu")[0]):
+        operands, grad_y = operands_of(case, dtype), jnp.asarray(case.grad_y(), dtype)
+        wanted = expected(case, operands, grad_y)
+    function = function_of(case, operands, precision=precision_)
+    # The product, its gradients to a and b, and for alpha's the product without alpha, which the
+    # first one is already where parts are summed before alpha is multiplied with.
+    kernel = choose(case.m, case.n, case.k, float_type=ptx.f32, strategy=case.strategy)
+    again = "alpha" in operands and kernel.parts is None
+    kernels = ["gemm"] * (4 if again else 3)
+    y, gradients = place.values_and_gradients(function, operands.values(), grad_y, kernels)
+    return compare(operands, y, gradients, wanted, tolerance)
+
+
+def product(transpose_a=False, transpose_b=False, function=oxijax.gemm) -> Callable:
+    """Gemm of five operands, in order."""
+
+    def run(a, b, c, alpha, beta):
+        return function(
+            a, b, c, alpha=alpha, beta=beta, transpose_a=transpose_a, transpose_b=transpose_b,
+            strategy="auto",
+        )  # fmt: skip
+
+    return run
+
+
+def five(transpose_a=False, transpose_b=False, batches=((), (), ())) -> tuple[jax.Array, ...]:
+    """A, b, c, alpha and beta, for `product`; batches: leading dimensions of a, b and c."""
+    layout = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    factors = {"alpha": 0.75, "beta": -1.5, "traced": True}
+    case = GemmCase("five", 5, 4, 3, *batches, **layout, **factors)
+    return tuple(operands_of(case).values())
+
+
+def squares(function: Callable) -> Callable:
+    """A loss whose derivatives of any order differ."""
+    return lambda *operands: jnp.sum(jnp.sin(function(*operands)) ** 2)
+
+
+def assert_trees_close(actual, expected):
+    jax.tree.map(lambda a, e: assert_close(a, e, TOLERANCE), actual, expected)
+
+
+def variants(operand, count=3):
+    """Operands that differ, along a new leading axis."""
+    return jnp.stack([operand * (1 - 0.03 * i) for i in range(count)])
+
+
+def equations_of(function, *operands):
+    """All binds of the primitive in a function's jaxpr."""
+
+    def walk(jaxpr):
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name == "gemm":
+                yield eqn
+            for value in eqn.params.values():
+                inner = getattr(value, "jaxpr", value)
+                if hasattr(inner, "eqns"):
+                    yield from walk(inner)
+
+    return list(walk(jax.make_jaxpr(function)(*operands).jaxpr))
