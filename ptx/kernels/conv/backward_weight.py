@@ -20,7 +20,7 @@ from ptx.kernels.limits import check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.plan import TilePlan, make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import accumulator_of, store_vector, vector_width

@@ -14,7 +14,7 @@ from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.plan import THREADS, SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets, Sampler
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import load_words, vector_width, widen

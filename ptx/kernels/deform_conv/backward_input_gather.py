@@ -27,9 +27,9 @@ from ptx.kernels.limits import PIXELS, check_count, check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.plan import make_math
-from ptx.tile.shared import SharedTile
+from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
 
 __all__ = [
@@ -243,23 +243,23 @@ class _ListTile:
     ):
         self.k, self.tile, self.lists, self.place = k, tile, lists, place
         self.row_cells, self.locate, self.width = row_cells, locate, width
-        across = tile.columns // width
+        across = tile.layout.columns // width
         self.column = k.tid() % across * width
         self.row, self.step = k.tid() // across, THREADS // across
 
-    def begin(self, stage: Val, where: Val | None) -> None:
+    def begin(self, stage: Stage, where: Val | None) -> None:
         k = self.k
         k.comment("sums over lists")
         with contextlib.nullcontext() if where is None else k.if_(where):
             lists = self.lists.of(*self.place())
             gradients, channel_there = self.locate(self.column)
-            with k.loop(self.row, self.tile.rows, self.step, name="row") as row:
+            with k.loop(self.row, self.tile.layout.rows, self.step, name="row") as row:
                 cell = self.row_cells.load(row)
                 there = channel_there & cell.ne(_NO_CELL)
                 values = self._sums(lists, gradients, cell, there)
                 store_vector(self.tile.at(stage, row, self.column), values)
 
-    def finish(self, stage: Val) -> None:
+    def finish(self, stage: Stage) -> None:
         """Nothing: `begin` has written to the stage, which nobody else was using."""
 
     def _sums(

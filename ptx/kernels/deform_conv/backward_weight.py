@@ -22,7 +22,7 @@ from ptx.kernels.limits import check_grid, check_sizes
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.pixels import Geometry, OutputPixel
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile

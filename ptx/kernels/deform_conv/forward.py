@@ -21,8 +21,8 @@ from ptx.kernels.limits import check_grid, check_sizes
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.math import TileMath
-from ptx.tile.pipeline import Cursor, multiply_all
 from ptx.tile.pixels import Geometry
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile

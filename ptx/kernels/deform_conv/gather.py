@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import f64, s64
 from ptx.kernels.deform_conv.sampling import Sample, Sampler
-from ptx.tile.shared import SharedTile
+from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, widen
 
 __all__ = ["GatherTile", "corner_index_places", "corner_places"]
@@ -62,14 +62,14 @@ class GatherTile:
     ):
         self.k, self.tile, self.x, self.sampler, self.locate = k, tile, x, sampler, locate
         self.channels, self.in_w, self.width = channels, in_w, width
-        across = tile.columns // width
+        across = tile.layout.columns // width
         self.column = k.tid() % across * width
         self.row, self.step = k.tid() // across, threads // across
         self.loaded: list[tuple[Val, Sample, list[tuple[Val, ...]]]] = []
 
-    def begin(self, stage: Val, where: Val | None) -> None:
+    def begin(self, stage: Stage, where: Val | None) -> None:
         self.loaded = []
-        for first in range(0, self.tile.rows, self.step):
+        for first in range(0, self.tile.layout.rows, self.step):
             row = self.row + first
             sample_row, tap, channel, there = self.locate(row, self.column)
             sample = self.sampler.read(sample_row, tap)
@@ -82,7 +82,7 @@ class GatherTile:
             ]
             self.loaded.append((row, sample, words))
 
-    def finish(self, stage: Val) -> None:
+    def finish(self, stage: Stage) -> None:
         k = self.k
         for row, sample, words in self.loaded:
             dtype = accumulator_of(self.x.dtype)

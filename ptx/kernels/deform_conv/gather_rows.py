@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, f32, s32, tf32
 from ptx.kernels.deform_conv.corners import CornerTable, PixelTable, TableRows
 from ptx.kernels.deform_conv.gather import corner_index_places
 from ptx.kernels.deform_conv.sampling import Offsets
-from ptx.tile.pipeline import Cursor
+from ptx.tile.loop import Cursor
 from ptx.tile.pixels import OutputPixel
+from ptx.tile.stream import LaneRows
 from ptx.tile.vectors import load_words, widen
 
 __all__ = ["PositionGather", "TableGather", "load_corners", "weighted_sums"]
@@ -25,8 +26,7 @@ class TableGather:
       table: filled for the taps that the cursor counts.
       x: images [N, H, W, C].
       cursor: has `slice`, of 64 bytes, and `tap`.
-      first_row: of the lane in the table.
-      row: rows from there to the lane's row of a number.
+      rows: the lane's rows of the table.
       channel: the lane's first one in slice 0; may be a variable.
     """
 
@@ -36,16 +36,15 @@ class TableGather:
         x: Pointer,
         cursor: Cursor,
         *,
-        first_row: Val,
-        row: Callable[[int], int],
+        rows: LaneRows,
         channel: Val,
     ):
         self.k, self.table, self.x, self.cursor = table.k, table, x, cursor
-        self.first_row, self.row, self.channel = first_row, row, channel
+        self.lane_rows, self.channel = rows, channel
 
     def prepare(self) -> None:
-        at = self.cursor["tap"] * self.table.rows + self.first_row
-        self.rows = TableRows(self.table, at, self.row)
+        at = self.cursor["tap"] * self.table.rows + self.lane_rows.first
+        self.rows = TableRows(self.table, at, self.lane_rows.offset)
         slice_ = self.cursor["slice"] * (64 // self.x.dtype.bytes)
         self.first = self.x + (self.channel + slice_)
 
@@ -72,8 +71,7 @@ class PositionGather:
       pixels: of the rows.
       x: images [N, H, W, C].
       cursor: has `slice`, of 64 bytes, and `tap`.
-      first_row: of the lane in the tile.
-      row: rows from there to the lane's row of a number.
+      rows: the lane's rows of the tile.
       channel: the lane's first one in slice 0; may be a variable.
     """
 
@@ -84,13 +82,12 @@ class PositionGather:
         x: Pointer,
         cursor: Cursor,
         *,
-        first_row: Val,
-        row: Callable[[int], int],
+        rows: LaneRows,
         channel: Val,
     ):
         self.k, self.offsets, self.pixels = offsets.k, offsets, pixels
         self.x, self.cursor, self.channel = x, cursor, channel
-        self.first_row, self.row = first_row, row
+        self.lane_rows = rows
         count = 16 // x.dtype.bytes
         self.width = min(count, offsets.config.channels_per_offset_group)
         self.parts = range(0, count, self.width)
@@ -101,7 +98,7 @@ class PositionGather:
         self.tap = self.cursor["tap"].value()
 
     def begin(self, row: int) -> list[Loaded]:
-        pixel = self.pixels.read(self.first_row + self.row(row))
+        pixel = self.pixels.read(self.lane_rows.first + self.lane_rows.offset(row))
         return [
             load_corners(self.offsets, self.x, pixel, self.first + part, self.tap, self.width)
             for part in self.parts
