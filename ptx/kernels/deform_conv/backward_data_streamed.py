@@ -17,7 +17,8 @@ from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets, Position
 from ptx.tile.loop import Cursor, Loop
-from ptx.tile.pixels import OutputPixel
+from ptx.tile.occupancy import enough_blocks
+from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.plan import atom_of
 from ptx.tile.stream import ROW_BYTES, LaneRows, StreamedProduct, StreamedTile
 from ptx.tile.vectors import load_words, widen
@@ -26,8 +27,6 @@ __all__ = ["streamed_backward_input", "streamed_backward_offset", "taps_per_bloc
 
 LANE_CHANNELS = 8  # neighbours in a lane's sums
 PART = 32  # columns from a lane's 8 to its next ones
-ENOUGH_BLOCKS = 512  # two for each SM of the largest GPUs, and again as many
-TABLE_BYTES = 24 * 1024  # of corners: nine taps of 128 pixels
 
 
 def streamed_backward_offset(
@@ -129,7 +128,7 @@ def streamed_backward_input(
             for place, weight, inside in zip(
                 places, position.weights(), position.inside(), strict=True
             ):
-                weight = weight if weight.dtype is f32 else k.convert(weight, f32, "rn")
+                weight = k.convert(weight, f32, "rn")
                 scatter(place, weight, values, inside if there is None else inside & there)
 
         columns.run_positions(part)
@@ -160,8 +159,8 @@ def taps_per_block(config: DeformableConvConfig, plan: SamplePlan, blocks: int) 
     """
     room = config.taps
     if not plan.narrow:
-        room = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
-    wanted = -(-ENOUGH_BLOCKS // max(1, blocks))  # parts that the taps are cut into
+        room = CornerTable.taps_that_fit(config, plan.m)
+    wanted = -(-enough_blocks(4) // max(1, blocks))  # parts that the taps are cut into
     return max(1, min(room, config.taps // wanted))
 
 
@@ -203,7 +202,7 @@ class _Columns:
         else:
             self.first_channel = k.ctaid("y") * config.channels_per_offset_group
             self.first_in_run = k.var(u32, 0)
-            taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
+            taps = CornerTable.taps_that_fit(config, plan.m)
             self.table = CornerTable(offsets, rows=plan.m, taps=taps)
         self.extents = {"segment": segments, "tile": tiles}
         self.group = self.first_channel // self.in_group  # of the first segment
@@ -365,9 +364,8 @@ def _position_places(
     channel: Val,
 ) -> list[Pointer]:
     """Where the four corners of a position lie, at a channel; only those inside exist."""
-    sizes, signed = offsets.geometry, position.y.dtype
-    height, width = k.bitcast(sizes.in_h, signed), k.bitcast(sizes.in_w, signed)
-    corner = (k.bitcast(pixel.image, signed) * height + position.y) * width + position.x
+    sizes = offsets.geometry
+    corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
     return corner_index_places(image, corner, channel, config.in_channels, sizes.in_w)
 
 

@@ -20,9 +20,7 @@ from ptx.tile.plan import atom_of, make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
 
-__all__ = ["TABLE_BYTES", "streamed_forward", "wide_forward"]
-
-TABLE_BYTES = 24 * 1024  # of corners: nine taps of 128 pixels
+__all__ = ["streamed_forward", "wide_forward"]
 
 PixelOf = Callable[[Val], tuple[Val, Val]]  # row of the sums -> output pixel, and whether it exists
 
@@ -159,7 +157,7 @@ class _Block:
         self.table: CornerTable | None = None
         self.taps, self.run = config.taps, config.in_channels_per_group
         if not plan.narrow:
-            self.taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
+            self.taps = CornerTable.taps_that_fit(config, plan.m)
             self.table = CornerTable(self.offsets, rows=plan.m, taps=self.taps)
             self.run = config.segment
         self.channel: Var = k.var(u32, 0, "channel")

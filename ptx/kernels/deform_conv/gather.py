@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import f64, s64
-from ptx.kernels.deform_conv.sampling import Sample, Sampler
+from ptx.isa.dtypes import s64
+from ptx.kernels.deform_conv.sampling import Sample, Sampler, interpolate
 from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, widen
 
@@ -87,13 +87,6 @@ class GatherTile:
         for row, sample, words in self.loaded:
             dtype = accumulator_of(self.x.dtype)
             weights = [w * sample.mask for w in sample.weights()]
-            if dtype is not f64:
-                weights = [k.convert(w, dtype, "rn") for w in weights]
-            corners = [widen(k, word) for word in words]
-            values = []
-            for elements in zip(*corners, strict=True):
-                total = weights[0] * elements[0]
-                for weight, element in zip(weights[1:], elements[1:], strict=True):
-                    total = k.fma(weight, element, total)
-                values.append(total)
+            weights = [k.convert(weight, dtype, "rn") for weight in weights]
+            values = interpolate(weights, [widen(k, word) for word in words])
             store_vector(self.tile.at(stage, row, self.column), values)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.kernels.deform_conv.corners import CornerTable, PixelTable, TableRows
-from ptx.kernels.deform_conv.gather_rows import Loaded, load_corners, weighted_sums
-from ptx.kernels.deform_conv.sampling import Offsets
+from ptx.kernels.deform_conv.gather_rows import Loaded, load_corners
+from ptx.kernels.deform_conv.sampling import Offsets, interpolate
 from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import load_words, store_vector, widen
 
@@ -30,7 +30,7 @@ class _VectorTile:
         self.rows = range(0, tile.layout.rows, step)
         assert threads % across == tile.layout.rows % step == 0
 
-    def store(self, stage: Val | int, row: int, values: list[Val]) -> None:
+    def store(self, stage: Stage, row: int, values: list[Val]) -> None:
         store_vector(self.tile.at(stage, self.row + row, self.column), values)
 
 
@@ -75,7 +75,7 @@ class TableGatherTile(_VectorTile):
     def finish(self, stage: Stage) -> None:
         for row, steps, words in self.loaded:
             corners = [widen(self.k, c) for c in self.entries.zeroed(row, steps, words)]
-            self.store(stage, row, weighted_sums(self.k, self.entries.weights(row), corners))
+            self.store(stage, row, interpolate(self.entries.weights(row), corners))
 
 
 class PositionGatherTile(_VectorTile):
@@ -120,4 +120,4 @@ class PositionGatherTile(_VectorTile):
     def finish(self, stage: Stage) -> None:
         for row, (weights, words) in self.loaded:
             corners = [widen(self.k, corner) for corner in words]
-            self.store(stage, row, weighted_sums(self.k, weights, corners))
+            self.store(stage, row, interpolate(weights, corners))

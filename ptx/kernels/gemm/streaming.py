@@ -14,13 +14,14 @@ from ptx.tile.dense import DenseTile
 from ptx.tile.fma import FusedMultiplyAdd
 from ptx.tile.layout import permuted_column
 from ptx.tile.loop import Cursor, Loop
+from ptx.tile.occupancy import enough_blocks
 from ptx.tile.plan import atom_of
 from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.tensor_cores import TensorCores
 
 __all__ = ["streaming_blocks", "streaming_gemm"]
 
-_BLOCKS = 528  # of a launch: four for each SM of an H100 or H200
+_BLOCKS = enough_blocks(4)  # of a launch
 
 
 def streaming_gemm(k: Kernel, config: GemmConfig, plan: StreamPlan, p: Any) -> None:
