@@ -7,7 +7,19 @@ import dataclasses
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import u32
 
-__all__ = ["Geometry", "OutputPixel", "PixelWalk"]
+__all__ = ["NO_PIXEL", "Geometry", "OutputPixel", "PixelWalk", "pixel_index"]
+
+NO_PIXEL = 0xFFFFFFFF  # what stands for the index of a pixel where there is none
+
+
+def pixel_index(image: Val, y: Val, x: Val, height: Val, width: Val) -> Val:
+    """The index of a pixel among those of all images.
+
+    It is signed where y and x are: such a pixel may lie outside of its image.
+    """
+    k, dtype = y.kernel, y.dtype
+    image, height, width = (k.bitcast(value, dtype) for value in (image, height, width))
+    return (image * height + y) * width + x
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -27,9 +27,10 @@ from ptx.kernels.limits import PIXELS, check_count, check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
-from ptx.tile.plan import make_math
-from ptx.tile.shared import SharedTile
+from ptx.tile.epilogue import LocateColumn, store_rows
+from ptx.tile.loop import Cursor, multiply_all
+from ptx.tile.plan import at_least, make_math
+from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
 
 __all__ = [
@@ -137,14 +138,18 @@ def generate_deformable_conv_backward_input_gather_ptx(
     multiply_all(k, cursor, producers, math)
 
     k.comment("each gradient is written once")
-    for row in math.rows():
-        pixel = first_pixel + row.row
-        for column, sums in row.parts:
-            step = vector_width(config.float_type, len(sums), config.segment)
-            for i in range(0, len(sums), step):
-                where = (pixel < pixels) & (first_channel + column + i < config.segment)
-                at = k.mad_wide(pixel, config.in_channels, k.convert(channel + column + i, u64))
-                store_vector(grad_x + at, sums[i : i + step], where=where)
+
+    def locate(row: Val) -> LocateColumn:
+        pixel = first_pixel + row
+
+        def element(column: Val) -> tuple[Pointer, Val]:
+            at = k.mad_wide(pixel, config.in_channels, k.convert(channel + column, u64))
+            exists = (pixel < pixels) & (first_channel + column < config.segment)
+            return grad_x + at, exists
+
+        return element
+
+    store_rows(math, locate, dtype=config.float_type, extent=config.segment)
     return k.text()
 
 
@@ -175,14 +180,9 @@ def _plan(config: DeformableConvConfig) -> SamplePlan:
     N covers a segment with one tile if it can: each further tile gathers the gradients again.
     """
     size = _product_type(config).bytes
-    n = _power_of_two(config.segment, 16, {2: 128, 4: 64, 8: 32}[size])
-    k = _power_of_two(config.out_channels_per_group, 32 // size, 64 // size)
+    n = at_least(config.segment, 16, {2: 128, 4: 64, 8: 32}[size])
+    k = at_least(config.out_channels_per_group, 32 // size, 64 // size)
     return SamplePlan(64, n, k, (4, 1) if n == 16 else (2, 2))
-
-
-def _power_of_two(extent: int, lowest: int, highest: int) -> int:
-    """The lowest one that covers the extent, within limits."""
-    return min(max(lowest, 1 << (extent - 1).bit_length()), highest)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -243,23 +243,23 @@ class _ListTile:
     ):
         self.k, self.tile, self.lists, self.place = k, tile, lists, place
         self.row_cells, self.locate, self.width = row_cells, locate, width
-        across = tile.columns // width
+        across = tile.layout.columns // width
         self.column = k.tid() % across * width
         self.row, self.step = k.tid() // across, THREADS // across
 
-    def begin(self, stage: Val, where: Val | None) -> None:
+    def begin(self, stage: Stage, where: Val | None) -> None:
         k = self.k
         k.comment("sums over lists")
         with contextlib.nullcontext() if where is None else k.if_(where):
             lists = self.lists.of(*self.place())
             gradients, channel_there = self.locate(self.column)
-            with k.loop(self.row, self.tile.rows, self.step, name="row") as row:
+            with k.loop(self.row, self.tile.layout.rows, self.step, name="row") as row:
                 cell = self.row_cells.load(row)
                 there = channel_there & cell.ne(_NO_CELL)
                 values = self._sums(lists, gradients, cell, there)
                 store_vector(self.tile.at(stage, row, self.column), values)
 
-    def finish(self, stage: Val) -> None:
+    def finish(self, stage: Stage) -> None:
         """Nothing: `begin` has written to the stage, which nobody else was using."""
 
     def _sums(

@@ -22,11 +22,13 @@ from ptx.kernels.limits import check_grid, check_sizes
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.epilogue import LocateColumn, store_rows
+from ptx.tile.loop import Cursor, multiply_all
+from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import Geometry, OutputPixel
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
-from ptx.tile.vectors import accumulator_of, store_vector, vector_width
+from ptx.tile.vectors import accumulator_of, vector_width
 
 __all__ = [
     "backward_weight_dynamic_shared",
@@ -35,7 +37,6 @@ __all__ = [
     "generate_deformable_conv_backward_weight_ptx",
 ]
 
-ENOUGH_BLOCKS = 528  # four for each SM of an H100 or H200
 _PART_UNIT = 64  # pixels
 
 
@@ -169,16 +170,19 @@ def generate_deformable_conv_backward_weight_ptx(
     k.comment("this part's sum")
     part = k.ctaid("z") * config.taps + tap
     in_this_group = channel - group * in_group
-    for row in math.rows():
-        at_row = k.mad_wide(part, in_group, k.convert(in_this_group + row.row, u64))
-        for column, sums in row.parts:
+
+    def locate(row: Val) -> LocateColumn:
+        row_index = k.mad_wide(part, in_group, k.convert(in_this_group + row, u64))
+
+        def element(column: Val) -> tuple[Pointer, Val]:
             out = first_out + column
-            step = vector_width(partial.dtype, len(sums), out_group)
-            for i in range(0, len(sums), step):
-                where = (first_in + row.row < run) & (out + i < out_group)
-                to = k.convert(group * out_group + out + i, u64)
-                place = partial + at_row * config.out_channels + to
-                store_vector(place, sums[i : i + step], where=where)
+            address = partial + row_index * config.out_channels
+            address = address + k.convert(group * out_group + out, u64)
+            return address, (first_in + row < run) & (out < out_group)
+
+        return element
+
+    store_rows(math, locate, dtype=partial.dtype, extent=out_group)
     return k.text()
 
 
@@ -192,7 +196,7 @@ def backward_weight_parts(config: DeformableConvConfig, pixels: int) -> int:
         return direct_weight_parts(config, pixels)
     plan = backward_weight_plan(config, TARGETS["sm_80"])
     across, down = _tiles(config, plan)
-    return max(1, min(ENOUGH_BLOCKS // (across * down), -(-pixels // 1024)))
+    return sum_parts(across * down, -(-pixels // 1024), per_sm=4)
 
 
 def backward_weight_launch(config: DeformableConvConfig, target: Target, shapes: Shapes) -> Launch:

@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import s32, u64
+from ptx.isa.dtypes import u64
 from ptx.kernels.deform_conv.config import DeformableConvConfig
-from ptx.kernels.deform_conv.sampling import Offsets, Position
+from ptx.kernels.deform_conv.sampling import Offsets, Position, interpolate
 from ptx.tile.direct import DirectPlan
-from ptx.tile.pixels import OutputPixel
+from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.vectors import accumulator_of, load_elements, load_words, vector_width, widen
 
 __all__ = [
@@ -96,10 +96,9 @@ class Corners:
 
     def places(self, pixel: OutputPixel, position: Position) -> list[Pointer]:
         """Of the corners of a sample; only those inside may be touched."""
-        k, sizes = self.k, self.sizes
-        height, width = (k.bitcast(size, s32) for size in (sizes.in_h, sizes.in_w))
-        corner = (k.bitcast(pixel.image, s32) * height + position.y) * width + position.x
-        first = self.place.add_bytes(k.mul_wide(corner, self.pitch))
+        sizes = self.sizes
+        corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
+        first = self.place.add_bytes(self.k.mul_wide(corner, self.pitch))
         below = first.add_bytes(self.below)
         return [first, first + self.channels, below, below + self.channels]
 
@@ -123,16 +122,8 @@ class Corners:
         self, pixel: OutputPixel, position: Position, channels: int, where: Val
     ) -> list[Val]:
         """The sampled channels, with the mask."""
-        k = self.k
         loaded = self.load(pixel, position, channels, where)
-        weights = weights_of(k, position, self.place)
-        values = []
-        for elements in zip(*loaded, strict=True):
-            total = weights[0] * elements[0]
-            for weight, element in zip(weights[1:], elements[1:], strict=True):
-                total = k.fma(weight, element, total)
-            values.append(total)
-        return values
+        return interpolate(weights_of(self.k, position, self.place), loaded)
 
 
 def inside_of(position: Position, where: Val) -> Iterable[Val]:
@@ -144,8 +135,7 @@ def inside_of(position: Position, where: Val) -> Iterable[Val]:
 def weights_of(k: Kernel, position: Position, place: Pointer) -> list[Val]:
     """The corners' weights, with the mask, in the type that the array is calculated with."""
     dtype = accumulator_of(place.dtype)
-    weights = position.weights()
-    return [w if w.dtype is dtype else k.convert(w, dtype, "rn") for w in weights]
+    return [k.convert(weight, dtype, "rn") for weight in position.weights()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,12 +12,12 @@ from ptx.kernels.deform_conv.direct import (
 )
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.direct import DirectThread, add_up
+from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import PixelWalk
 from ptx.tile.vectors import accumulator_of
 
 __all__ = ["direct_backward_weight", "direct_weight_blocks", "direct_weight_parts"]
 
-_ENOUGH_BLOCKS = 1056  # eight for each SM of an H100 or H200
 _PART = 512  # pixels at least
 
 
@@ -28,7 +28,7 @@ def direct_weight_blocks(config: DeformableConvConfig) -> int:
 
 def direct_weight_parts(config: DeformableConvConfig, pixels: int) -> int:
     """Parts that the pixels are cut into; see `backward_weight_parts`."""
-    return max(1, min(_ENOUGH_BLOCKS // direct_weight_blocks(config), -(-pixels // _PART)))
+    return sum_parts(direct_weight_blocks(config), -(-pixels // _PART), per_sm=8)
 
 
 def direct_backward_weight(

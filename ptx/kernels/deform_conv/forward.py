@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from ptx.kernels.limits import check_grid, check_sizes
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
+from ptx.tile.epilogue import LocateColumn, store_rows
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.math import TileMath
-from ptx.tile.pipeline import Cursor, multiply_all
 from ptx.tile.pixels import Geometry
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.stream import StreamedTile
-from ptx.tile.vectors import load_words, store_vector, vector_width, widen
+from ptx.tile.vectors import load_words, vector_width, widen
 
 __all__ = ["forward_dynamic_shared", "forward_launch", "generate_deformable_conv_forward_ptx"]
 
@@ -78,20 +79,25 @@ def generate_deformable_conv_forward_ptx(
     )
 
     k.comment("bias, and the output")
-    for row in math.rows():
-        pixel, there = pixel_of(row.row)
-        for column, sums in row.parts:
-            out = first_out + column
-            step = vector_width(dtype, len(sums), out_group)
-            for i in range(0, len(sums), step):
-                where = there & (out + i < out_group)
-                channel = group * out_group + out + i
-                values = list(sums[i : i + step])
-                if bias is not None:
-                    added = widen(k, load_words(bias + channel, step, where=where))
-                    values = [v + b for v, b in zip(values, added, strict=True)]
-                at = k.mad_wide(pixel, config.out_channels, k.convert(channel, u64))
-                store_vector(y + at, values, where=where)
+    first_channel = group * out_group + first_out
+
+    def locate(row: Val) -> LocateColumn:
+        pixel, exists = pixel_of(row)
+
+        def element(column: Val) -> tuple[Pointer, Val]:
+            channel = k.convert(first_channel + column, u64)
+            address = y + k.mad_wide(pixel, config.out_channels, channel)
+            return address, exists & (first_out + column < out_group)
+
+        return element
+
+    def with_bias(sums: Sequence[Val], column: Val, address: Pointer, exists: Val) -> Sequence[Val]:
+        assert bias is not None
+        words = load_words(bias + (first_channel + column), len(sums), where=exists)
+        return [total + b for total, b in zip(sums, widen(k, words), strict=True)]
+
+    finish = None if bias is None else with_bias
+    store_rows(math, locate, dtype=dtype, extent=out_group, finish=finish)
     return k.text()
 
 
@@ -113,7 +119,7 @@ def _tiled_forward(
     a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
     b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
     math = make_math(k, config, a, b, plan)
-    taps = Sampler.taps_that_fit(config, plan.m, 12 * 1024)
+    taps = Sampler.taps_that_fit(config, plan.m)
     sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=plan.threads)
 
     cursor = Cursor(k, tap=taps, slice=-(-config.segment // plan.k))

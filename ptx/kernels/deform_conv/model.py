@@ -13,7 +13,6 @@ from ptx.kernels.deform_conv.backward_weight import backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 from ptx.kernels.deform_conv.config import DeformableConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
-from ptx.kernels.deform_conv.forward_streamed import TABLE_BYTES
 from ptx.kernels.deform_conv.plan import (
     SamplePlan,
     backward_data_plan,
@@ -119,7 +118,7 @@ def _forward(config: DeformableConvConfig, target: Target, images: Image) -> Blo
     if plan.narrow:
         run = in_group
     else:
-        taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
+        taps = CornerTable.taps_that_fit(config, plan.m)
     segments, tables = in_group // run, -(-config.taps // taps)
     fillings = segments * tables
     steps = fillings * run // plan.k * taps

@@ -7,6 +7,7 @@ import dataclasses
 from ptx.isa.targets import Target
 from ptx.kernels.deform_conv.config import DeformableConvConfig
 from ptx.tile.direct import THREADS
+from ptx.tile.occupancy import leaves_idle
 from ptx.tile.plan import TilePlan, at_least, streams
 
 __all__ = [
@@ -106,7 +107,7 @@ def is_small_grid(config: DeformableConvConfig, pixels: int) -> bool:
       pixels: of all outputs.
     """
     tiles = config.groups * -(-config.out_channels_per_group // 128)
-    return -(-pixels // 128) * tiles < 132
+    return leaves_idle(-(-pixels // 128) * tiles)
 
 
 def backward_data_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
