@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from ptx.isa.targets import TARGETS, Target
+from ptx.kernel import KernelDefinition
 from ptx.launch import Launch
 
 __all__ = ["Geometry", "RegisteredKernel", "Shapes", "kernels", "register"]
@@ -92,6 +93,14 @@ def register(
     frozen = types.MappingProxyType(dict(configs))
     kernel = RegisteredKernel(name, frozen, generate, needs, dynamic_shared, launch)
     _KERNELS[name] = kernel
+    return kernel
+
+
+def add(kernel: KernelDefinition) -> KernelDefinition:
+    """Adds a kernel to the registry; ValueError if its name is taken."""
+    if kernel.name in _KERNELS:
+        raise ValueError(f"a kernel called {kernel.name!r} is registered already")
+    _KERNELS[kernel.name] = kernel  # pyright: ignore[reportArgumentType]
     return kernel
 
 

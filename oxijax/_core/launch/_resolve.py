@@ -115,8 +115,11 @@ def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int
             place.buffer = argument.buffer
         else:
             place.buffer, place.value = -1, _bits(argument)
-    record.dynamic_shared = dynamic_shared = kernel.dynamic_shared(spec.config, target)
-    text = _generate(spec.kernel, spec.config, target)
+    text, dynamic_shared = launch.text, launch.dynamic_shared
+    if not text:
+        dynamic_shared = kernel.dynamic_shared(spec.config, target)
+        text = _generate(spec.kernel, spec.config, target)
+    record.dynamic_shared = dynamic_shared
     if spec.emulation is None:
         record.launch, record.in_python = _driver.driver().launch_pointer, False
         record.copy = _driver.driver().copy_pointer
