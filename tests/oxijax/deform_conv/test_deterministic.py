@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
-from support.deform_conv_checks import PRECISIONS, STRANGE_OFFSETS, assert_has_kernels
+from support.deform_conv_checks import STRANGE_OFFSETS, assert_has_kernels, float64_reference
 from support.helpers import assert_close, astype
+from support.places import PRECISIONS
 
 import oxijax
 import ptx
@@ -33,12 +34,12 @@ SAMPLE = (
 FLAGS = ("--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic_ops")
 
 
-def gradient(case, precision=None, function=oxijax.deform_conv):
+def gradient(case, precision=None):
     """The function of operands and grad_y that returns the gradient to x, of a case."""
 
     def run(operands, grad_y):
         def y(x):
-            return function(x, *operands[1:], precision=precision, **case.options)
+            return oxijax.deform_conv(x, *operands[1:], precision=precision, **case.options)
 
         return jax.vjp(y, operands[0])[1](grad_y)[0]
 
@@ -46,10 +47,8 @@ def gradient(case, precision=None, function=oxijax.deform_conv):
 
 
 def expected_gradient(case, operands, grad_y):
-    """The reference's, in float64."""
-    with jax.enable_x64(True):
-        run = jax.jit(gradient(case, function=oxijax.reference.deform_conv))
-        return np.asarray(run(astype(operands, jnp.float64), grad_y.astype(jnp.float64)))
+    """The gradient to x in float64."""
+    return float64_reference(operands, grad_y, **case.options)["dx"]
 
 
 def gathered(case, operands, grad_y, target="sm_90", schedule=None, precision=None):
