@@ -142,9 +142,10 @@ def generate_deformable_conv_backward_input_gather_ptx(
     def locate(row: Val) -> LocateColumn:
         pixel = first_pixel + row
 
-        def element(column: Val) -> tuple[Pointer, Val]:
-            at = k.mad_wide(pixel, config.in_channels, k.convert(channel + column, u64))
-            exists = (pixel < pixels) & (first_channel + column < config.segment)
+        def element(column: Val, further: int) -> tuple[Pointer, Val]:
+            in_channel = k.convert(channel + column + further, u64)
+            at = k.mad_wide(pixel, config.in_channels, in_channel)
+            exists = (pixel < pixels) & (first_channel + column + further < config.segment)
             return grad_x + at, exists
 
         return element

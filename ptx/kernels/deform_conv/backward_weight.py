@@ -174,8 +174,8 @@ def generate_deformable_conv_backward_weight_ptx(
     def locate(row: Val) -> LocateColumn:
         row_index = k.mad_wide(part, in_group, k.convert(in_this_group + row, u64))
 
-        def element(column: Val) -> tuple[Pointer, Val]:
-            out = first_out + column
+        def element(column: Val, further: int) -> tuple[Pointer, Val]:
+            out = first_out + column + further
             address = partial + row_index * config.out_channels
             address = address + k.convert(group * out_group + out, u64)
             return address, (first_in + row < run) & (out < out_group)

@@ -84,10 +84,10 @@ def generate_deformable_conv_forward_ptx(
     def locate(row: Val) -> LocateColumn:
         pixel, exists = pixel_of(row)
 
-        def element(column: Val) -> tuple[Pointer, Val]:
-            channel = k.convert(first_channel + column, u64)
+        def element(column: Val, further: int) -> tuple[Pointer, Val]:
+            channel = k.convert(first_channel + column + further, u64)
             address = y + k.mad_wide(pixel, config.out_channels, channel)
-            return address, exists & (first_out + column < out_group)
+            return address, exists & (first_out + column + further < out_group)
 
         return element
 
