@@ -7,69 +7,29 @@ import functools
 import re
 from collections.abc import Sequence
 
-import ml_dtypes
 import numpy as np
 
-from ptx.emulator import Buffer, Report, launch
-from ptx.isa.dtypes import DType, f16, f32, f64
-from ptx.isa.targets import TARGETS
-from ptx.kernels.deform_conv import backward_weight_parts
+from ptx.emulator import Report
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
-from ptx.launch import Address, Launch
-from support.deform_conv_problem import Problem
+from support.deform_conv_problem import KERNELS, Problem
 
-__all__ = ["KERNELS", "Call", "assert_written_once", "numpy_dtype"]
+__all__ = ["KERNELS", "Call", "assert_written_once"]
 
-KERNELS = (
-    "forward", "backward_offset", "backward_input", "backward_input_gather", "backward_weight",
-)  # fmt: skip
 # Relative Frobenius norms.
 TOLERANCES = {"f64": 1e-13, "f32-exact": 2e-6, "f32": 1e-3, "f16": 1e-3, "bf16": 8e-3}
 ROUNDING = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}  # of a result
-_TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
-
-
-def numpy_dtype(dtype: DType) -> np.dtype:
-    return np.dtype(_TYPES[dtype.name])
 
 
 @dataclasses.dataclass(frozen=True)
 class Call(Problem):
-    """A call of one of `KERNELS`; operands and results are as their launch functions say.
+    """A call of one of `KERNELS`, in any type.
 
     The operands are exact in every type, and the results are compared with float64's.
     """
 
-    @functools.cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Operands as they lie in memory, by name, in the order of the call."""
-        c, o = self.config, self.operands
-        dtype, offset_type = c.float_type, c.offset_type or c.float_type
-        # To the device: [Co, T, C/G], or [T, C/G, Co].
-        weight = o["weight"].reshape(c.out_channels, c.taps, -1)
-        backward = weight.transpose(1, 2, 0)
-        mask = {"mask": (o["mask"], c.mask_type or dtype)} if c.use_modulation else {}
-        x, offset, grad_y = (o["x"], dtype), (o["offset"], offset_type), (o["grad_y"], dtype)
-        if self.kernel == "forward":
-            typed = {"x": x, "offset": offset, "weight": (weight, dtype), **mask}
-            if c.use_bias:
-                typed["bias"] = (o["bias"], dtype)
-        elif self.kernel == "backward_offset":
-            typed = {"x": x, "offset": offset, "weight": (backward, dtype), **mask}
-            typed["grad_y"] = grad_y
-        elif self.kernel == "backward_input":
-            typed = {"offset": offset, "weight": (backward, dtype), **mask, "grad_y": grad_y}
-            typed["zeros"] = (np.zeros(o["x"].shape), self._accumulator)
-        elif self.kernel == "backward_weight":
-            typed = {"x": x, "offset": offset, **mask, "grad_y": grad_y}
-        else:
-            starts, order, corner_weights = self._lists()
-            wide = f32 if dtype is f16 else dtype
-            typed = {"corner_weights": (corner_weights, self._accumulator)}
-            typed |= {"weight": (backward, wide), "grad_y": grad_y}
-            lists = {"starts": starts, "order": order}
-            return {**lists, **{n: v.astype(numpy_dtype(t)) for n, (v, t) in typed.items()}}
-        return {name: v.astype(numpy_dtype(t), order="C") for name, (v, t) in typed.items()}
+    def _operand(self, name: str) -> np.ndarray:
+        lists = ("starts", "order", "corner_weights")
+        return self._lists[lists.index(name)] if name in lists else super()._operand(name)
 
     @functools.cached_property
     def expected(self) -> list[np.ndarray]:
@@ -94,28 +54,6 @@ class Call(Problem):
             return [gradient[1:].reshape(o["x"].shape)]
         return self._backward_offset()
 
-    @functools.cached_property
-    def result_types(self) -> list[np.dtype]:
-        c = self.config
-        types = {
-            "forward": [c.float_type],
-            "backward_offset": [c.offset_type or c.float_type],
-            "backward_input": [self._accumulator],
-            "backward_input_gather": [c.float_type],
-            "backward_weight": [self._accumulator],
-        }[self.kernel]
-        if self.kernel == "backward_offset" and c.use_modulation:
-            types = [*types, c.mask_type or c.float_type]
-        return [numpy_dtype(t) for t in types]
-
-    @property
-    def result_shapes(self) -> list[tuple[int, ...]]:
-        shapes = [e.shape for e in self.expected]
-        if self.kernel == "backward_weight":
-            pixels = int(np.prod(self.operands["grad_y"].shape[:3]))
-            shapes = [(backward_weight_parts(self.config, pixels), *shapes[0])]
-        return shapes
-
     @property
     def tolerance(self) -> float:
         name = self.config.float_type.name
@@ -129,39 +67,11 @@ class Call(Problem):
     ) -> Report:
         """Launches the kernel, or a text in its place, and compares the results.
 
-        Outputs hold nothing before, and the emulator raises if a byte of them is not written.
+        The emulator raises if a byte of the results is not written.
         """
-        buffers = [Buffer(v, writable=False) for v in self.arrays.values()]
-        results = [
-            Buffer(np.empty(shape, dtype), initialized=False)
-            for shape, dtype in zip(self.result_shapes, self.result_types, strict=True)
-        ]
-        if self.kernel == "backward_input":  # is added to what the zeros' memory holds
-            buffers[-1] = results[0] = Buffer(self.arrays["zeros"])
-        report = self.launch_with([*buffers, *results], text, schedule, step_limit)
-        self.compare([r.array for r in results])
+        results, report = self.launch(text, schedule, step_limit)
+        self.compare(results)
         return report
-
-    def launch_with(
-        self,
-        buffers: Sequence[Buffer],
-        text: str | None = None,
-        schedule: int | None = None,
-        step_limit: int = 1_000_000,
-    ) -> Report:
-        """Launches on buffers: of the operands, then of the results."""
-        kernel, target = self._registered, TARGETS[self.target]
-        assert kernel.launch is not None
-        how = kernel.launch(self.config, target, [b.array.shape for b in buffers])
-        if (taps := self.taps_per_block) is not None:
-            grid = (*how.grid[:2], -(-self.config.taps // taps))
-            how = Launch(grid, how.block, (*how.arguments[:-1], np.uint32(taps)))
-        arguments = [buffers[a.buffer] if isinstance(a, Address) else a for a in how.arguments]
-        return launch(
-            text or self.text, how.grid, how.block, arguments, schedule=schedule,
-            dynamic_shared=kernel.dynamic_shared(self.config, target), statistics=False,
-            step_limit=step_limit,
-        )  # fmt: skip
 
     def compare(
         self, results: Sequence[np.ndarray], expectations: Sequence[np.ndarray] | None = None
@@ -180,10 +90,6 @@ class Call(Problem):
             error = np.linalg.norm(value - expected) / np.linalg.norm(expected)
             tolerance = max(self.tolerance, ROUNDING[result.dtype.name])
             assert error <= tolerance, f"relative error {error:.3g} > {tolerance:.3g}"
-
-    @property
-    def _accumulator(self) -> DType:
-        return f64 if self.config.float_type is f64 else f32
 
     @staticmethod
     def _rounded(exact: np.ndarray) -> np.ndarray:
@@ -207,6 +113,7 @@ class Call(Problem):
         numbered.__dict__["operands"] = {**self.operands, "x": np.broadcast_to(number, x.shape)}
         return numbered._samples[2].astype(int)
 
+    @functools.cached_property
     def _lists(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Starts, order and weights of the samples in each cell."""
         c, (images, height, width, _) = self.config, self.operands["x"].shape
@@ -234,5 +141,5 @@ def assert_written_once(call: Call, report: Report) -> None:
         store = re.search(r"\bst\.global(?:\.v(\d))?\.[a-z]+(\d+) ", lines[line - 1])
         if store:
             written += count * int(store[1] or 1) * int(store[2]) // 8
-    sizes = zip(call.result_shapes, call.result_types, strict=True)
-    assert written == sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in sizes)
+    shapes, types = call.result_shapes, call.result_types
+    assert written == sum(int(np.prod(shapes[name])) * types[name].itemsize for name in types)

@@ -4,28 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
 
-import ptx.kernels.deform_conv
 from ptx.emulator import Buffer, Report, launch
-from ptx.isa.targets import TARGETS
-from ptx.kernels.deform_conv import DeformableConvConfig
+from ptx.isa.dtypes import DType
+from ptx.isa.targets import TARGETS, Target
+from ptx.kernel import KernelDefinition, PlanLike
+from ptx.kernels.deform_conv import (
+    BACKWARD_INPUT,
+    BACKWARD_INPUT_GATHER,
+    BACKWARD_OFFSET,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    DeformConvConfig,
+    backward_weight_parts,
+)
 from ptx.launch import Address
-from ptx.registry import RegisteredKernel, kernels
 
-__all__ = ["Problem"]
+__all__ = ["KERNELS", "Problem", "numpy_dtype"]
 
-assert ptx.kernels.deform_conv  # imported, so that its kernels are registered
-
+KERNELS: dict[str, KernelDefinition[DeformConvConfig]] = {
+    "forward": FORWARD,
+    "backward_offset": BACKWARD_OFFSET,
+    "backward_input": BACKWARD_INPUT,
+    "backward_input_gather": BACKWARD_INPUT_GATHER,
+    "backward_weight": BACKWARD_WEIGHT,
+}
+_TYPES = {
+    **{"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64},
+    "u32": np.uint32,
+}
 HALF = ml_dtypes.bfloat16
 # Nothing to sample, and for NaN no result: y and x of an offset.
 STRANGE = [
     (np.nan, 0.5), (0.25, np.nan), (np.inf, 0.5), (0.5, -np.inf), (2.0**30, 0.25),
     (0.25, -(2.0**31)), (3e38, 0.5), (0.5, -3e38), (100.5, 0.5), (0.5, -100.5),
 ]  # fmt: skip
+
+
+def numpy_dtype(dtype: DType) -> np.dtype:
+    return np.dtype(_TYPES[dtype.name])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +65,11 @@ class Problem:
       taps_per_block: for a launch with other parts of the taps than it would have.
       strange: offsets that are infinite, NaN or far, and an image with infinite values at its edge.
       target: for which the kernel is.
+      plan: None for that of a large launch, whatever the images.
     """
 
     kernel: str
-    config: DeformableConvConfig
+    config: DeformConvConfig
     images: int = 4
     height: int = 4
     width: int = 5
@@ -55,11 +77,24 @@ class Problem:
     taps_per_block: int | None = None
     strange: bool = False
     target: str = "sm_80"
+    plan: PlanLike | None = None
+
+    @property
+    def definition(self) -> KernelDefinition[DeformConvConfig]:
+        return KERNELS[self.kernel]
+
+    @property
+    def gpu(self) -> Target:
+        return TARGETS[self.target]
+
+    @property
+    def chosen_plan(self) -> PlanLike:
+        return self.plan or self.definition.plan(self.config, self.gpu, None)
 
     @property
     def text(self) -> str:
         """The kernel's PTX."""
-        return self._registered.generate(self.config, TARGETS[self.target])
+        return self.definition.write(self.config, self.gpu, plan=self.chosen_plan).text
 
     @functools.cached_property
     def operands(self) -> Mapping[str, np.ndarray]:
@@ -100,44 +135,86 @@ class Problem:
             self._assert_equal(result, expected)
         return report
 
+    @functools.cached_property
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The operands of the call by name, in its order: as they lie in memory."""
+        c, found = self.config, {}
+        for name, parameter in self.definition.operands(c).items():
+            array = self._operand(name).transpose(parameter.axes(c))
+            found[name] = array.astype(numpy_dtype(parameter.dtype_of(c)), order="C")
+        return found
+
+    def _operand(self, name: str) -> np.ndarray:
+        """An operand with its dimensions in the caller's order."""
+        c, o = self.config, self.operands
+        if name == "weight":
+            by_output = o["weight"].reshape(c.out_channels, c.kernel_h, c.kernel_w, -1)
+            return by_output.transpose(1, 2, 3, 0)
+        return np.zeros(o["x"].shape) if name == "zeros" else o[name]
+
+    @property
+    def result_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the results as they lie in memory, by name."""
+        p, q = self.config.output_size(self.height, self.width)
+        sizes = {"n": self.images, "h": self.height, "w": self.width, "p": p, "q": q}
+        sizes |= {"s": backward_weight_parts(self.config, self.images * p * q)}
+        if self.kernel == "backward_input_gather":
+            sizes |= {"s": self.images * p * q, "z": self.arrays["starts"].shape[-1]}
+        shapes = self.definition.shapes(self.config, sizes)
+        return {name: shapes[name] for name in self.definition.results(self.config)}
+
+    @property
+    def result_types(self) -> Mapping[str, np.dtype]:
+        results = self.definition.results(self.config)
+        return {name: numpy_dtype(r.dtype_of(self.config)) for name, r in results.items()}
+
     def _results(
         self, text: str, schedule: int | None, step_limit: int
     ) -> tuple[list[np.ndarray], Report]:
         """What a text writes, in float32."""
-        c, o, kernel, target = self.config, self.operands, self._registered, TARGETS[self.target]
-        pixels = o["grad_y"].shape[:3]
-        names = ["x", "offset", "weight"] + ["mask"] * c.use_modulation
-        # To the device: [Co, T, C/G], or [T, C/G, Co].
-        weight = o["weight"].reshape(c.out_channels, c.taps, -1)
-        channels = [c.out_channels]
-        if self.kernel == "forward":
-            names += ["bias"] * c.use_bias
-        else:
-            weight, names = weight.transpose(1, 2, 0), [*names, "grad_y"]
-            channels = [c.offset_channels] + [c.mask_channels] * c.use_modulation
-        values = [weight if name == "weight" else o[name] for name in names]
-        buffers = [Buffer(np.ascontiguousarray(v, HALF), writable=False) for v in values]
-        results = [Buffer(np.empty((*pixels, n), HALF), initialized=False) for n in channels]
-        buffers += results
-        assert kernel.launch is not None
-        how = kernel.launch(c, target, [b.array.shape for b in buffers])
-        if self.taps_per_block is not None:
-            grid = (*how.grid[:2], -(-c.taps // self.taps_per_block))
-            last = np.uint32(self.taps_per_block)
-            how = dataclasses.replace(how, grid=grid, arguments=(*how.arguments[:-1], last))
+        results, report = self.launch(text, schedule, step_limit)
+        return [result.astype(np.float32) for result in results], report
+
+    def launch(
+        self, text: str | None, schedule: int | None, step_limit: int
+    ) -> tuple[list[np.ndarray], Report]:
+        """What the kernel, or a text in its place, writes.
+
+        Results hold nothing before, but for initial values.
+        """
+        arrays, types = self.arrays, self.result_types
+        results = [
+            Buffer(np.empty(shape, types[name]), initialized=False)
+            for name, shape in self.result_shapes.items()
+        ]
+        buffers = [Buffer(array, writable=False) for array in arrays.values()]
+        for operand, result in self.definition.aliases(self.config).items():
+            buffers[operand] = results[result] = Buffer(list(arrays.values())[operand].copy())
+        report = self.launch_with([*buffers, *results], text, schedule, step_limit)
+        return [result.array for result in results], report
+
+    def launch_with(
+        self,
+        buffers: Sequence[Buffer],
+        text: str | None = None,
+        schedule: int | None = None,
+        step_limit: int = 1_000_000,
+    ) -> Report:
+        """Launches on buffers: of the operands, then of the results."""
+        shapes = [buffer.array.shape for buffer in buffers]
+        how = self.definition.launch(self.config, self.gpu, shapes, plan=self.chosen_plan)
+        if (taps := self.taps_per_block) is not None:
+            grid = (*how.grid[:2], -(-self.config.taps // taps))
+            arguments = (*how.arguments[:-1], np.uint32(taps))
+            how = dataclasses.replace(how, grid=grid, arguments=arguments)
         arguments = [buffers[a.buffer] if isinstance(a, Address) else a for a in how.arguments]
-        report = launch(
-            text, how.grid, how.block, arguments, schedule=schedule, step_limit=step_limit,
-            dynamic_shared=kernel.dynamic_shared(c, target), statistics=False,
+        return launch(
+            text or how.text, how.grid, how.block, arguments, schedule=schedule,
+            dynamic_shared=how.dynamic_shared, statistics=False, step_limit=step_limit,
         )  # fmt: skip
-        return [result.array.astype(np.float32) for result in results], report
 
     def _assert_equal(self, result: np.ndarray, expected: np.ndarray) -> None:
         np.testing.assert_array_equal(result, expected)
-
-    @property
-    def _registered(self) -> RegisteredKernel[DeformableConvConfig]:
-        return kernels()[f"deform_conv_{self.kernel}"]
 
     @functools.cached_property
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

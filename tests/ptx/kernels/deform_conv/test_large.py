@@ -14,12 +14,10 @@ from support.far import window
 
 from ptx.emulator import Buffer, EmulatorError, launch
 from ptx.isa.dtypes import bf16, f32, f64
-from ptx.isa.targets import TARGETS
-from ptx.kernels.deform_conv import DeformableConvConfig as Layer
+from ptx.kernels.deform_conv import DeformConvConfig as Layer
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 from ptx.kernels.limits import PIXELS, TABLE_PIXELS
 from ptx.launch import Address
-from ptx.registry import kernels
 
 IMAGES, WIDTH = 8, 32
 SMALL, LAST = 16, 8  # rows of the small image, and those of the output that are calculated
@@ -75,7 +73,8 @@ class Far:
             found.append((window(array, shape, writable=name == "zeros"), shape))
         if call.kernel == "backward_input":  # the result is where the zeros are
             return [*found, found[-1]]
-        for shape, dtype in zip(call.result_shapes, call.result_types, strict=True):
+        for name, shape in call.result_shapes.items():
+            dtype = call.result_types[name]
             large, part = (IMAGES, self.height, *shape[2:]), (1, LAST, *shape[2:])
             if call.kernel == "backward_weight":
                 large, part = (PARTS, *shape[1:]), (1, *shape[1:])
@@ -84,15 +83,14 @@ class Far:
 
     def run(self, text: str | None = None) -> None:
         """Launches the last blocks, and compares what they write."""
-        call, target = self.call, TARGETS[self.call.target]
-        kernel, buffers = kernels()[f"deform_conv_{call.kernel}"], self.buffers
+        call = self.call
+        buffers = self.buffers
         assert max(int(np.prod(shape)) for _, shape in buffers) > 2**31
-        assert kernel.launch is not None
-        how = kernel.launch(call.config, target, [shape for _, shape in buffers])
+        how = call.definition.launch(call.config, call.gpu, [shape for _, shape in buffers])
         launch(
-            text or call.text, how.grid, how.block,
+            text or how.text, how.grid, how.block,
             [buffers[a.buffer][0] if isinstance(a, Address) else a for a in how.arguments],
-            dynamic_shared=kernel.dynamic_shared(call.config, target), statistics=False,
+            dynamic_shared=how.dynamic_shared, statistics=False,
             blocks=self.last_blocks(how.grid),
         )  # fmt: skip
         expected = [
