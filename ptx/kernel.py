@@ -68,8 +68,9 @@ class Array:
 
     Attributes:
       name: what callers, the PTX text and tests call it.
-      dims: the names of its dimensions in the caller's order, for example "n h w c". A leading one
-        with a question mark may be 1 where other arrays have more, or be left out.
+      dims: the names of its dimensions in the caller's order, for example "n h w c", or a function
+        of the configuration that returns them. A leading one with a question mark may be 1 where
+        other arrays have more, or be left out.
       dtype: the type of an element, or a function of the configuration that returns it; None is the
         configuration's `float_type`.
       layout: the order of the dimensions in memory, or a function of the configuration that returns
@@ -79,7 +80,7 @@ class Array:
     """
 
     name: str
-    dims: str
+    dims: str | Callable[[Any], str]
     dtype: DType | Callable[[Any], DType] | None = None
     layout: str | Callable[[Any], str] | None = None
     flag: str | None = None
@@ -92,25 +93,27 @@ class Array:
             return config.float_type
         return self.dtype if isinstance(self.dtype, DType) else self.dtype(config)
 
+    def dims_of(self, config: Any) -> tuple[str, ...]:
+        """The names of the dimensions, in the caller's order."""
+        return tuple(self._dims(config).replace("?", "").split())
+
     def layout_of(self, config: Any) -> tuple[str, ...]:
         """The names of the dimensions, in the order in which they lie in memory."""
         layout = self.layout(config) if callable(self.layout) else self.layout
-        return tuple((layout or self.dims).replace("?", "").split())
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the dimensions, in the caller's order."""
-        return tuple(self.dims.replace("?", "").split())
-
-    @property
-    def shared(self) -> str | None:
-        """The leading dimension that may be 1 or left out; None where there is none."""
-        first = self.dims.split()[0] if self.dims else ""
-        return first[:-1] if first.endswith("?") else None
+        return self.dims_of(config) if layout is None else tuple(layout.split())
 
     def axes(self, config: Any) -> tuple[int, ...]:
         """For each dimension in memory, which dimension of the caller's array it is."""
-        return tuple(self.names.index(name) for name in self.layout_of(config))
+        dims = self.dims_of(config)
+        return tuple(dims.index(name) for name in self.layout_of(config))
+
+    def shareable(self, config: Any) -> str | None:
+        """The leading dimension that may be 1 or left out; None where there is none."""
+        first = self._dims(config).partition(" ")[0]
+        return first[:-1] if first.endswith("?") else None
+
+    def _dims(self, config: Any) -> str:
+        return self.dims(config) if callable(self.dims) else self.dims
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +289,7 @@ class KernelDefinition(Generic[Config]):
         sizes, ones = dict(self.known(config)), {}
         arrays = {**self.operands(config), **self.results(config)}
         for name, shape in shapes.items():
-            dims, shared = arrays[name].layout_of(config), arrays[name].shared
+            dims, shared = arrays[name].layout_of(config), arrays[name].shareable(config)
             if shared is not None and len(shape) == len(dims) - 1:
                 ones[shared], dims = 1, dims[1:]
             if len(shape) != len(dims):

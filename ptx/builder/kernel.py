@@ -123,17 +123,33 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         return Pointer(self, dtype, "shared", symbol)
 
     def dynamic_shared(
-        self, dtype: DType, count: int, *, alignment: int = _SHARED_ALIGNMENT
+        self,
+        dtype: DType,
+        count: int,
+        *,
+        alignment: int = _SHARED_ALIGNMENT,
+        over: Pointer | None = None,
     ) -> Pointer:
         """Takes the next part of the shared memory that the launch provides.
 
         `dynamic_shared_bytes` says how much the launch has to provide.
 
+        Args:
+          dtype: type of an element.
+          count: elements.
+          alignment: of the first one, in bytes.
+          over: an array in dynamic shared memory whose place the new one takes, from its first
+            byte on: what was there, and in what follows it, is overwritten.
+
         Raises:
           UnsupportedError: more than a block of the target can have.
         """
         start = -(-self._dynamic_bytes // alignment) * alignment
-        self._dynamic_bytes = start + count * dtype.bytes
+        if over is not None:
+            if over.base is not _DYNAMIC or over.offset % alignment:
+                raise ValueError("over must be an aligned array in dynamic shared memory")
+            start = over.offset
+        self._dynamic_bytes = max(self._dynamic_bytes, start + count * dtype.bytes)
         self._check_shared()
         return Pointer(self, dtype, "shared", _DYNAMIC, start)
 

@@ -49,9 +49,14 @@ class TilePlan:
     min_blocks: int = 2
 
     @property
+    def product_threads(self) -> int:
+        """Threads that multiply one tile."""
+        return 32 * self.warps[0] * self.warps[1]
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * self.warps[0] * self.warps[1]
+        return self.product_threads
 
 
 def make_math(
@@ -75,7 +80,7 @@ def make_math(
     """
     atom = atom_of(config, k.target)
     if atom is None:
-        return FusedMultiplyAdd(k, a, b, plan.threads, split)
+        return FusedMultiplyAdd(k, a, b, plan.product_threads, split)
     return TensorCores(k, atom, a, b, plan.warps, split=split)
 
 

@@ -133,14 +133,21 @@ def call(
         values.append(
             arrays[name] if axes == tuple(range(len(axes))) else arrays[name].transpose(axes)
         )
-    named = dict(zip(kernel.operands(config), values, strict=True))
-    known = kernel.sizes(config, {name: value.shape for name, value in named.items()})
-    shapes = kernel.shapes(config, {**known, **(sizes or {})})
+    given = dict(zip(kernel.operands(config), (value.shape for value in values), strict=True))
+    shapes = kernel.shapes(config, {**kernel.sizes(config, given), **(sizes or {})})
     results = kernel.results(config)
+    for name, result in results.items():
+        if batch and result.shareable(config) not in (None, batch):
+            shapes[name] = shapes[name][1:]  # as the operands, whose first dimension is the batch
 
-    def without_batch(parameters: Mapping[str, Array]) -> list[int]:
-        every = enumerate(parameters.values())
-        return [index for index, p in every if batch and p.layout_of(config)[0] != batch]
+    def without_batch(parameters: Mapping[str, Array], shapes: Mapping[str, Any]) -> list[int]:
+        indices = []
+        for index, (name, parameter) in enumerate(parameters.items()):
+            dims = parameter.layout_of(config)[-len(shapes[name]) :]
+            one = parameter.shareable(config) == batch and shapes[name][0] == 1
+            if batch and (dims[0] != batch or one):
+                indices.append(index)
+        return indices
 
     outs = iter(
         launch(
@@ -153,8 +160,8 @@ def call(
             ],
             aliases=kernel.aliases(config),
             batch_dims=1 if batch else 0,
-            shared=without_batch(kernel.operands(config)),
-            sums=without_batch(results),
+            shared=without_batch(kernel.operands(config), given),
+            sums=without_batch(results, shapes),
         )
     )
     every = [parameter for parameter in kernel.parameters if isinstance(parameter, Out)]
