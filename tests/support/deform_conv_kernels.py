@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ptx.emulator import Report
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
+from ptx.testing.call import bytes_stored
 from support.deform_conv_problem import KERNELS, Problem
 
-__all__ = ["KERNELS", "Call", "assert_written_once"]
+__all__ = ["KERNELS", "Call"]
 
 # Relative Frobenius norms.
 TOLERANCES = {"f64": 1e-13, "f32-exact": 2e-6, "f32": 1e-3, "f16": 1e-3, "bf16": 8e-3}
 ROUNDING = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}  # of a result
+_BORDERS = 2 * CELL_BORDER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +28,18 @@ class Call(Problem):
     The operands are exact in every type, and the results are compared with float64's.
     """
 
-    def _operand(self, name: str) -> np.ndarray:
-        lists = ("starts", "order", "corner_weights")
-        return self._lists[lists.index(name)] if name in lists else super()._operand(name)
+    @property
+    def _operands(self) -> Mapping[str, np.ndarray]:
+        lists = self._lists() if self.kernel == "backward_input_gather" else {}
+        return {**super()._operands, **lists}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        sizes = super().sizes
+        if self.kernel != "backward_input_gather":
+            return sizes
+        n, h, w = (sizes[dim] + size for dim, size in (("n", 0), ("h", _BORDERS), ("w", _BORDERS)))
+        return {**sizes, "s": sizes["n"] * sizes["p"] * sizes["q"], "z": n * h * w + 1}
 
     @functools.cached_property
     def expected(self) -> list[np.ndarray]:
@@ -67,11 +77,15 @@ class Call(Problem):
     ) -> Report:
         """Launches the kernel, or a text in its place, and compares the results.
 
-        The emulator raises if a byte of the results is not written.
+        Results hold nothing before; each byte is written, and but for sums in memory only once.
         """
-        results, report = self.launch(text, schedule, step_limit)
-        self.compare(results)
-        return report
+        outcome = self.outcome(text=text, schedule=schedule, step_limit=step_limit)
+        self.compare(list(outcome.results.values()))
+        assert outcome.report is not None
+        if self.kernel != "backward_input":
+            size = sum(result.nbytes for result in outcome.results.values())
+            assert bytes_stored(text or self.text, outcome.report) == size
+        return outcome.report
 
     def compare(
         self, results: Sequence[np.ndarray], expectations: Sequence[np.ndarray] | None = None
@@ -113,9 +127,8 @@ class Call(Problem):
         numbered.__dict__["operands"] = {**self.operands, "x": np.broadcast_to(number, x.shape)}
         return numbered._samples[2].astype(int)
 
-    @functools.cached_property
-    def _lists(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts, order and weights of the samples in each cell."""
+    def _lists(self) -> Mapping[str, np.ndarray]:
+        """The samples in each cell, for `backward_input_gather`."""
         c, (images, height, width, _) = self.config, self.operands["x"].shape
         border, pitch = 2 * CELL_BORDER, width + 2 * CELL_BORDER
         cell = np.zeros((), int)
@@ -126,20 +139,9 @@ class Call(Problem):
             at = (image * (height + border) + row - down + CELL_BORDER) * pitch
             cell = np.where(place > 0, at + column - right + CELL_BORDER, cell)
         cell = cell.reshape(-1, c.taps, c.offset_groups).transpose(2, 1, 0)  # [OG, T, samples]
-        order = np.argsort(cell, axis=-1, kind="stable").astype(np.uint32)
+        order = np.argsort(cell, axis=-1, kind="stable")
         numbers = np.arange(images * (height + border) * pitch + 1)
         starts = [np.searchsorted(np.sort(row), numbers) for row in cell.reshape(-1, cell.shape[2])]
-        starts = np.reshape(starts, (*cell.shape[:2], -1)).astype(np.uint32)
+        starts = np.reshape(starts, (*cell.shape[:2], -1))
         weights = self._corner_weights().reshape(4, -1, c.offset_groups, c.taps)
-        return starts, order, weights.transpose(3, 1, 2, 0)
-
-
-def assert_written_once(call: Call, report: Report) -> None:
-    """All stores together write as many bytes as the results have, and the launch all of them."""
-    lines, written = call.text.splitlines(), 0
-    for line, count in report.executed.items():
-        store = re.search(r"\bst\.global(?:\.v(\d))?\.[a-z]+(\d+) ", lines[line - 1])
-        if store:
-            written += count * int(store[1] or 1) * int(store[2]) // 8
-    shapes, types = call.result_shapes, call.result_types
-    assert written == sum(int(np.prod(shapes[name])) * types[name].itemsize for name in types)
+        return {"starts": starts, "order": order, "corner_weights": weights.transpose(3, 1, 2, 0)}

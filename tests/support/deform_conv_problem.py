@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ptx.emulator import Buffer, Report, launch
-from ptx.isa.dtypes import DType
-from ptx.isa.targets import TARGETS, Target
-from ptx.kernel import KernelDefinition, PlanLike
+from ptx.emulator import Report
+from ptx.isa.targets import TARGETS
+from ptx.kernel import KernelDefinition
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,
     BACKWARD_INPUT_GATHER,
@@ -22,9 +22,10 @@ from ptx.kernels.deform_conv import (
     DeformConvConfig,
     backward_weight_parts,
 )
-from ptx.launch import Address
+from ptx.launch import Launch
+from ptx.testing.call import Outcome, numpy_dtype, run
 
-__all__ = ["KERNELS", "Problem", "numpy_dtype"]
+__all__ = ["KERNELS", "Problem"]
 
 KERNELS: dict[str, KernelDefinition[DeformConvConfig]] = {
     "forward": FORWARD,
@@ -33,20 +34,12 @@ KERNELS: dict[str, KernelDefinition[DeformConvConfig]] = {
     "backward_input_gather": BACKWARD_INPUT_GATHER,
     "backward_weight": BACKWARD_WEIGHT,
 }
-_TYPES = {
-    **{"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64},
-    "u32": np.uint32,
-}
 HALF = ml_dtypes.bfloat16
 # Nothing to sample, and for NaN no result: y and x of an offset.
 STRANGE = [
     (np.nan, 0.5), (0.25, np.nan), (np.inf, 0.5), (0.5, -np.inf), (2.0**30, 0.25),
     (0.25, -(2.0**31)), (3e38, 0.5), (0.5, -3e38), (100.5, 0.5), (0.5, -100.5),
 ]  # fmt: skip
-
-
-def numpy_dtype(dtype: DType) -> np.dtype:
-    return np.dtype(_TYPES[dtype.name])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +58,7 @@ class Problem:
       taps_per_block: for a launch with other parts of the taps than it would have.
       strange: offsets that are infinite, NaN or far, and an image with infinite values at its edge.
       target: for which the kernel is.
-      plan: None for that of a large launch, whatever the images.
+      small: whether the kernel has the plan of so small a launch; else that of a large one.
     """
 
     kernel: str
@@ -77,24 +70,40 @@ class Problem:
     taps_per_block: int | None = None
     strange: bool = False
     target: str = "sm_80"
-    plan: PlanLike | None = None
+    small: bool = False
 
     @property
     def definition(self) -> KernelDefinition[DeformConvConfig]:
+        """The kernel."""
         return KERNELS[self.kernel]
 
     @property
-    def gpu(self) -> Target:
-        return TARGETS[self.target]
-
-    @property
-    def chosen_plan(self) -> PlanLike:
-        return self.plan or self.definition.plan(self.config, self.gpu, None)
+    def plan(self) -> Any:
+        """The kernel's plan."""
+        sizes = self.sizes if self.small else None
+        return self.definition.plan(self.config, TARGETS[self.target], sizes)
 
     @property
     def text(self) -> str:
         """The kernel's PTX."""
-        return self.definition.write(self.config, self.gpu, plan=self.chosen_plan).text
+        return self.launch.text
+
+    @property
+    def launch(self) -> Launch:
+        """The kernel's launch."""
+        shapes = self.definition.shapes(self.config, self.sizes)
+        ordered = list(shapes.values())
+        return self.definition.launch(self.config, self.target, ordered, plan=self.plan)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions that the configuration does not know, by name."""
+        n, h, w, (p, q) = (
+            *(self.images, self.height, self.width),
+            self.config.output_size(self.height, self.width),
+        )
+        parts = backward_weight_parts(self.config, n * p * q)
+        return {"n": n, "h": h, "w": w, "p": p, "q": q, "s": parts}
 
     @functools.cached_property
     def operands(self) -> Mapping[str, np.ndarray]:
@@ -136,82 +145,37 @@ class Problem:
         return report
 
     @functools.cached_property
-    def arrays(self) -> Mapping[str, np.ndarray]:
-        """The operands of the call by name, in its order: as they lie in memory."""
-        c, found = self.config, {}
-        for name, parameter in self.definition.operands(c).items():
-            array = self._operand(name).transpose(parameter.axes(c))
-            found[name] = array.astype(numpy_dtype(parameter.dtype_of(c)), order="C")
-        return found
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The kernel's operands, by name, with dimensions in the order of their `dims`."""
+        c, o = self.config, self._operands
+        return {
+            name: o[name].astype(numpy_dtype(parameter.dtype_of(c)), order="C")
+            for name, parameter in self.definition.operands(c).items()
+        }
 
-    def _operand(self, name: str) -> np.ndarray:
-        """An operand with its dimensions in the caller's order."""
+    @property
+    def _operands(self) -> Mapping[str, np.ndarray]:
+        """All that kernels may take, in float64 or whole numbers."""
         c, o = self.config, self.operands
-        if name == "weight":
-            by_output = o["weight"].reshape(c.out_channels, c.kernel_h, c.kernel_w, -1)
-            return by_output.transpose(1, 2, 3, 0)
-        return np.zeros(o["x"].shape) if name == "zeros" else o[name]
+        weight = o["weight"].reshape(c.out_channels, c.kernel_h, c.kernel_w, -1)
+        return {**o, "weight": weight.transpose(1, 2, 3, 0), "zeros": np.zeros(o["x"].shape)}
 
-    @property
-    def result_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the results as they lie in memory, by name."""
-        p, q = self.config.output_size(self.height, self.width)
-        sizes = {"n": self.images, "h": self.height, "w": self.width, "p": p, "q": q}
-        sizes |= {"s": backward_weight_parts(self.config, self.images * p * q)}
-        if self.kernel == "backward_input_gather":
-            sizes |= {"s": self.images * p * q, "z": self.arrays["starts"].shape[-1]}
-        shapes = self.definition.shapes(self.config, sizes)
-        return {name: shapes[name] for name in self.definition.results(self.config)}
-
-    @property
-    def result_types(self) -> Mapping[str, np.dtype]:
-        results = self.definition.results(self.config)
-        return {name: numpy_dtype(r.dtype_of(self.config)) for name, r in results.items()}
+    def outcome(self, **options: Any) -> Outcome:
+        """What the kernel does, or a text in its place; the emulator raises if that is a fault."""
+        if (taps := self.taps_per_block) is not None:
+            parts = -(-self.config.taps // taps)
+            options["values"] = {"taps_per_block": taps}
+            options["grid"] = lambda grid: (*grid[:2], parts)
+        operands, options = self.arrays, {"plan": self.plan, **options}
+        return run(self.definition, self.config, self.target, operands, self.sizes, **options)
 
     def _results(
         self, text: str, schedule: int | None, step_limit: int
     ) -> tuple[list[np.ndarray], Report]:
         """What a text writes, in float32."""
-        results, report = self.launch(text, schedule, step_limit)
-        return [result.astype(np.float32) for result in results], report
-
-    def launch(
-        self, text: str | None, schedule: int | None, step_limit: int
-    ) -> tuple[list[np.ndarray], Report]:
-        """What the kernel, or a text in its place, writes.
-
-        Results hold nothing before, but for initial values.
-        """
-        arrays, types = self.arrays, self.result_types
-        results = [
-            Buffer(np.empty(shape, types[name]), initialized=False)
-            for name, shape in self.result_shapes.items()
-        ]
-        buffers = [Buffer(array, writable=False) for array in arrays.values()]
-        for operand, result in self.definition.aliases(self.config).items():
-            buffers[operand] = results[result] = Buffer(list(arrays.values())[operand].copy())
-        report = self.launch_with([*buffers, *results], text, schedule, step_limit)
-        return [result.array for result in results], report
-
-    def launch_with(
-        self,
-        buffers: Sequence[Buffer],
-        text: str | None = None,
-        schedule: int | None = None,
-        step_limit: int = 1_000_000,
-    ) -> Report:
-        """Launches on buffers: of the operands, then of the results."""
-        shapes = [buffer.array.shape for buffer in buffers]
-        how = self.definition.launch(self.config, self.gpu, shapes, plan=self.chosen_plan)
-        if (taps := self.taps_per_block) is not None:
-            grid = (*how.grid[:2], -(-self.config.taps // taps))
-            arguments = (*how.arguments[:-1], np.uint32(taps))
-            how = dataclasses.replace(how, grid=grid, arguments=arguments)
-        arguments = [buffers[a.buffer] if isinstance(a, Address) else a for a in how.arguments]
-        return launch(
-            text or how.text, how.grid, how.block, arguments, schedule=schedule,
-            dynamic_shared=how.dynamic_shared, statistics=False, step_limit=step_limit,
-        )  # fmt: skip
+        outcome = self.outcome(text=text, schedule=schedule, step_limit=step_limit)
+        assert outcome.report is not None
+        return [v.astype(np.float32) for v in outcome.results.values()], outcome.report
 
     def _assert_equal(self, result: np.ndarray, expected: np.ndarray) -> None:
         np.testing.assert_array_equal(result, expected)

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from ptx.emulator import Buffer, launch
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.isa.targets import TARGETS
 from ptx.kernel import KernelDefinition, PlanLike
@@ -26,7 +25,8 @@ from ptx.kernels.deform_conv.plan import (
     segmented_plan,
     shuffled_plan,
 )
-from ptx.launch import Address, entry_name
+from ptx.launch import entry_name
+from ptx.testing import call
 
 KERNELS = {
     "forward": FORWARD,
@@ -54,14 +54,14 @@ class Run:
     executed: int
 
 
-def shapes_of(
-    kernel: KernelDefinition, config: DeformConvConfig, image=IMAGE, parts: int | None = None
-) -> dict[str, tuple[int, ...]]:
-    """Of all arrays of a call, by name."""
+def sizes_of(
+    config: DeformConvConfig, image: tuple[int, int, int], parts: int | None = None
+) -> dict[str, int]:
+    """The sizes of a call's dimensions that the configuration does not know."""
     (n, h, w), (p, q) = image, config.output_size(*image[1:])
     if parts is None:
         parts = backward_weight_parts(config, n * p * q)
-    return kernel.shapes(config, {"n": n, "h": h, "w": w, "p": p, "q": q, "s": parts})
+    return {"n": n, "h": h, "w": w, "p": p, "q": q, "s": parts}
 
 
 def run(
@@ -73,22 +73,15 @@ def run(
     plan: PlanLike | None = None,
 ) -> Run:
     """Launches a kernel on random operands, in float32."""
-    shapes, generator = shapes_of(kernel, config, parts=parts), np.random.default_rng(0)
-    buffers = {}
-    for name in kernel.operands(config):
-        array = generator.standard_normal(shapes[name], dtype=np.float32)
-        buffers[name] = Buffer(array * (2 if name == "offset" else 1), writable=False)
-    results = [
-        Buffer(np.empty(shapes[name], np.float32), initialized=False)
-        for name in kernel.results(config)
-    ]
-    if "zeros" in buffers:
-        buffers["zeros"] = results[0] = Buffer(np.zeros(shapes["zeros"], np.float32))
-    how = kernel.launch(config, TARGET, list(shapes.values()), plan=plan)
-    every = [*buffers.values(), *results]
-    arguments = [every[a.buffer] if isinstance(a, Address) else a for a in how.arguments]
-    report = launch(how.text, how.grid, how.block, arguments, schedule=schedule)
-    return Run([b.array for b in results], sum(report.executed.values()))
+    sizes, generator = sizes_of(config, IMAGE, parts), np.random.default_rng(0)
+    every, operands = {**kernel.known(config), **sizes}, {}
+    for name, parameter in kernel.operands(config).items():
+        shape = [every[dim] for dim in parameter.dims_of(config)]
+        scale = {"offset": 2, "zeros": 0}.get(name, 1)
+        operands[name] = scale * generator.standard_normal(shape, dtype=np.float32)
+    outcome = call.run(kernel, config, TARGET, operands, sizes, plan=plan, schedule=schedule)
+    assert outcome.report is not None
+    return Run(list(outcome.results.values()), sum(outcome.report.executed.values()))
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])
@@ -107,7 +100,7 @@ def test_tiny_groups_have_no_tiles(kernel, dtype, target):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_more_groups_than_a_grid_has_rows(kernel):
     config = DeformConvConfig(70_000, 70_000, groups=70_000, offset_groups=70_000)
-    shapes = shapes_of(KERNELS[kernel], config, (1, 2, 2))
+    shapes = KERNELS[kernel].shapes(config, sizes_of(config, (1, 2, 2)))
     grid = KERNELS[kernel].launch(config, TARGET, list(shapes.values())).grid
     assert grid[0] > 1
     assert grid[1:] == (1, 1)  # of these a launch can have 65,535
