@@ -199,7 +199,8 @@ class KernelDefinition(Generic[Config]):
       parameters: arrays and sizes, in the order of the PTX text. Operands of a call are the `In`
         that are present, in their order, then the initial values of results.
       body: writes the kernel: called with the builder, the configuration, the plan, and a namespace
-        with a pointer or value for each parameter's name, None for one that is absent.
+        with a pointer or value for each parameter's name, None for one that is absent. A text that
+        it returns takes the place of what the builder has.
       grid: the blocks in x, y and z of a launch.
       plan: chooses what the configuration leaves open, for a target and for the sizes of a launch;
         without sizes for a large one. Everything that the text depends on is in its result.
@@ -213,7 +214,7 @@ class KernelDefinition(Generic[Config]):
     name: str
     configs: Mapping[str, Config]
     parameters: tuple[In | Out | Size, ...]
-    body: Callable[[Kernel, Config, Any, Any], None]
+    body: Callable[[Kernel, Config, Any, Any], str | None]
     grid: Callable[[Instance], tuple[int, int, int]]
     plan: Callable[[Config, Target, Sizes | None], PlanLike] = lambda config, target, sizes: Plan()
     entry: Callable[[Config, Any], str] | None = None
@@ -462,9 +463,11 @@ def _written(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -
             readonly = isinstance(parameter, In)
             value = k.pointer(parameter.name, parameter.dtype_of(config), readonly=readonly)
         setattr(parameters, parameter.name, value)
-    kernel.body(k, config, plan, parameters)
-    header = "".join(f"// {line}\n" for line in kernel.signature(config, plan))
-    return Written(header + k.text(), k.dynamic_shared_bytes)
+    text = kernel.body(k, config, plan, parameters)
+    if text is None:
+        header = "".join(f"// {line}\n" for line in kernel.signature(config, plan))
+        text = header + k.text()
+    return Written(text, k.dynamic_shared_bytes)
 
 
 GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)  # blocks that a launch can have in x, y and z

@@ -7,10 +7,10 @@ can assemble every one of them for every target.
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ptx.isa.targets import TARGETS, Target
-from ptx.kernel import KernelDefinition
+from ptx.kernel import KernelDefinition, Written
 from ptx.launch import Launch
 
 __all__ = ["Geometry", "RegisteredKernel", "Shapes", "kernels", "register"]
@@ -47,6 +47,10 @@ class RegisteredKernel(Generic[Config]):
             names = ", ".join(self.configs)
             raise ValueError(f"kernel {self.name} has the configurations {names}, not {name!r}")
         return self.configs[name]
+
+    def write_named(self, config: str, target: Target) -> Written:
+        chosen = self.config(config)
+        return Written(self.generate(chosen, target), self.dynamic_shared(chosen, target))
 
     def ptx(self, config: str, target: Target) -> str:
         """The PTX of the configuration called `config` for a target.
@@ -104,7 +108,7 @@ def add(kernel: KernelDefinition) -> KernelDefinition:
     return kernel
 
 
-def kernels() -> Mapping[str, RegisteredKernel]:
+def kernels() -> Mapping[str, Any]:
     """Every kernel that the modules imported so far have registered, by name."""
     return types.MappingProxyType(dict(_KERNELS))
 

@@ -13,7 +13,7 @@ from oxijax._cli.kernel_registry import add_registry_argument, registered_kernel
 from ptx.isa.assembler import PtxasNotFoundError
 from ptx.isa.sass import NvdisasmNotFoundError, disassemble
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
-from ptx.registry import RegisteredKernel
+from ptx.kernel import KernelDefinition
 
 __all__ = ["add_arguments", "run"]
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             f"there are {', '.join(kernel.configs)}"
         )
     try:
-        text = kernel.ptx(config, target)
+        text = kernel.write_named(config, target).text
         sys.stdout.write(_loops(text, target) if args.sass else text)
     except (UnsupportedError, PtxasNotFoundError, NvdisasmNotFoundError) as error:
         raise CommandError(str(error)) from error
@@ -71,6 +71,6 @@ def _loops(text: str, target: Target) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _list(kernels: Mapping[str, RegisteredKernel]) -> None:
+def _list(kernels: Mapping[str, KernelDefinition]) -> None:
     for kernel in kernels.values():
         print(f"{kernel.name} ({kernel.needs} and later): {', '.join(kernel.configs)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import ml_dtypes
 import numpy as np
 
-from ptx.builder import text
+from ptx.builder import provenance, text
 from ptx.builder.text import (
     Address,
     Comment,
@@ -100,7 +100,8 @@ class Emitter:
         given = tuple(self._operand(operand) for operand in operands)
         self._check_operands(opcode, given)
         guard = None if where is None else self.predicate(where)
-        self._items.append(Instruction(name, given, len(self._blocks) - 1, guard, negate))
+        depth, emitted_by = len(self._blocks) - 1, provenance.functions()
+        self._items.append(Instruction(name, given, depth, guard, negate, emitted_by))
 
     # ---- names and comments
 

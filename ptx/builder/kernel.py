@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ptx.builder import text
+from ptx.builder import provenance, text
 from ptx.builder.arithmetic import Arithmetic
 from ptx.builder.control import Control
 from ptx.builder.conversion import Conversion
@@ -171,9 +171,9 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
                 f".extern .shared .align 128 .b8 {_DYNAMIC}[];",
                 "",
             ]
-        parameters = [f"    .param .{t} {name}" for name, t in self._parameters.items()]
-        lines += [f".visible .entry {self.kernel_name}("]
-        lines += [",\n".join(parameters)] if parameters else []
+        parameters = [f"    .param .{t} {name}," for name, t in self._parameters.items()]
+        lines += [f".visible .entry {self.kernel_name}(", *parameters]
+        lines[-1] = lines[-1].removesuffix(",")
         lines += [")"]
         if self.block is not None:
             lines.append(f".maxntid {', '.join(map(str, self.block))}")
@@ -182,10 +182,17 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         lines += ["{", *registers]
         for array in self._shared.values():
             lines.append(f"    .shared .align {array.alignment} .b8 {array.symbol}[{array.bytes}];")
+        emitted_by = {}
         for items in (self._prologue, self._body):
-            lines += ["", *text.printed(items)] if items else []
+            lines += [""] if items else []
+            for item in items:
+                lines += text.printed([item])
+                if isinstance(item, text.Instruction):
+                    emitted_by[len(lines)] = item.emitted_by
         lines += ["    ret;", "}", ""]
-        return "\n".join(lines)
+        finished = "\n".join(lines)
+        provenance.note(finished, emitted_by)
+        return finished
 
     # ---- for the other parts of the builder
 

@@ -104,6 +104,7 @@ class Instruction:
     depth: int
     predicate: Register | None = None
     negated: bool = False
+    emitted_by: tuple[str, ...] = ()  # see `ptx.builder.provenance`
 
 
 @dataclasses.dataclass(eq=False)

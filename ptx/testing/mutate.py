@@ -10,7 +10,7 @@ import math
 import random
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ptx.isa.assembler import AssemblyError, cubin
 from ptx.isa.targets import TARGETS, Target
@@ -134,7 +134,6 @@ def study(
     text: str,
     notices: Callable[[str], object],
     *,
-    variants: Iterable[tuple[str, Callable[[str], object]]] = (),
     target: Target | str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -145,78 +144,48 @@ def study(
       text: PTX that passes the check.
       notices: the check: takes a text, and raises any exception if it notices that something is
         wrong. A mutant may loop for ever: the check has to set a bound, as the emulator does.
-      variants: the same kernel for other sizes, line for line the same instructions, each with
-        its own check. Each change is made at its place in them too, and is noticed if one of the
-        checks notices it: a boundary test may have nothing to do at one size.
       target: where it is given, what ptxas rejects for it, and what it makes the same code of,
         are told apart. So are changes of instructions that ptxas removes.
       limit: mutants to try at most, drawn at random; None tries all.
       seed: of the draw.
 
     Raises:
-      ValueError: an unchanged text does not pass, or a variant has other instructions.
+      ValueError: the unchanged text does not pass.
 
     Source: Papadakis et al., "Trivial Compiler Equivalence" (ICSE 2015).
     """
     target = TARGETS[target] if isinstance(target, str) else target
-    variants = tuple(variants)
-    for unchanged, check in ((text, notices), *variants):
-        if _skeleton(unchanged) != _skeleton(text):
-            raise ValueError("the instructions of a variant are not those of the text")
-        try:
-            check(unchanged)
-        except Exception as error:
-            raise ValueError(f"the unchanged text does not pass: {error}") from error
-
-    every = _by_place(text)
-    checks = [
-        (_by_place(unchanged), check, None if target is None else cubin(unchanged, target))
-        for unchanged, check in ((text, notices), *variants)
-    ]
-    places = list(every)
-    if limit is not None and limit < len(places):
-        picked = random.Random(seed).sample(range(len(places)), limit)
-        places = [places[index] for index in sorted(picked)]
-    outcomes = []
-    for place in places:
-        tried = ((made[place], check, code) for made, check, code in checks if place in made)
-        outcomes.append((every[place], _outcome(tried, target)))
-    return MutationReport(len(every), tuple(outcomes))
+    try:
+        notices(text)
+    except Exception as error:
+        raise ValueError(f"the unchanged text does not pass: {error}") from error
+    code = None if target is None else cubin(text, target)
+    every = picked = list(mutants(text))
+    if limit is not None and limit < len(every):
+        chosen = random.Random(seed).sample(range(len(every)), limit)
+        picked = [every[index] for index in sorted(chosen)]
+    outcomes = tuple((mutant, _outcome(mutant, notices, target, code)) for mutant in picked)
+    return MutationReport(len(every), outcomes)
 
 
 def _outcome(
-    tried: Iterable[tuple[Mutant, Callable[[str], object], bytes | None]], target: Target | None
+    mutant: Mutant,
+    notices: Callable[[str], object],
+    target: Target | None,
+    code: bytes | None,
 ) -> str:
-    """What becomes of a change in a text and its variants; with the unchanged machine code."""
-    same = target is not None
-    for mutant, check, code in tried:
-        if target is not None:
-            try:
-                same = cubin(mutant.text, target) == code and same
-            except AssemblyError:
-                return MutationReport.STILLBORN
+    """What becomes of a mutant; with the unchanged text's machine code."""
+    same = False
+    if target is not None:
         try:
-            check(mutant.text)
-        except Exception as error:
-            return type(error).__name__
+            same = cubin(mutant.text, target) == code
+        except AssemblyError:
+            return MutationReport.STILLBORN
+    try:
+        notices(mutant.text)
+    except Exception as error:
+        return type(error).__name__
     return MutationReport.SAME if same else MutationReport.SURVIVED
-
-
-def _by_place(text: str) -> dict[tuple[int, str, int], Mutant]:
-    """The mutants by line, kind, and which of its kind on its line."""
-    places: dict[tuple[int, str, int], Mutant] = {}
-    for mutant in mutants(text):
-        count = 0
-        while (mutant.line, mutant.kind, count) in places:
-            count += 1
-        places[mutant.line, mutant.kind, count] = mutant
-    return places
-
-
-def _skeleton(text: str) -> list[str]:
-    """The name of the instruction in each line; empty where there is none."""
-    lines = enumerate(text.split("\n"), 1)
-    return [i.name if (i := _Instruction.parse(line, number)) else "" for number, line in lines]
 
 
 # ---- reading a line

@@ -8,8 +8,9 @@ from typing import Protocol
 from ptx.builder import ATOMS, Atom, Kernel
 from ptx.isa.dtypes import DType, bf16, f16, f64
 from ptx.isa.targets import Target
-from ptx.tile.math import FusedMultiplyAdd, TensorCores
+from ptx.tile.fma import FusedMultiplyAdd
 from ptx.tile.shared import SharedTile
+from ptx.tile.tensor_cores import TensorCores
 
 __all__ = ["ProductConfig", "TilePlan", "at_least", "atom_name", "atom_of", "make_math", "streams"]
 

@@ -1,6 +1,6 @@
 """Sample kernels, written with the builder: each is a function of a configuration and a target.
 
-The tile GEMM is in `ptx_sample_gemm`.
+The tile GEMM is in `sample_gemm`.
 """
 
 import dataclasses

@@ -20,10 +20,13 @@ from ptx.kernels.limits import check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.epilogue import LocateColumn, store_rows
+from ptx.tile.loop import Cursor, multiply_all
+from ptx.tile.occupancy import sum_parts
+from ptx.tile.pixels import pixel_index
 from ptx.tile.plan import TilePlan, make_math
 from ptx.tile.shared import SharedTile
-from ptx.tile.vectors import accumulator_of, store_vector, vector_width
+from ptx.tile.vectors import accumulator_of, vector_width
 
 __all__ = [
     "backward_weight_dynamic_shared",
@@ -32,7 +35,6 @@ __all__ = [
     "generate_conv_backward_weight_ptx",
 ]
 
-ENOUGH_BLOCKS = 528  # four for each SM of an H100 or H200
 _PIXELS = 512  # whose places are looked up together
 _PART_UNIT = 64
 
@@ -121,24 +123,26 @@ def generate_conv_backward_weight_ptx(config: ConvConfig, target: Target | str =
             row, image = line % out_h, line // out_h
             y = k.bitcast(row * config.stride_h, s32) - config.pad_h
             left = k.bitcast(column * config.stride_w, s32) - config.pad_w
-            height, width = k.bitcast(in_h, s32), k.bitcast(in_w, s32)
-            start = (k.bitcast(image, s32) * height + y) * width + left
+            start = pixel_index(image, y, left, in_h, in_w)
             windows.store(entry * 4, (start, y, left, start))
         k.barrier()
         multiply_all(k, cursor, producers, sums)
 
     k.comment("this part's sum")
     part = k.ctaid("z") * total
-    for row in sums.rows():
-        number = first_row + row.row
-        for column, values in row.parts:
-            out = first_out + column
-            step = vector_width(partial.dtype, len(values), out_group)
-            for i in range(0, len(values), step):
-                where = (number < total) & (out + i < out_group)
-                to = k.convert(group * out_group + out + i, u64)
-                place = partial + k.mad_wide(part + number, config.out_channels, to)
-                store_vector(place, values[i : i + step], where=where)
+
+    def locate(row: Val) -> LocateColumn:
+        row_index = first_row + row
+
+        def element(column: Val, further: int) -> tuple[Pointer, Val]:
+            out = first_out + column + further
+            channel = k.convert(group * out_group + out, u64)
+            address = partial + k.mad_wide(part + row_index, config.out_channels, channel)
+            return address, (row_index < total) & (out < out_group)
+
+        return element
+
+    store_rows(sums, locate, dtype=partial.dtype, extent=out_group)
     return k.text()
 
 
@@ -172,7 +176,7 @@ def backward_weight_parts(config: ConvConfig, pixels: int) -> int:
     if is_direct(config):
         return direct_weight_parts(config, pixels)
     across, down = _tiles(config, backward_weight_plan(config, TARGETS["sm_80"]))
-    return max(1, min(ENOUGH_BLOCKS // (across * down), -(-pixels // 1024)))
+    return sum_parts(across * down, -(-pixels // 1024), per_sm=4)
 
 
 def backward_weight_launch(config: ConvConfig, target: Target, shapes: Shapes) -> Launch:

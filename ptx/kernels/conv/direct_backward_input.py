@@ -27,7 +27,7 @@ from ptx.kernels.limits import check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.direct import THREADS, DirectThread
-from ptx.tile.pixels import Geometry
+from ptx.tile.pixels import Geometry, pixel_index
 from ptx.tile.vectors import accumulator_of, store_elements
 
 __all__ = ["direct_backward_input", "direct_backward_input_launch"]
@@ -72,10 +72,9 @@ def direct_backward_input(config: ConvConfig, target: Target) -> str:
     channel, first_out = thread.unit * plan.channels, thread.unit * outputs
     k.name(channel=channel, first_out=first_out)
 
-    image, out_h, out_w = (k.bitcast(v, s32) for v in (strip.image, sizes.out_h, sizes.out_w))
     row = k.var(s32, k.bitcast(strip.y + start_y, s32), "row")
     column = k.bitcast(first_column, s32)
-    start = (image * out_h + row) * out_w + column  # a pixel that may be outside
+    start = pixel_index(strip.image, row, column, sizes.out_h, sizes.out_w)  # it may be outside
     place = (grad_y + first_out + k.mul_wide(start, config.out_channels)).variable()
     tap = config.in_channels_per_group * config.out_channels
     taps = (weight + first_out + k.mul_wide(tap_y, config.kernel_w * tap)).variable()
@@ -84,7 +83,7 @@ def direct_backward_input(config: ConvConfig, target: Target) -> str:
     ]
     products = [(o, i, number) for i, o, number in products_of(config, plan)]
     up, step = classes_y[0].output_step, classes_y[0].step
-    pitch = k.mul_wide(out_w, -up * config.out_channels)
+    pitch = k.mul_wide(k.bitcast(sizes.out_w, s32), -up * config.out_channels)
     with k.loop(count, name="tap_y", unroll=False):
         inside = there & (k.bitcast(row, u32) < sizes.out_h)
         pixels = PixelRow(place, column, sizes.out_w, inside, config.out_channels, outputs)
@@ -98,7 +97,8 @@ def direct_backward_input(config: ConvConfig, target: Target) -> str:
         taps.advance(step * config.kernel_w * tap)
 
     k.comment("the gradient")
-    pixel = (strip.image * sizes.in_h + y) * sizes.in_w + (first_column * stride_w + first_x)
+    first = first_column * stride_w + first_x
+    pixel = pixel_index(strip.image, y, first, sizes.in_h, sizes.in_w)
     result = grad_x + channel + k.mul_wide(pixel, config.in_channels)
     for number, values in enumerate(sums):
         where = there & ((first_column + number) * stride_w + first_x < sizes.in_w)

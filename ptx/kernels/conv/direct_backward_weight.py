@@ -24,12 +24,12 @@ from ptx.kernels.limits import check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.direct import THREADS, DirectThread, add_product, add_up
-from ptx.tile.pixels import Geometry, PixelWalk
+from ptx.tile.occupancy import sum_parts
+from ptx.tile.pixels import Geometry, PixelWalk, pixel_index
 from ptx.tile.vectors import accumulator_of, load_elements
 
 __all__ = ["direct_backward_weight", "direct_backward_weight_launch", "direct_weight_parts"]
 
-_ENOUGH_BLOCKS = 1056  # eight for each SM of an H100 or H200
 _PART = 1024  # pixels at least
 _SUM_REGISTERS = 56  # of a thread: seven taps of eight channels
 
@@ -122,10 +122,10 @@ class _Image:
     def row(self, strip: PixelWalk) -> PixelRow:
         """The row that the taps of a strip read."""
         k, config, sizes = strip.k, self.config, self.sizes
-        image, height, width = (k.bitcast(v, s32) for v in (strip.image, sizes.in_h, sizes.in_w))
         y = k.bitcast(strip.y * config.stride_h, s32) + self.down
         x = k.bitcast(strip.x * (PIXELS * config.stride_w), s32) + self.right
-        place = self.place + k.mul_wide((image * height + y) * width + x, config.in_channels)
+        pixel = pixel_index(strip.image, y, x, sizes.in_h, sizes.in_w)
+        place = self.place + k.mul_wide(pixel, config.in_channels)
         inside = k.bitcast(y, u32) < sizes.in_h
         return PixelRow(place, x, sizes.in_w, inside, config.in_channels, self.channels)
 
@@ -135,7 +135,7 @@ def _gradients(
 ) -> list[tuple[list[Val], Val]]:
     """The gradients of each pixel of a strip, and whether there is such a pixel."""
     k, first = strip.k, strip.x * PIXELS
-    pixel = (strip.image * sizes.out_h + strip.y) * sizes.out_w + first
+    pixel = pixel_index(strip.image, strip.y, first, sizes.out_h, sizes.out_w)
     place = grad_y + k.mul_wide(pixel, config.out_channels)
     there = [first + number < sizes.out_w for number in range(PIXELS)]
     return [
@@ -160,7 +160,7 @@ def _blocks(config: ConvConfig) -> int:
 
 def direct_weight_parts(config: ConvConfig, pixels: int) -> int:
     """Parts that the pixels are cut into; see `backward_weight_parts`."""
-    return max(1, min(_ENOUGH_BLOCKS // _blocks(config), -(-pixels // _PART)))
+    return sum_parts(_blocks(config), -(-pixels // _PART), per_sm=8)
 
 
 def direct_backward_weight_launch(config: ConvConfig, shapes: Shapes) -> Launch:

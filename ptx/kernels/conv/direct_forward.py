@@ -24,7 +24,7 @@ from ptx.kernels.limits import check_grid
 from ptx.launch import Address, Launch
 from ptx.registry import Shapes
 from ptx.tile.direct import THREADS, DirectThread
-from ptx.tile.pixels import Geometry
+from ptx.tile.pixels import Geometry, pixel_index
 from ptx.tile.vectors import load_elements, store_elements
 
 __all__ = ["direct_forward", "direct_forward_launch"]
@@ -54,10 +54,9 @@ def direct_forward(config: ConvConfig, target: Target) -> str:
     biases = load_elements(bias + first_out, outputs, where=given)
     sums = [[k.var(value.dtype, value) for value in biases] for _ in range(PIXELS)]
 
-    image, in_h, in_w = (k.bitcast(v, s32) for v in (strip.image, sizes.in_h, sizes.in_w))
     row = k.var(s32, k.bitcast(strip.y * config.stride_h, s32) - config.pad_h, "row")
     column = k.bitcast(first_column * config.stride_w, s32) - config.pad_w
-    start = (image * in_h + row) * in_w + column  # a pixel that may be outside
+    start = pixel_index(strip.image, row, column, sizes.in_h, sizes.in_w)  # it may be outside
     place = (x + channel + k.mul_wide(start, config.in_channels)).variable()
     taps = (weight + first_out).variable()
     line = TapLine(config.kernel_w, config.stride_w, config.dilation_w)
@@ -72,7 +71,7 @@ def direct_forward(config: ConvConfig, target: Target) -> str:
         taps.advance(config.kernel_w * config.in_channels_per_group * config.out_channels)
 
     k.comment("the output")
-    pixel = (strip.image * sizes.out_h + strip.y) * sizes.out_w + first_column
+    pixel = pixel_index(strip.image, strip.y, first_column, sizes.out_h, sizes.out_w)
     result = y + first_out + k.mul_wide(pixel, config.out_channels)
     for number, values in enumerate(sums):
         where = strip.there & (first_column + number < sizes.out_w)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ptx.builder import Kernel, Val
+from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.isa.targets import TARGETS, Target
 from ptx.kernels.conv.config import ConvConfig
@@ -90,9 +90,9 @@ def generate_conv_forward_ptx(
     k.comment("bias, unless it is null, and the output")
     has_bias = _address(bias).ne(0)
 
-    def with_bias(values: Sequence[Val], column: Val, count: int, where: Val) -> Sequence[Val]:
-        words = load_words(bias + (channel + column), count, where=where & has_bias)
-        return [v + b for v, b in zip(values, widen(k, words), strict=True)]
+    def with_bias(sums: Sequence[Val], column: Val, address: Pointer, exists: Val) -> Sequence[Val]:
+        words = load_words(bias + (channel + column), len(sums), where=exists & has_bias)
+        return [total + b for total, b in zip(sums, widen(k, words), strict=True)]
 
     product.store(math, y + channel, config.out_channels, with_bias)
     return k.text()

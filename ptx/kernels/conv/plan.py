@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ptx.isa.targets import Target
 from ptx.kernels.conv.config import ConvConfig
+from ptx.tile.occupancy import leaves_idle
 from ptx.tile.plan import TilePlan, at_least, atom_name, streams
 
 __all__ = [
@@ -60,7 +61,7 @@ def is_small_grid(config: ConvConfig, pixels: int, *, backward_input: bool = Fal
     """
     channels = config.in_channels_per_group if backward_input else config.out_channels_per_group
     tiles = config.groups * -(-channels // 128)
-    return -(-pixels // 128) * tiles < 132
+    return leaves_idle(-(-pixels // 128) * tiles)
 
 
 def _product_plan(config: ConvConfig, target: Target, k_channels: int, n_channels: int) -> TilePlan:

@@ -7,36 +7,34 @@ each where it is: in the registers of a lane, which has 8 neighbouring channels 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, f32, tf32, u32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows, TableRows
 from ptx.kernels.deform_conv.gather import corner_index_places
 from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets, Position
-from ptx.tile.pipeline import Cursor
-from ptx.tile.pixels import OutputPixel
+from ptx.tile.loop import Cursor, Loop
+from ptx.tile.occupancy import enough_blocks
+from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.plan import atom_of
-from ptx.tile.stream import ROW_BYTES, StreamedProduct, StreamedTile
+from ptx.tile.stream import ROW_BYTES, LaneRows, StreamedProduct, StreamedTile
 from ptx.tile.vectors import load_words, widen
 
 __all__ = ["streamed_backward_input", "streamed_backward_offset", "taps_per_block"]
 
 LANE_CHANNELS = 8  # neighbours in a lane's sums
 PART = 32  # columns from a lane's 8 to its next ones
-ENOUGH_BLOCKS = 512  # two for each SM of the largest GPUs, and again as many
-TABLE_BYTES = 24 * 1024  # of corners: nine taps of 128 pixels
 
 
 def streamed_backward_offset(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
-    x: Pointer,
-    weight: Pointer,
-    grad_y: Pointer,
+    p: Any,
     offsets: Offsets,
     gradients: OffsetGradients,
 ) -> None:
@@ -46,7 +44,7 @@ def streamed_backward_offset(
     gcol with the corners over all tiles of a tap; then the lanes of a pixel add up theirs. Where it
     has one lane's or half of them, the lane has all and writes at once.
     """
-    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    columns, x = _Columns(k, config, plan, p, offsets), p.x
     product = columns.product
     if columns.table is None:
 
@@ -60,7 +58,7 @@ def streamed_backward_offset(
         columns.run_positions(part)
         return
 
-    dots = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(product.lane_rows)]
+    dots = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(len(columns.lane_rows))]
 
     def start() -> None:
         for dot in (dot for row in dots for dot in row):
@@ -86,13 +84,13 @@ def streamed_backward_offset(
         for dot in (dot for row in dots for dot in row):
             for mask in (1, 2):
                 dot += k.shuffle("bfly", dot, mask)
-        member = product.member
+        member = columns.lane_rows.member
         mine = [dot.value() for dot in dots[0]]
-        for number in range(1, product.lane_rows):
+        for number in range(1, len(columns.lane_rows)):
             own = member.eq(number)
             mine = [k.select(own, dot, m) for dot, m in zip(dots[number], mine, strict=True)]
-        row = product.first_row + (member >> 1) * 16 + (member & 1) * 8
-        with k.if_(member < product.lane_rows):
+        row = columns.lane_rows.first + (member >> 1) * 16 + (member & 1) * 8
+        with k.if_(member < len(columns.lane_rows)):
             pixel = columns.pixels.read(row)
             position = offsets.position(pixel, group, tap, pixel.there)
             gradients.store(
@@ -104,15 +102,13 @@ def streamed_backward_offset(
 
 def streamed_backward_input(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
-    weight: Pointer,
-    grad_y: Pointer,
+    p: Any,
     offsets: Offsets,
-    grad_x: Pointer,
 ) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    columns, grad_x = _Columns(k, config, plan, p, offsets), p.grad_x
     product = columns.product
 
     def scatter(place: Pointer, weight: Val, values: Sequence[Val], where: Val) -> None:
@@ -129,7 +125,7 @@ def streamed_backward_input(
             for place, weight, inside in zip(
                 places, position.weights(), position.inside(), strict=True
             ):
-                weight = weight if weight.dtype is f32 else k.convert(weight, f32, "rn")
+                weight = k.convert(weight, f32, "rn")
                 scatter(place, weight, values, inside if there is None else inside & there)
 
         columns.run_positions(part)
@@ -150,7 +146,7 @@ def streamed_backward_input(
     columns.run_table(lambda: None, tile, lambda group, tap: None)
 
 
-def taps_per_block(config: DeformableConvConfig, plan: SamplePlan, blocks: int) -> int:
+def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> int:
     """Taps of one block: as many as a table has room for, or fewer where the grid would be small.
 
     Args:
@@ -160,8 +156,8 @@ def taps_per_block(config: DeformableConvConfig, plan: SamplePlan, blocks: int) 
     """
     room = config.taps
     if not plan.narrow:
-        room = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
-    wanted = -(-ENOUGH_BLOCKS // max(1, blocks))  # parts that the taps are cut into
+        room = CornerTable.taps_that_fit(config, plan.m)
+    wanted = -(-enough_blocks(4) // max(1, blocks))  # parts that the taps are cut into
     return max(1, min(room, config.taps // wanted))
 
 
@@ -175,21 +171,21 @@ class _Columns:
     def __init__(
         self,
         k: Kernel,
-        config: DeformableConvConfig,
+        config: DeformConvConfig,
         plan: SamplePlan,
-        weight: Pointer,
-        grad_y: Pointer,
+        p: Any,
         offsets: Offsets,
     ):
         self.k, self.config, self.plan, self.offsets = k, config, plan, offsets
-        self.weight, self.grad_y = weight, grad_y
+        self.weight, self.grad_y = p.weight, p.grad_y
         atom = atom_of(config, k.target)
         assert atom is not None
         dtype, threads = config.float_type, plan.threads
-        self.pixels = PixelRows(k, config, offsets.geometry, rows=plan.m, threads=threads)
-        taps_per_block = k.param("taps_per_block", u32)
-        self.first_tap = k.ctaid("z") * taps_per_block
-        self.taps = k.min(taps_per_block, config.taps - self.first_tap)
+        self.pixels = PixelRows(
+            k, config, offsets.geometry, p.strip_width, rows=plan.m, threads=threads
+        )
+        self.first_tap = k.ctaid("z") * p.taps_per_block
+        self.taps = k.min(p.taps_per_block, config.taps - self.first_tap)
         self.in_group, self.out_group = config.in_channels_per_group, config.out_channels_per_group
 
         self.table, self.run_length = None, config.segment
@@ -203,19 +199,21 @@ class _Columns:
         else:
             self.first_channel = k.ctaid("y") * config.channels_per_offset_group
             self.first_in_run = k.var(u32, 0)
-            taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
+            taps = CornerTable.taps_that_fit(config, plan.m)
             self.table = CornerTable(offsets, rows=plan.m, taps=taps)
         self.extents = {"segment": segments, "tile": tiles}
         self.group = self.first_channel // self.in_group  # of the first segment
         slices = {"slice": self.out_group // (ROW_BYTES // dtype.bytes)}
         self.b_cursor = Cursor(k, tap=self.taps, **self.extents, **slices)
         b = StreamedTile(
-            k, dtype, rows=plan.n, stages=plan.stages, cursor=self.b_cursor, locate=self._weights,
+            k, dtype, rows=plan.n, stages=plan.stages, locate=self._weights,
             pitch=config.out_channels, threads=threads,
         )  # fmt: skip
-        self.product = StreamedProduct(k, atom, b, plan.m // (threads // 32 * 16))
-        k.barrier()  # the pixels are there
+        self.lane_rows = LaneRows.of(k, plan.m // (threads // 32 * 16))
+        k.barrier()  # all pixels of the block are written
         self.a = _GradientRows(self, Cursor(k, **self.extents, **slices))
+        self.product = StreamedProduct(k, atom, self.a, b.tile, self.lane_rows)
+        self.loop = Loop(k, self.b_cursor, [b], stages=plan.stages)
 
     def run_table(self, start, tile, end) -> None:
         """Goes through the taps and tiles of the block's offset group.
@@ -230,7 +228,8 @@ class _Columns:
         assert table is not None
         table.fill(self.pixels, k.ctaid("y"), self.first_tap, self.taps)
         k.barrier()
-        product.begin(self.a)
+        self.loop.start()
+        product.start()
         with k.loop(0, self.taps, name="tap") as tap:
             start()
             with (
@@ -240,10 +239,11 @@ class _Columns:
                 self._product()
                 done = number * plan.n
                 channel = self.first_channel + segment * self.run_length + done
-                rows = TableRows(table, tap * table.rows + product.first_row, product.row)
-                tile(rows, channel + product.member * LANE_CHANNELS, self.run_length - done)
+                first_row = tap * table.rows + self.lane_rows.first
+                rows = TableRows(table, first_row, self.lane_rows.offset)
+                tile(rows, channel + self.lane_rows.member * LANE_CHANNELS, self.run_length - done)
             end(k.ctaid("y"), self.first_tap + tap)
-        product.end(self.a)
+        self.loop.end()
 
     def run_positions(self, part) -> None:
         """Goes through the taps of the block's tile of channels.
@@ -254,7 +254,8 @@ class _Columns:
         """
         k, config, product = self.k, self.config, self.product
         width = min(LANE_CHANNELS, config.channels_per_offset_group)
-        product.begin(self.a)
+        self.loop.start()
+        product.start()
         with k.loop(0, self.taps, name="tap") as number:
             tap = self.first_tap + number
             self._product()
@@ -272,7 +273,7 @@ class _Columns:
                         position = self.offsets.position(pixel, group, tap, pixel.there)
                         values = sums[i : i + width]
                         part(pixel, position, group, tap, channel, values, there)
-        product.end(self.a)
+        self.loop.end()
 
     def segment(self, cursor: Cursor) -> tuple[Val, Val]:
         """First channel, and group, of the segment that a cursor is at."""
@@ -289,7 +290,8 @@ class _Columns:
         """Gcol of one tile."""
         self.product.clear()
         with self.k.loop(self.a.cursor.extents["slice"], name="slice", unroll=False):
-            self.product.step(self.a)
+            self.product.multiply(self.loop.next())
+            self.loop.release()
 
     def _weights(self, row: Val, column: Val):
         k, config, cursor = self.k, self.config, self.b_cursor
@@ -314,13 +316,13 @@ class _GradientRows:
 
     def __init__(self, columns: _Columns, cursor: Cursor):
         self.k, self.columns, self.cursor = columns.k, columns, cursor
-        k, config, product = self.k, columns.config, columns.product
+        k, config, rows = self.k, columns.config, columns.lane_rows
         self.places = []
-        for row in range(product.lane_rows):
-            index, there = columns.pixels.index(product.first_row + product.row(row))
+        for row in range(len(rows)):
+            index, there = columns.pixels.index(rows.first + rows.offset(row))
             index = k.select(there, index, 0)  # what is made of it nobody looks at
             first = columns.grad_y + k.mul_wide(index, config.out_channels)
-            self.places.append(first + product.member * (16 // config.float_type.bytes))
+            self.places.append(first + rows.member * (16 // config.float_type.bytes))
 
     def prepare(self) -> None:
         columns, cursor = self.columns, self.cursor
@@ -352,16 +354,15 @@ def _elements(k: Kernel, place: Pointer, where: Val | None) -> list[Val]:
 def _position_places(
     k: Kernel,
     image: Pointer,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     offsets: Offsets,
     pixel: OutputPixel,
     position: Position,
     channel: Val,
 ) -> list[Pointer]:
     """Where the four corners of a position lie, at a channel; only those inside exist."""
-    sizes, signed = offsets.geometry, position.y.dtype
-    height, width = k.bitcast(sizes.in_h, signed), k.bitcast(sizes.in_w, signed)
-    corner = (k.bitcast(pixel.image, signed) * height + position.y) * width + position.x
+    sizes = offsets.geometry
+    corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
     return corner_index_places(image, corner, channel, config.in_channels, sizes.in_w)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.gather import corner_places
 from ptx.kernels.deform_conv.gradients import OffsetGradients
-from ptx.kernels.deform_conv.plan import THREADS, SamplePlan
+from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets, Sampler
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import load_words, vector_width, widen
@@ -24,7 +24,7 @@ __all__ = ["tiled_backward_input", "tiled_backward_offset"]
 
 def tiled_backward_offset(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
     x: Pointer,
     weight: Pointer,
@@ -77,7 +77,7 @@ def tiled_backward_offset(
 
 def tiled_backward_input(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
     weight: Pointer,
     grad_y: Pointer,
@@ -92,7 +92,7 @@ def tiled_backward_input(
         k.comment("add gcol to the four corners")
         for row in math.rows():
             sample = kernel.sampler.read(row.row, tap)
-            weights = [kernel.narrow(w * sample.mask) for w in sample.weights()]
+            weights = [k.convert(w * sample.mask, math.accumulator, "rn") for w in sample.weights()]
             for column, sums in row.parts:
                 places = corner_places(
                     grad_x, sample, first_channel + column, config.in_channels, kernel.sizes.in_w
@@ -111,7 +111,7 @@ class _BackwardData:
     def __init__(
         self,
         k: Kernel,
-        config: DeformableConvConfig,
+        config: DeformConvConfig,
         plan: SamplePlan,
         weight: Pointer,
         grad_y: Pointer,
@@ -124,8 +124,8 @@ class _BackwardData:
         a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
         b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
         self.math = make_math(k, config, a, b, plan)
-        taps = Sampler.taps_that_fit(config, plan.m, 12 * 1024)
-        self.sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=THREADS)
+        taps = Sampler.taps_that_fit(config, plan.m)
+        self.sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=plan.threads)
 
         self.cursor = Cursor(k, slice=-(-config.out_channels_per_group // plan.k))
         self.group, self.tap = k.var(u32, 0, "group"), k.var(u32, 0, "tap")
@@ -134,8 +134,8 @@ class _BackwardData:
         self.channels = k.var(u32, 0, "channels")  # of the tile
         width = vector_width(dtype, config.out_channels_per_group, plan.k)
         self.producers = [
-            DenseTile(k, a, self._gradients, width=width, threads=THREADS),
-            DenseTile(k, b, self._weights, width=width, threads=THREADS),
+            DenseTile(k, a, self._gradients, width=width, threads=plan.threads),
+            DenseTile(k, b, self._weights, width=width, threads=plan.threads),
         ]
 
     def run(self, start, tile, end) -> None:
@@ -168,11 +168,6 @@ class _BackwardData:
                     tile(self.channel, self.channels, tap)
                 end(offset_group, self.tap)
             k.barrier()
-
-    def narrow(self, value: Val) -> Val:
-        """A value of the coordinates' type as one of the sums' type."""
-        dtype = self.math.accumulator
-        return value if value.dtype is dtype else self.k.convert(value, dtype, "rn")
 
     def _gradients(self, row: Val, column: Val) -> tuple[Pointer, Val]:
         k, config = self.k, self.config

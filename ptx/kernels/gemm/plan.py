@@ -13,12 +13,12 @@ from ptx.kernels.gemm.config import (
     GemmConfig,
     largest_resident_depth,
 )
+from ptx.tile.occupancy import leaves_idle, sum_parts
 from ptx.tile.plan import TilePlan, at_least, atom_name
 from ptx.tile.shared import SharedTile
 
 __all__ = ["SplitPlan", "StreamPlan", "choose", "gemm_plan"]
 
-_SPLIT_BLOCKS = 264  # two for each SM of an H100 or H200: each part's sums cost memory
 _FLIGHT_BYTES = 26 * 1024  # what memory brings to an SM in the time of one access
 _DEEPEST = 8  # stages
 _LEAST_DEPTH = 512  # of a part of K
@@ -102,7 +102,9 @@ def choose(
     rows, columns = (n, m) if swapped else (m, n)
     blocks = batch * -(-rows // 128) * -(-columns // 128)
     if strategy == "auto":
-        if k > largest_resident_depth(float_type) or (k >= 4 * SHALLOW_DEPTH and blocks < 132):
+        if k > largest_resident_depth(float_type) or (
+            k >= 4 * SHALLOW_DEPTH and leaves_idle(blocks)
+        ):
             strategy = "warp_parallel"
         else:
             strategy = "shallow_k" if k <= SHALLOW_DEPTH else "cache_persistent"
@@ -112,7 +114,7 @@ def choose(
     parts = None
     if strategy == "warp_parallel":
         tiles = batch * -(-rows // (256 if columns <= 16 else 64)) * -(-columns // 64)
-        parts = max(1, min(_SPLIT_BLOCKS // tiles, k // _LEAST_DEPTH))
+        parts = sum_parts(tiles, k // _LEAST_DEPTH, per_sm=2)
     config = GemmConfig(
         strategy,
         columns=columns,

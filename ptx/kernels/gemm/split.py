@@ -11,9 +11,8 @@ from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.operands import operands
 from ptx.kernels.gemm.plan import SplitPlan
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor
+from ptx.tile.loop import Cursor, Loop
 from ptx.tile.plan import make_math
-from ptx.tile.ring import Ring
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import store_vector, vector_width
 
@@ -53,12 +52,12 @@ def split_gemm(k: Kernel, config: GemmConfig, plan: SplitPlan, p: Any) -> None:
 
     def at(tile: SharedTile, matrix, first: Val):
         def locate(row: Val, column: Val) -> tuple[Pointer, Val]:
-            across, along = (column, row) if tile.k_axis == 0 else (row, column)
+            across, along = (column, row) if tile.layout.k_axis == 0 else (row, column)
             return matrix.at(first + across, first_k + cursor["chunk"] * plan.k + along)
 
         return locate
 
-    producers = [
+    sources = [
         DenseTile(
             k, tile, at(tile, matrix, first), width=min(matrix.width, plan.k), threads=plan.threads
         )
@@ -66,15 +65,15 @@ def split_gemm(k: Kernel, config: GemmConfig, plan: SplitPlan, p: Any) -> None:
     ]
     here = k.min(depth, config.depth - first_k)  # of this part
     chunks = (here + (plan.k - 1)) // plan.k
-    ring = Ring(k, producers, cursor, chunks, plan.stages)
-    ring.start()
+    loop = Loop(k, cursor, sources, stages=plan.stages, chunks=chunks)
+    loop.start()
     with k.loop(0, chunks, name="chunk", label="BW_K_LOOP"):
-        math.multiply(ring.next())
-        ring.release()
-    ring.end()
+        math.multiply(loop.next())
+        loop.release()
+    loop.end()
 
     k.comment("the sum over the warps")
-    sums = k.dynamic_shared(wide, plan.split * plan.m * plan.n, over=a.place)
+    sums = k.dynamic_shared(wide, plan.split * plan.m * plan.n, over=a.first)
     pitch = plan.n
     own = sums + k.tid() // plan.product_threads * (plan.m * pitch)
     for row in math.rows():

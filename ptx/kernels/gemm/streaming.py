@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import u32
 from ptx.kernel import Instance
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.operands import Matrix, operands, scalar
 from ptx.kernels.gemm.plan import StreamPlan
 from ptx.kernels.gemm.result import GemmResult
 from ptx.tile.dense import DenseTile
-from ptx.tile.math import FusedMultiplyAdd, TensorCores, permuted_column
-from ptx.tile.pipeline import Cursor
+from ptx.tile.fma import FusedMultiplyAdd
+from ptx.tile.layout import permuted_column
+from ptx.tile.loop import Cursor, Loop
+from ptx.tile.occupancy import enough_blocks
 from ptx.tile.plan import atom_of
-from ptx.tile.ring import Ring
-from ptx.tile.shared import SharedTile
+from ptx.tile.shared import SharedTile, Stage
+from ptx.tile.tensor_cores import TensorCores
 
 __all__ = ["streaming_blocks", "streaming_gemm"]
 
-_BLOCKS = 528  # of a launch: four for each SM of an H100 or H200
+_BLOCKS = enough_blocks(4)  # of a launch
 
 
 def streaming_gemm(k: Kernel, config: GemmConfig, plan: StreamPlan, p: Any) -> None:
@@ -47,16 +48,16 @@ def streaming_gemm(k: Kernel, config: GemmConfig, plan: StreamPlan, p: Any) -> N
         k, "a", dtype, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis,
         dynamic=True, stages=plan.stages,
     )  # fmt: skip
+    atom = atom_of(config, k.target)
     b = SharedTile.make(
         k, "b", dtype, k_extent=plan.k, extent=plan.n, k_axis=config.small_k_axis,
         dynamic=True, stages=plan.chunks,
+        permuted=atom is not None and dtype.bytes == 2,  # then a lane writes 16 bytes
     )  # fmt: skip
-    atom = atom_of(config, k.target)
-    permuted = atom is not None and dtype.bytes == 2  # then a lane writes 16 bytes
     math = (
         FusedMultiplyAdd(k, a, b, plan.threads)
         if atom is None
-        else TensorCores(k, atom, a, b, plan.warps, permuted=permuted)
+        else TensorCores(k, atom, a, b, plan.warps)
     )
 
     tiles = (p.rows + (plan.m - 1)) // plan.m
@@ -64,78 +65,55 @@ def streaming_gemm(k: Kernel, config: GemmConfig, plan: StreamPlan, p: Any) -> N
     cursor = Cursor(k, turn=turns, chunk=plan.chunks)
 
     def large_at(row: Val, column: Val) -> tuple[Pointer, Val]:
-        across, along = (column, row) if a.k_axis == 0 else (row, column)
+        across, along = (column, row) if a.layout.k_axis == 0 else (row, column)
         tile = block + cursor["turn"] * p.blocks
         return a_matrix.at(tile * plan.m + across, cursor["chunk"] * plan.k + along)
 
-    producer = DenseTile(k, a, large_at, width=min(a_matrix.width, plan.k), threads=plan.threads)
-    k.comment("the small operand")
-    kept = _Kept(k, b, b_matrix, first_column, plan, permuted=permuted)
-    kept.start()
-    ring = Ring(k, [producer], cursor, turns * plan.chunks, plan.stages)
-    ring.start()
-    kept.wait(plan.stages - 1)
+    source = DenseTile(k, a, large_at, width=min(a_matrix.width, plan.k), threads=plan.threads)
+    _begin_small_operand(k, b, b_matrix, first_column, plan)
+    loop = Loop(k, cursor, [source], stages=plan.stages, chunks=turns * plan.chunks)
+    loop.start()
     if plan.held and isinstance(math, TensorCores):
+        loop.arrive()
         math.hold()
     with k.loop(block, tiles, p.blocks, name="tile") as tile:
         math.clear()
         with k.loop(plan.chunks, name="chunk", label="BW_K_LOOP") as chunk:
-            math.multiply(ring.next(), chunk)
-            ring.release()
+            math.multiply(loop.next(), Stage(chunk))
+            loop.release()
         k.comment("this tile's result")
         written.store(math, tile * plan.m, first_column)
-    ring.end()
+    loop.end()
 
 
-class _Kept:
-    """The small operand's columns of a block, with all of K.
+def _begin_small_operand(
+    k: Kernel, tile: SharedTile, matrix: Matrix, first_column: Val, plan: StreamPlan
+) -> None:
+    """Begins to load the small operand's columns of a block, with all of K.
+
+    They arrive together with the first chunk of the large operand.
 
     Args:
       k: the kernel.
       tile: a stage for each chunk of K.
-      matrix: where they are.
+      matrix: where the columns are.
       first_column: the block's.
       plan: tiles.
-      permuted: whether column p of the tile is column `permuted_column(p)` of the block.
     """
-
-    def __init__(
-        self,
-        k: Kernel,
-        tile: SharedTile,
-        matrix: Matrix,
-        first_column: Val,
-        plan: StreamPlan,
-        *,
-        permuted: bool,
-    ):
-        self.k, self.chunks = k, plan.chunks
-        self.chunk = k.var(u32, 0, "kept")
-        width = min(matrix.width, plan.k)
-        if permuted and tile.k_axis == 0:
-            width = min(width, 2)  # so many neighbours stay neighbours
+    k.comment("the small operand")
+    layout, width = tile.layout, min(matrix.width, plan.k)
+    if layout.permuted and layout.k_axis == 0:
+        width = min(width, 2)  # so many neighbours stay neighbours
+    with k.loop(plan.chunks, name="kept_chunk") as chunk:
 
         def at(row: Val, column: Val) -> tuple[Pointer, Val]:
-            across, along = (column, row) if tile.k_axis == 0 else (row, column)
-            across = permuted_column(across) if permuted else across
-            return matrix.at(first_column + across, self.chunk * plan.k + along)
+            across, along = (column, row) if layout.k_axis == 0 else (row, column)
+            across = permuted_column(across) if layout.permuted else across
+            return matrix.at(first_column + across, chunk * plan.k + along)
 
-        self.producer = DenseTile(k, tile, at, width=width, threads=plan.threads)
-
-    def start(self) -> None:
-        """Begins to load them."""
-        with self.k.loop(self.chunks, name="kept_chunk") as chunk:
-            self.chunk.set(chunk)
-            self.producer.begin(chunk, None)
-            self.producer.finish(chunk)
-        if self.k.target.supports("sm_80"):
-            self.k.cp_async_commit()
-
-    def wait(self, later: int) -> None:
-        """They are there for all threads; `later` groups of copies have been begun since."""
-        if self.k.target.supports("sm_80"):
-            self.k.cp_async_wait(later)
-        self.k.barrier()
+        source = DenseTile(k, tile, at, width=width, threads=plan.threads)
+        source.begin(Stage(chunk), None)
+        source.finish(Stage(chunk))
 
 
 def streaming_blocks(instance: Instance) -> int:

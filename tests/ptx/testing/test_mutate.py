@@ -286,18 +286,6 @@ def test_study_tells_what_is_the_same_program_apart():
     assert noticed.rate == 4 / 5
 
 
-def test_study_of_variants_that_are_the_same_program():
-    """To add or subtract is the same for 0, but not for 7."""
-    stored = "ld.param.u64 %rd0, [a];\n    st.global.u32 [%rd0], %r2;"
-    seven = SMALL.replace("bar.sync 0;", stored)
-    zero = seven.replace("7;", "0;")
-    alone = study(zero, lambda text: None, target="sm_80")
-    assert "add -> sub" in {m.kind for m in alone.same}
-    both = study(zero, lambda text: None, variants=[(seven, lambda text: None)], target="sm_80")
-    assert "add -> sub" not in {m.kind for m in both.same}
-    assert "add -> sub" in {m.kind for m in both.survivors}
-
-
 def test_study_counts_by_exception():
     def notices(text: str) -> None:
         notices_constants(text)
@@ -318,35 +306,6 @@ def test_study_of_a_sample():
     assert picked == sorted(picked, key=every.index)
     assert study(SMALL, notices_constants, limit=5).total == len(every)
     assert len(study(SMALL, notices_constants, limit=1000).outcomes) == len(every)
-
-
-def test_study_of_variants():
-    """A change that one size hides is noticed at another."""
-
-    def notices(text: str) -> None:
-        if "%r0, 7;" not in text and "%r0, 15;" not in text and "%r0, 30;" not in text:
-            raise NoticedError
-
-    def notices_doubling(text: str) -> None:
-        if "%r0, 30;" in text:
-            raise AssertionError
-
-    alone = study(SMALL, notices)
-    other = SMALL.replace("%r0, 7;", "%r0, 15;")
-    both = study(SMALL, notices, variants=[(other, notices_doubling)])
-    assert both.total == alone.total
-    assert "constant x2" not in {m.kind for m in alone.survivors}  # 14 is noticed
-    reversed_ = study(other, notices, variants=[(SMALL, notices)])
-    assert "constant x2" in {m.kind for m in study(other, notices).survivors}
-    assert "constant x2" not in {m.kind for m in reversed_.survivors}
-    assert len(reversed_.survivors) == len(study(other, notices).survivors) - 1
-
-
-def test_study_of_variants_that_are_other_kernels():
-    with pytest.raises(ValueError, match="not those of the text"):
-        study(SMALL, notices_constants, variants=[(SMALL.replace("bar.sync", "//"), print)])
-    with pytest.raises(ValueError, match="does not pass"):
-        study(SMALL, print, variants=[(SMALL.replace("7;", "8;"), notices_constants)])
 
 
 def test_study_of_what_does_not_pass():

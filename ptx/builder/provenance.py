@@ -1,0 +1,51 @@
+"""Which functions wrote each line of a kernel's text, for those who ask before it is generated."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import sys
+from collections.abc import Iterator, Mapping
+
+__all__ = ["Provenance", "functions", "note", "recorded"]
+
+Provenance = Mapping[str, Mapping[int, tuple[str, ...]]]
+
+_found: contextvars.ContextVar[dict[str, Mapping[int, tuple[str, ...]]] | None]
+_found = contextvars.ContextVar("provenance", default=None)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[Provenance]:
+    """Notes, of every text that is finished inside, which functions emitted each instruction.
+
+    Yields:
+      text -> 1-based number of a line -> the functions of `ptx` that were active when the line's
+      instruction was emitted, those of the builder apart: qualified names, the outermost first.
+    """
+    found: dict[str, Mapping[int, tuple[str, ...]]] = {}
+    token = _found.set(found)
+    try:
+        yield found
+    finally:
+        _found.reset(token)
+
+
+def functions() -> tuple[str, ...]:
+    """The functions that are active, if anybody asks for them; else none."""
+    if _found.get() is None:
+        return ()
+    names, frame = [], sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("ptx.") and not module.startswith("ptx.builder"):
+            names.append(f"{module}.{frame.f_code.co_qualname}")
+        frame = frame.f_back
+    return tuple(reversed(names))
+
+
+def note(text: str, lines: Mapping[int, tuple[str, ...]]) -> None:
+    """Keeps what is known of a finished text, if anybody asks for it."""
+    found = _found.get()
+    if found is not None:
+        found[text] = lines

@@ -1,0 +1,40 @@
+"""Of each instruction it is known which functions emitted it, if somebody asks."""
+
+from ptx.builder import provenance
+from ptx.isa.dtypes import f16
+from ptx.isa.targets import TARGETS
+from ptx.kernels.gemm import choose
+from ptx.registry import kernels
+
+CONFIG = choose(512, 32, 32, float_type=f16, strategy="shallow_k")
+
+
+def generate(target: str) -> str:
+    return kernels()["gemm"].generate(CONFIG, TARGETS[target])
+
+
+def test_every_instruction_is_somebodys():
+    with provenance.recorded() as found:
+        text = generate("sm_80")
+    lines = text.split("\n")
+    instructions = {
+        number
+        for number, line in enumerate(lines, 1)
+        if line.endswith(";") and not line.strip().startswith((".", "ret;"))
+    }
+    assert found[text].keys() == instructions
+    for number, functions in found[text].items():
+        assert functions[0].startswith("ptx.kernels.gemm."), lines[number - 1]
+        assert all(not name.startswith("ptx.builder") for name in functions)
+        if "mma.sync" in lines[number - 1]:
+            assert functions[-1] == "ptx.tile.math.TensorCores.multiply"
+
+
+def test_it_changes_no_text_and_keeps_nothing_unasked():
+    plain = generate("sm_80")
+    with provenance.recorded() as found:
+        assert found == {}
+        assert generate("sm_80") == plain
+    generate("sm_75")
+    assert list(found) == [plain]
+    assert provenance.functions() == ()

@@ -1,0 +1,82 @@
+"""Small calls of every kernel that synchronises, and their texts without each synchronisation."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ptx.isa.dtypes import f16
+from ptx.kernels.conv import ConvConfig
+from ptx.kernels.deform_conv import DeformableConvConfig
+from ptx.testing.mutate import Mutant, mutants
+from support import conv_kernels, deform_conv_kernels
+from support.gemm_kernels import GemmProblem
+from support.race_freedom import Call
+
+__all__ = ["CASES", "Case", "without_synchronisation"]
+
+
+class Case(NamedTuple):
+    """A call of a kernel.
+
+    Attributes:
+      call: the call.
+      more: whether the proof is of a text with more accesses, as some depend on data.
+      needless: how many of the instructions that synchronise are not needed in this small call:
+        nothing is written to shared memory after them, or another one follows before it is read.
+        Emulator and verifier have to agree on it.
+    """
+
+    call: Call
+    more: bool = False
+    needless: int = 0
+
+
+def conv(kernel: str, channels: int, taps: int, *, width: int = 4) -> Call:
+    # Without padding: the verifier has no addresses before an array's.
+    outputs = min(channels, 32)
+    if kernel == "backward_input":
+        channels, outputs = outputs, channels
+    config = ConvConfig(channels, outputs, 1, taps, pad_h=0, pad_w=0, float_type=f16)
+    return conv_kernels.Call(kernel, config, images=1, height=2, width=width)
+
+
+def deform_conv(kernel: str, channels: int, offset_groups: int = 1) -> Call:
+    config = DeformableConvConfig(
+        channels, channels, 1, 2, pad_h=0, pad_w=0, offset_groups=offset_groups, float_type=f16
+    )
+    return deform_conv_kernels.Call(kernel, config, images=1, height=1, width=4)
+
+
+gemm = functools.partial(GemmProblem, float_type=f16, blocks=1)
+CASES: Mapping[str, Case] = {
+    "gemm-shallow_k": Case(gemm(512, 32, 32, "shallow_k"), needless=2),
+    "gemm-cache_persistent": Case(gemm(256, 32, 64, "cache_persistent"), needless=5),
+    "gemm-warp_parallel": Case(gemm(64, 32, 256, "warp_parallel", blocks=None)),
+    "conv_forward-tiled": Case(conv("forward", 16, 2), needless=3),
+    "conv_forward-streamed": Case(conv("forward", 32, 4, width=6), needless=1),
+    "conv_backward_input-tiled": Case(conv("backward_input", 16, 2), needless=3),
+    "conv_backward_input-streamed": Case(conv("backward_input", 128, 1), needless=1),
+    "conv_backward_weight": Case(conv("backward_weight", 16, 2), True, 3),
+} | {
+    f"deform_conv_{kernel}-{name}": Case(deform_conv(kernel, channels, groups), True, needless)
+    for kernel, counts in {
+        "forward": (3, 1, 1),
+        "backward_offset": (4, 3, 2),
+        "backward_input": (4, 3, 2),
+        "backward_input_gather": (3, 3, 3),
+        "backward_weight": (3, 3, 3),
+    }.items()
+    for (name, channels, groups), needless in zip(
+        (("tiled", 8, 1), ("table", 32, 1), ("positions", 32, 4)), counts, strict=True
+    )
+}  # fmt: skip
+
+
+def without_synchronisation(text: str) -> list[Mutant]:
+    """Each barrier, wait and commit deleted."""
+    synchronisation = re.compile(r"bar\.sync|cp\.async\.(wait|commit)_group")
+    every = [m for m in mutants(text) if synchronisation.match(m.original)]
+    return [m for m in every if m.kind == "deleted"]
