@@ -14,7 +14,7 @@ from ptx.registry import RegisteredKernel, Shapes, kernels
 
 __all__ = ["VERSION", "Spec", "key_of", "registered"]
 
-VERSION = 1  # of the specs: raised when an old spec would mean something else
+VERSION = 2  # of the specs: raised when an old spec would mean something else
 
 
 @dataclasses.dataclass(frozen=True)
