@@ -47,18 +47,18 @@ if TYPE_CHECKING:
         generate_conv_forward_ptx,
         input_coord,
     )
-    from ptx.kernels.deform_conv import (
-        DeformableConvConfig,
-        generate_deformable_conv_backward_input_ptx,
-        generate_deformable_conv_backward_offset_ptx,
-        generate_deformable_conv_backward_weight_ptx,
-        generate_deformable_conv_forward_ptx,
-    )
     from ptx.oxicuda.bandwidth_gemm import (
         BandwidthGemmConfig,
         BandwidthTileConfig,
         generate_bandwidth_gemm_ptx,
         select_bandwidth_tiles,
+    )
+    from ptx.oxicuda.deformable import (
+        DeformableConvConfig,
+        generate_deformable_conv_backward_input_ptx,
+        generate_deformable_conv_backward_offset_ptx,
+        generate_deformable_conv_backward_weight_ptx,
+        generate_deformable_conv_forward_ptx,
     )
     from ptx.oxicuda.intensity import (
         ArithmeticIntensityAnalysis,
@@ -141,11 +141,11 @@ _KERNEL_MODULES = {  # where to find what only those need who have kernels writt
     "generate_conv_backward_weight_ptx": "ptx.kernels.conv",
     "generate_conv_forward_ptx": "ptx.kernels.conv",
     "input_coord": "ptx.kernels.conv",
-    "DeformableConvConfig": "ptx.kernels.deform_conv",
-    "generate_deformable_conv_backward_input_ptx": "ptx.kernels.deform_conv",
-    "generate_deformable_conv_backward_offset_ptx": "ptx.kernels.deform_conv",
-    "generate_deformable_conv_backward_weight_ptx": "ptx.kernels.deform_conv",
-    "generate_deformable_conv_forward_ptx": "ptx.kernels.deform_conv",
+    "DeformableConvConfig": "ptx.oxicuda.deformable",
+    "generate_deformable_conv_backward_input_ptx": "ptx.oxicuda.deformable",
+    "generate_deformable_conv_backward_offset_ptx": "ptx.oxicuda.deformable",
+    "generate_deformable_conv_backward_weight_ptx": "ptx.oxicuda.deformable",
+    "generate_deformable_conv_forward_ptx": "ptx.oxicuda.deformable",
     "ArithmeticIntensityAnalysis": "ptx.oxicuda.intensity",
     "BandwidthPrecision": "ptx.oxicuda.intensity",
     "BandwidthStrategy": "ptx.oxicuda.intensity",

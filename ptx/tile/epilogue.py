@@ -11,8 +11,9 @@ from ptx.tile.vectors import store_vector, vector_width
 
 __all__ = ["Finish", "LocateColumn", "store_rows"]
 
-# Column of the tile -> where that element of a row is stored, and whether it exists.
-LocateColumn = Callable[[Val], tuple[Pointer, Val]]
+# (column of the tile, columns from there on) -> where that element of a row is stored, and whether
+# it exists. The second is known when the kernel is generated, and belongs at the end of a sum.
+LocateColumn = Callable[[Val, int], tuple[Pointer, Val]]
 # (neighbouring sums, column of the first one, where they are stored, whether they exist) -> what is
 # stored.
 Finish = Callable[[Sequence[Val], Val, Pointer, Val], Sequence[Val]]
@@ -43,7 +44,7 @@ def store_rows(
         for column, sums in row.parts:
             width = vector_width(dtype, len(sums), extent)
             for i in range(0, len(sums), width):
-                address, exists = element(column + i)
+                address, exists = element(column, i)
                 values: Sequence[Val] = sums[i : i + width]
                 if finish is not None:
                     values = finish(values, column + i, address, exists)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import u32
@@ -63,6 +64,12 @@ class Geometry:
         names = ("batch_size", "in_h", "in_w", "out_h", "out_w")
         images, in_h, in_w, out_h, out_w = (k.param(name, u32) for name in names)
         return Geometry(images, in_h, in_w, out_h, out_w, images * out_h * out_w)
+
+    @staticmethod
+    def of(p: Any) -> Geometry:
+        """The geometry that a kernel's parameters batch_size, in_h, in_w, out_h and out_w give."""
+        pixels = p.batch_size * p.out_h * p.out_w
+        return Geometry(p.batch_size, p.in_h, p.in_w, p.out_h, p.out_w, pixels)
 
     def pixel(self, index: Val) -> OutputPixel:
         """The pixel of an index."""

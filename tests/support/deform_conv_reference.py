@@ -44,10 +44,12 @@ def config_of(arrays: Arrays, strides, pads, dilation, **types: Any) -> Deformab
       types: other fields of the configuration.
     """
     kernel_h, kernel_w, in_group, out_channels = arrays["weight"].shape
+    (stride_h, stride_w), (dilation_h, dilation_w) = strides, dilation
+    (pad_h, _), (pad_w, _) = pads
     channels = arrays["x"].shape[3]
     return DeformableConvConfig(
-        channels, out_channels, kernel_h, kernel_w, *strides, pads[0][0], pads[1][0], *dilation,
-        groups=channels // in_group,
+        channels, out_channels, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w,
+        dilation_h, dilation_w, groups=channels // in_group,
         offset_groups=arrays["offset"].shape[3] // (2 * kernel_h * kernel_w),
         use_modulation="mask" in arrays, use_bias="bias" in arrays, **types,
     )  # fmt: skip

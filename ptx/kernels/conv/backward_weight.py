@@ -134,8 +134,8 @@ def generate_conv_backward_weight_ptx(config: ConvConfig, target: Target | str =
     def locate(row: Val) -> LocateColumn:
         row_index = first_row + row
 
-        def element(column: Val) -> tuple[Pointer, Val]:
-            out = first_out + column
+        def element(column: Val, further: int) -> tuple[Pointer, Val]:
+            out = first_out + column + further
             channel = k.convert(group * out_group + out, u64)
             address = partial + k.mad_wide(part + row_index, config.out_channels, channel)
             return address, (row_index < total) & (out < out_group)

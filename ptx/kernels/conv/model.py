@@ -22,7 +22,7 @@ from ptx.registry import RegisteredKernel
 from ptx.tile.plan import TilePlan
 from ptx.tile.vectors import vector_width
 
-__all__ = ["LAYERS", "MODELLED", "called", "floor_us", "work"]
+__all__ = ["LAYERS", "MODELLED", "called", "floor_us", "launch", "work"]
 
 MODELLED = ("forward", "backward_input", "backward_weight")
 
@@ -30,6 +30,20 @@ MODELLED = ("forward", "backward_input", "backward_weight")
 LAYERS: dict[str, tuple[ConvConfig, Image]] = {
     name: (config, (32, size, size)) for name, (config, size) in RESNET50.items()
 }
+
+
+def launch(
+    kernel: RegisteredKernel[ConvConfig], config: ConvConfig, target: Target, images: Image
+) -> Launch:
+    """The launch of a kernel on images; the arguments are those of `work`."""
+    name = kernel.name.removeprefix("conv_")
+    config = called(name, config, images)
+    assert kernel.launch is not None
+    launched = kernel.launch(config, target, [shape for shape, _ in _buffers(name, config, images)])
+    shared = kernel.dynamic_shared(config, target)
+    return dataclasses.replace(
+        launched, text=kernel.generate(config, target), dynamic_shared=shared
+    )
 
 
 def work(

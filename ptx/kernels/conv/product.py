@@ -92,7 +92,8 @@ class WindowProduct:
         def locate(row: Val) -> LocateColumn:
             pixel, exists = self.rows.result(row)
 
-            def element(column: Val) -> tuple[Pointer, Val]:
+            def element(column: Val, further: int) -> tuple[Pointer, Val]:
+                column = column + further
                 address = result + k.mul_wide(pixel, channels) + column
                 if weights.all_columns:
                     return address, exists

@@ -7,10 +7,11 @@ each where it is: in the registers of a lane, which has 8 neighbouring channels 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, f32, tf32, u32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows, TableRows
 from ptx.kernels.deform_conv.gather import corner_index_places
 from ptx.kernels.deform_conv.gradients import OffsetGradients
@@ -31,11 +32,9 @@ PART = 32  # columns from a lane's 8 to its next ones
 
 def streamed_backward_offset(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
-    x: Pointer,
-    weight: Pointer,
-    grad_y: Pointer,
+    p: Any,
     offsets: Offsets,
     gradients: OffsetGradients,
 ) -> None:
@@ -45,7 +44,7 @@ def streamed_backward_offset(
     gcol with the corners over all tiles of a tap; then the lanes of a pixel add up theirs. Where it
     has one lane's or half of them, the lane has all and writes at once.
     """
-    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    columns, x = _Columns(k, config, plan, p, offsets), p.x
     product = columns.product
     if columns.table is None:
 
@@ -103,15 +102,13 @@ def streamed_backward_offset(
 
 def streamed_backward_input(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
-    weight: Pointer,
-    grad_y: Pointer,
+    p: Any,
     offsets: Offsets,
-    grad_x: Pointer,
 ) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    columns, grad_x = _Columns(k, config, plan, p, offsets), p.grad_x
     product = columns.product
 
     def scatter(place: Pointer, weight: Val, values: Sequence[Val], where: Val) -> None:
@@ -149,7 +146,7 @@ def streamed_backward_input(
     columns.run_table(lambda: None, tile, lambda group, tap: None)
 
 
-def taps_per_block(config: DeformableConvConfig, plan: SamplePlan, blocks: int) -> int:
+def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> int:
     """Taps of one block: as many as a table has room for, or fewer where the grid would be small.
 
     Args:
@@ -174,21 +171,21 @@ class _Columns:
     def __init__(
         self,
         k: Kernel,
-        config: DeformableConvConfig,
+        config: DeformConvConfig,
         plan: SamplePlan,
-        weight: Pointer,
-        grad_y: Pointer,
+        p: Any,
         offsets: Offsets,
     ):
         self.k, self.config, self.plan, self.offsets = k, config, plan, offsets
-        self.weight, self.grad_y = weight, grad_y
+        self.weight, self.grad_y = p.weight, p.grad_y
         atom = atom_of(config, k.target)
         assert atom is not None
         dtype, threads = config.float_type, plan.threads
-        self.pixels = PixelRows(k, config, offsets.geometry, rows=plan.m, threads=threads)
-        taps_per_block = k.param("taps_per_block", u32)
-        self.first_tap = k.ctaid("z") * taps_per_block
-        self.taps = k.min(taps_per_block, config.taps - self.first_tap)
+        self.pixels = PixelRows(
+            k, config, offsets.geometry, p.strip_width, rows=plan.m, threads=threads
+        )
+        self.first_tap = k.ctaid("z") * p.taps_per_block
+        self.taps = k.min(p.taps_per_block, config.taps - self.first_tap)
         self.in_group, self.out_group = config.in_channels_per_group, config.out_channels_per_group
 
         self.table, self.run_length = None, config.segment
@@ -357,7 +354,7 @@ def _elements(k: Kernel, place: Pointer, where: Val | None) -> list[Val]:
 def _position_places(
     k: Kernel,
     image: Pointer,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     offsets: Offsets,
     pixel: OutputPixel,
     position: Position,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.gather import corner_places
 from ptx.kernels.deform_conv.gradients import OffsetGradients
-from ptx.kernels.deform_conv.plan import THREADS, SamplePlan
+from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets, Sampler
 from ptx.tile.dense import DenseTile
 from ptx.tile.loop import Cursor, multiply_all
@@ -24,7 +24,7 @@ __all__ = ["tiled_backward_input", "tiled_backward_offset"]
 
 def tiled_backward_offset(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
     x: Pointer,
     weight: Pointer,
@@ -77,7 +77,7 @@ def tiled_backward_offset(
 
 def tiled_backward_input(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
     weight: Pointer,
     grad_y: Pointer,
@@ -111,7 +111,7 @@ class _BackwardData:
     def __init__(
         self,
         k: Kernel,
-        config: DeformableConvConfig,
+        config: DeformConvConfig,
         plan: SamplePlan,
         weight: Pointer,
         grad_y: Pointer,
@@ -125,7 +125,7 @@ class _BackwardData:
         b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
         self.math = make_math(k, config, a, b, plan)
         taps = Sampler.taps_that_fit(config, plan.m)
-        self.sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=THREADS)
+        self.sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=plan.threads)
 
         self.cursor = Cursor(k, slice=-(-config.out_channels_per_group // plan.k))
         self.group, self.tap = k.var(u32, 0, "group"), k.var(u32, 0, "tap")
@@ -134,8 +134,8 @@ class _BackwardData:
         self.channels = k.var(u32, 0, "channels")  # of the tile
         width = vector_width(dtype, config.out_channels_per_group, plan.k)
         self.producers = [
-            DenseTile(k, a, self._gradients, width=width, threads=THREADS),
-            DenseTile(k, b, self._weights, width=width, threads=THREADS),
+            DenseTile(k, a, self._gradients, width=width, threads=plan.threads),
+            DenseTile(k, b, self._weights, width=width, threads=plan.threads),
         ]
 
     def run(self, start, tile, end) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import f32, s32, u8, u32
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.pixels import NO_PIXEL, Geometry, OutputPixel, pixel_index
 
@@ -29,7 +29,7 @@ class PixelTable:
       count: how many.
     """
 
-    def __init__(self, k: Kernel, config: DeformableConvConfig, count: int):
+    def __init__(self, k: Kernel, config: DeformConvConfig, count: int):
         self.k, self.count = k, count
         # A row for pixels that do not exist: below all images, so that all taps are outside.
         self.nowhere = (1 << 30) // config.stride_h
@@ -63,6 +63,7 @@ class PixelRows(PixelTable):
       k: the kernel, whose grid has `blocks(...)` blocks in x.
       config: the convolution.
       geometry: sizes.
+      strip_width: columns of a strip.
       rows: pixels of a block.
       threads: of the block.
     """
@@ -70,8 +71,9 @@ class PixelRows(PixelTable):
     def __init__(
         self,
         k: Kernel,
-        config: DeformableConvConfig,
+        config: DeformConvConfig,
         geometry: Geometry,
+        strip_width: Val,
         *,
         rows: int,
         threads: int,
@@ -79,7 +81,6 @@ class PixelRows(PixelTable):
         super().__init__(k, config, rows)
         self.threads = threads
         assert threads % rows == 0
-        strip_width = k.param("strip_width", u32)
         lines = geometry.images * geometry.out_h
         blocks = (lines * strip_width + (rows - 1)) // rows  # of a strip
         first_column = k.ctaid("x") // blocks * strip_width
@@ -134,7 +135,7 @@ class CornerTable:
         self.no_rows = self.k.mul_wide(offsets.geometry.in_w, 0)
 
     @staticmethod
-    def taps_that_fit(config: DeformableConvConfig, rows: int) -> int:
+    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
         """How many taps of so many rows fit `_TABLE_BYTES`: all, or at least one."""
         return max(1, min(config.taps, _TABLE_BYTES // (rows * 21)))
 

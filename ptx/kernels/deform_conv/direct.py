@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.sampling import Offsets, Position, interpolate
-from ptx.tile.direct import DirectPlan
 from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.vectors import accumulator_of, load_elements, load_words, vector_width, widen
 
@@ -21,63 +20,9 @@ __all__ = [
     "Corners",
     "Outputs",
     "OutputsOfChannels",
-    "backward_offset_plan",
-    "grouped_plan",
     "inside_of",
-    "run_of",
-    "segmented_plan",
     "weights_of",
 ]
-
-# Instructions of a tap, in SASS of sm_90: a position, and the four loads of a vector with what
-# they need. A thread's pixel is found once for all taps.
-_POSITION, _LOADS, _PIXEL = 70, 16, 90
-
-
-def grouped_plan(config: DeformableConvConfig) -> DirectPlan:
-    """A thread has whole groups, whose outputs it can finish, of any offset groups."""
-    channels = _cheapest(config, config.in_channels_per_group, config.in_channels)
-    return DirectPlan(channels, config.in_channels // channels)
-
-
-def segmented_plan(config: DeformableConvConfig) -> DirectPlan:
-    """A thread has channels of one offset group, of any groups."""
-    channels = _cheapest(config, 1, config.channels_per_offset_group)
-    return DirectPlan(channels, config.in_channels // channels)
-
-
-def backward_offset_plan(config: DeformableConvConfig) -> DirectPlan:
-    """Some neighbouring threads have an offset group, whose dots they sum by shuffles."""
-    channels = segmented_plan(config).channels
-    vectors, lanes = config.channels_per_offset_group // channels, 1
-    while lanes < min(vectors, 32):
-        lanes *= 2
-    return DirectPlan(channels, config.offset_groups, lanes)
-
-
-def _cheapest(config: DeformableConvConfig, step: int, extent: int) -> int:
-    """Channels of a thread, a multiple of `step` that divides `extent`: 16 bytes at most, unless a
-    step has more, and with the fewest instructions for each.
-    """
-    dtype = config.float_type
-
-    def cost(channels: int) -> float:
-        run = vector_width(dtype, channels, config.channels_per_offset_group)
-        positions = channels // run_of(config, channels)
-        tap = positions * _POSITION + channels // run * _LOADS + _PIXEL / config.taps
-        return tap / channels
-
-    largest = max(step, 16 // dtype.bytes)
-    return min((c for c in range(step, largest + 1, step) if extent % c == 0), key=cost)
-
-
-def run_of(config: DeformableConvConfig, channels: int) -> int:
-    """Neighbours that share an offset group, wherever a thread's channels begin."""
-    run = 1
-    for size in range(1, channels + 1):
-        if channels % size == 0 and config.channels_per_offset_group % size == 0:
-            run = size
-    return run
 
 
 class Corners:
@@ -166,7 +111,7 @@ class OutputsOfChannels:
       count: neighbouring channels; they need be neither whole groups nor of one.
     """
 
-    def __init__(self, k: Kernel, config: DeformableConvConfig, channel: Val, count: int):
+    def __init__(self, k: Kernel, config: DeformConvConfig, channel: Val, count: int):
         self.k, self.config, self.count = k, config, count
         in_group, self.out_group = config.in_channels_per_group, config.out_channels_per_group
         if count % in_group == 0:

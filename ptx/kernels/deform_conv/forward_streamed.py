@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import u32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
 from ptx.kernels.deform_conv.gather_rows import PositionGather, TableGather
 from ptx.kernels.deform_conv.gather_tiles import TableGatherTile
@@ -27,10 +28,9 @@ PixelOf = Callable[[Val], tuple[Val, Val]]  # row of the sums -> output pixel, a
 
 def streamed_forward(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
-    x: Pointer,
-    weight: Pointer,
+    p: Any,
     offsets: Offsets,
     *,
     group: Val,
@@ -46,8 +46,7 @@ def streamed_forward(
       k: the kernel, for sm_80 or newer.
       config: the convolution; see `forward_plan` for those that this is for.
       plan: tiles.
-      x: images.
-      weight: [Co, T, C/G].
+      p: the kernel's parameters.
       offsets: where positions come from.
       group: of the block.
       first_out: first output channel of the block, in the group.
@@ -58,8 +57,8 @@ def streamed_forward(
     """
     atom = atom_of(config, k.target)
     assert atom is not None
-    dtype, threads = config.float_type, plan.threads
-    block = _Block(k, config, plan, weight, offsets, group, first_out)
+    dtype, threads, x = config.float_type, plan.threads, p.x
+    block = _Block(k, config, plan, p.weight, p.strip_width, offsets, group, first_out)
     a_cursor, b_cursor = block.cursor(), block.cursor()
     place = block.weights(b_cursor)
 
@@ -94,10 +93,9 @@ def streamed_forward(
 
 def wide_forward(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
-    x: Pointer,
-    weight: Pointer,
+    p: Any,
     offsets: Offsets,
     *,
     group: Val,
@@ -107,8 +105,8 @@ def wide_forward(
 
     See `streamed_forward`.
     """
-    dtype, threads = config.float_type, plan.threads
-    block = _Block(k, config, plan, weight, offsets, group, first_out)
+    dtype, threads, x = config.float_type, plan.threads, p.x
+    block = _Block(k, config, plan, p.weight, p.strip_width, offsets, group, first_out)
     table, cursor = block.table, block.cursor()
     assert table is not None
     a, b = (
@@ -144,16 +142,19 @@ class _Block:
     """
 
     k: Kernel
-    config: DeformableConvConfig
+    config: DeformConvConfig
     plan: SamplePlan
     weight: Pointer
+    strip_width: Val
     offsets: Offsets
     group: Val
     first_out: Val
 
     def __post_init__(self):
         k, config, plan = self.k, self.config, self.plan
-        self.pixels = PixelRows(k, config, self.offsets.geometry, rows=plan.m, threads=plan.threads)
+        self.pixels = PixelRows(
+            k, config, self.offsets.geometry, self.strip_width, rows=plan.m, threads=plan.threads
+        )
         self.table: CornerTable | None = None
         self.taps, self.run = config.taps, config.in_channels_per_group
         if not plan.narrow:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 
 __all__ = ["OffsetGradients"]
 
@@ -23,19 +23,9 @@ class OffsetGradients:
     """
 
     k: Kernel
-    config: DeformableConvConfig
+    config: DeformConvConfig
     offset: Pointer
     mask: Pointer | None
-
-    @staticmethod
-    def declare(k: Kernel, config: DeformableConvConfig) -> OffsetGradients:
-        """Declares the parameters grad_offset, and grad_mask if there is a mask."""
-        dtype = config.float_type
-        offset = k.pointer("grad_offset", config.offset_type or dtype)
-        mask = None
-        if config.use_modulation:
-            mask = k.pointer("grad_mask", config.mask_type or dtype)
-        return OffsetGradients(k, config, offset, mask)
 
     def store(
         self,

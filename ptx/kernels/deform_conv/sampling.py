@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import s32, u32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.tile.pixels import Geometry, OutputPixel, pixel_index
 from ptx.tile.vectors import load_words, widen
 
@@ -69,19 +70,15 @@ class Offsets:
     """
 
     k: Kernel
-    config: DeformableConvConfig
+    config: DeformConvConfig
     geometry: Geometry
     offset: Pointer
     mask: Pointer | None
 
     @staticmethod
-    def declare(k: Kernel, config: DeformableConvConfig) -> tuple[Pointer, Pointer | None]:
-        """Declares the parameters offset, and mask if there is one."""
-        dtype = config.float_type
-        offset = k.pointer("offset", config.offset_type or dtype, readonly=True)
-        if not config.use_modulation:
-            return offset, None
-        return offset, k.pointer("mask", config.mask_type or dtype, readonly=True)
+    def of(k: Kernel, config: DeformConvConfig, p: Any) -> Offsets:
+        """The offsets and mask, if there is one, among a kernel's parameters."""
+        return Offsets(k, config, Geometry.of(p), p.offset, p.mask)
 
     def position(self, pixel: OutputPixel, group: Val | int, tap: Val, there: Val) -> Position:
         """Where a tap samples, for an offset group; nothing is read where `there` is off."""
@@ -180,7 +177,7 @@ class Sampler:
         self.insides = k.shared("sample_inside", u32, count)
 
     @staticmethod
-    def taps_that_fit(config: DeformableConvConfig, rows: int) -> int:
+    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
         """How many taps of `rows` pixels fit `_SAMPLE_BYTES`: all, or at least one."""
         each = rows * (3 * config.coordinate_type.bytes + 8)
         return max(1, min(config.taps, _SAMPLE_BYTES // each))

@@ -48,8 +48,8 @@ class GemmResult:
             index = first_row + row
             row_exists = index < self.rows
 
-            def element(tile_column: Val) -> tuple[Pointer, Val]:
-                column = first_column + tile_column
+            def element(tile_column: Val, further: int) -> tuple[Pointer, Val]:
+                column = first_column + tile_column + further
                 exists = row_exists & (column < config.columns)
                 if config.swapped:
                     at = k.mad_wide(column, self.rows, k.convert(index, u64))

@@ -20,8 +20,8 @@ from support.helpers import NAMES, assert_close, astype, values_and_gradients
 from support.places import PRECISIONS, emulated
 
 import oxijax
-from oxijax._deform_conv import cuda as _deform_conv_cuda
 from oxijax.testing import CASES, emulate_gpu
+from ptx.kernels.deform_conv import plan
 
 TARGETS = ("sm_75", "sm_80", "sm_90")
 COMBINATIONS = list(itertools.product(PRECISIONS, TARGETS))
@@ -44,8 +44,15 @@ def test_case(name, precision, target):
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
 def test_large_tiles(name, precision, monkeypatch):
     """Layers as small as these get small tiles, unless they are told otherwise."""
-    monkeypatch.setattr(_deform_conv_cuda, "is_small_grid", lambda config, pixels: False)
+    asked = []
+
+    def is_small_grid(config, pixels):
+        asked.append(pixels)
+        return False
+
+    monkeypatch.setattr(plan, "is_small_grid", is_small_grid)
     check(*of_case(name), precision, emulated("sm_80", schedule=1))
+    assert asked
 
 
 @pytest.mark.usefixtures("x64")

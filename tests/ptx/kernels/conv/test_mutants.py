@@ -13,7 +13,8 @@ SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
 # What nothing notices: the reason, and regular expressions of the kernels, where in them, what
 # instruction, and what is done to it. These compute the same for all operands of these sizes.
 _STREAMED, _TILED = ".*-streamed.*", "(.*-tiled.*|backward_weight)"
-_CHUNK = "the first chunk|this stage.*"
+_CHUNK = "the first chunks|this stage.*"
+_STEP = "(the first (chunks|rows of A)|this stage).*"
 EQUIVALENT: list[Reason] = [
     (
         "no block is beyond the last strip, forward, and no row of its windows in another one",
@@ -44,24 +45,29 @@ EQUIVALENT: list[Reason] = [
     ),
     (
         "the counters of the first steps are known numbers, and registers hold the same ones",
-        *(_STREAMED, "B ahead[^/]*", r"(setp\.eq|selp|mov|add|sub|mul\.lo)\.u32 .*", ".*"),
+        *(
+            _STREAMED,
+            "the first (chunks|rows of A)[^/]*",
+            r"(setp\.eq|selp|mov|add|sub|mul\.lo)\.u32 .*",
+            ".*",
+        ),
     ),
     (
         "counters begin again after the last step, when nothing is read any more",
-        *(_STREAMED, "B ahead.*", r"(setp\.eq|selp|mov)\.u32 .*%(slice|y|x)(_\d+)?\b.*", ".*"),
+        *(_STREAMED, _STEP, r"(setp\.eq|selp|mov)\.u32 .*%(slice|y|x)(_\d+)?\b.*", ".*"),
     ),
     (
         "a register holds the same number: of what was just written to the other one",
-        *(".*", "B ahead.*", r"(setp\.eq|setp\.gt|add|selp)\.u32 .*", r"%\w+ -> %\w+"),
+        *(".*", _STEP, r"(setp\.eq|setp\.gt|add|selp)\.u32 .*", r"%\w+ -> %\w+"),
     ),
     (
         "a step beyond the last may be copied, as nobody reads it",
-        *(_STREAMED, "B ahead.*", r"(setp\.gt\.u32|sub\.u32 %left|mov\.u32 %left|@!%p\d+ bra).*"),
+        *(_STREAMED, _STEP, r"(setp\.gt\.u32|sub\.u32 %left|mov\.u32 %left|@!%p\d+ bra).*"),
         ".*",
     ),
     (
         "a pass beyond the last may be copied, as nobody reads it",
-        *(_TILED, "this stage.*", r"(sub\.u32 %left,|setp\.ne\.u32 %p\d+, %left,|and\.pred) .*"),
+        *(_TILED, "this stage.*", r"(sub\.u32 %left,|setp\.gt\.u32 %p\d+, %left,|and\.pred) .*"),
         ".*",
     ),
     (
@@ -74,11 +80,11 @@ EQUIVALENT: list[Reason] = [
     ),
     (
         "the first chunk's numbers are so small that it is the same",
-        *(_TILED, "the first chunk", r"(div|rem|mul\.lo|shr|and)\.(u|b)32 .*", "constant .*"),
+        *(_TILED, "the first chunks", r"(div|rem|mul\.lo|shr|and)\.(u|b)32 .*", "constant .*"),
     ),
     (
         "in the first chunk counters are 0, and what they are added to is the same",
-        *(_TILED, "the first chunk", r"add\.u32 .*", r"%\w+ -> %\w+|add -> sub"),
+        *(_TILED, "the first chunks", r"add\.u32 .*", r"%\w+ -> %\w+|add -> sub"),
     ),
     (
         "after the last pass a chunk is on its way that nobody reads",

@@ -47,20 +47,20 @@ EQUIVALENT: list[Reason] = [
     (
         "to make 0 what is outside saves nothing but time where nothing is, and what is partly "
         "outside has weight 0 there",
-        *("forward-table", "B ahead.*"),
+        *("forward-table", "(the first (chunks|rows of A)|this stage).*"),
         r"(and\.b32 %r\d+, %r\d+, [1-8]|setp\.ne\.u32 .*|@!%p\d+ bra \$if_\w+);",
         ".*",
     ),
     (
         "a step beyond the last may be copied, as nobody reads it",
-        *(".*", "B ahead.*"),
+        *(".*", "(the first (chunks|rows of A)|this stage).*"),
         r"(setp\.gt\.u32 .*|@!%p\d+ bra \$if_\w+;|(sub|mov)\.u32 %left, .*|"
         r"mul\.lo\.u32 %r\d+, %r\d+, 2;)",
         ".*",
     ),
     (
         "the counters of the first steps are known numbers, and registers hold the same ones",
-        *(".*", "B ahead[^/]*"),
+        *(".*", "the first (chunks|rows of A)[^/]*"),
         r"(setp\.eq|selp|mov|add|sub)\.u32 .*",
         ".*",
     ),
@@ -74,7 +74,7 @@ EQUIVALENT: list[Reason] = [
     ),
     (
         "the sum over chunks in another order, each of them once, is the same",
-        *(_TILED, "the first chunk", r"mov\.u32 %slice\w*, 0;", "constant [+-]1"),
+        *(_TILED, "the first chunks", r"mov\.u32 %slice\w*, 0;", "constant [+-]1"),
     ),
     (
         "the counter goes back to 0 before it is read again",
@@ -125,7 +125,7 @@ EQUIVALENT: list[Reason] = [
     ),
     (
         "of both operands one has zeros there, or the other test implies it",
-        *(_TILED, "(the first chunk|this stage).*", r"and\.pred .*", ".*"),
+        *(_TILED, "(the first chunks|this stage).*", r"and\.pred .*", ".*"),
     ),
     (
         "the lane whose sum is not written, or that has no channels",

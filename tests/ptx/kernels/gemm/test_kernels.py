@@ -123,8 +123,8 @@ def moved(name: str, dtype_name: str) -> int:
     plan = gemm_plan(config, target, {"r": rows})
     across = -(-config.columns // plan.n)
     tiles = -(-rows // plan.m)
-    shapes = [(rows, k), (k, config.columns), (rows, config.columns)]
-    blocks = GEMM.launch(config, target, shapes).grid[0]
+    shapes = GEMM.shapes(config, {"g": 1, "r": rows})
+    blocks = GEMM.launch(config, target, [*shapes.values()]).grid[0]
     config = dataclasses.replace(config, columns=min(config.columns, plan.n))
     if config.parts is None:
         few = -(-tiles // blocks) * plan.m
@@ -140,14 +140,11 @@ def moved(name: str, dtype_name: str) -> int:
 def run_one_block(config: GemmConfig, rows: int) -> Report:
     """Runs a launch's only block on zeros."""
     target, element = TARGETS["sm_80"], NUMPY[config.float_type]
-    matrices = [(config.large_k_axis, rows), (config.small_k_axis, config.columns)]
-    shapes = [(e, config.depth) if axis == 1 else (config.depth, e) for axis, e in matrices]
-    buffers = [Buffer(np.zeros(shape, element), writable=False) for shape in shapes]
-    result = np.empty((rows, config.columns), element)
-    if config.parts is not None:
-        wide = np.float64 if config.float_type is f64 else np.float32
-        result = np.empty((1, config.parts, rows, config.columns), wide)
-    buffers.append(Buffer(result, initialized=False))
+    *operands, result = GEMM.shapes(config, {"g": 1, "r": rows}).values()
+    wide = np.float64 if config.float_type is f64 else np.float32
+    result_type = element if config.parts is None else wide
+    buffers = [Buffer(np.zeros(shape, element), writable=False) for shape in operands]
+    buffers.append(Buffer(np.empty(result, result_type), initialized=False))
     how = GEMM.launch(config, target, [b.array.shape for b in buffers])
     arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
     arguments[4] = np.uint32(1)  # blocks of a product

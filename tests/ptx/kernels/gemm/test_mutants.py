@@ -37,13 +37,18 @@ PROBES = {
 EQUIVALENT: list[Reason] = [
     (
         "what lies beyond K is 0 in both operands, or is not loaded",
-        *(".*", "(the small operand|the first chunks).*"),
+        *(".*", "(the small operand|the first chunks|this stage).*"),
         r"(and\.pred .*|mul\.lo\.u32 .*, 8;|mad\.\w+\.u(32|64) .*|setp\.lt\.u32 .*)",
         ".*",
     ),
     (
         "where an operand has no such row or column, its address does not matter",
-        *(".*", "the first chunks.*", r"add\.u32 %r\d+, %r\d+, %r\d+;", r"%r\d+ -> %r\d+"),
+        *(
+            ".*",
+            "(the first chunks|this stage).*",
+            r"add\.u32 %r\d+, %r\d+, %r\d+;",
+            r"%r\d+ -> %r\d+",
+        ),
     ),
     (
         "one turn more copies a tile that is not there, and nobody reads",
@@ -51,13 +56,18 @@ EQUIVALENT: list[Reason] = [
     ),
     (
         "what is copied after the last chunk, nobody reads",
-        *(".*", "the first chunks.*", r"((sub|mov)\.u32 %left, .*|setp\.gt\.u32 .*)", ".*"),
+        *(
+            ".*",
+            "(the first chunks|this stage).*",
+            r"((sub|mov)\.u32 %left, .*|setp\.gt\.u32 .*)",
+            ".*",
+        ),
     ),
     (
         "the sums of rows and columns that do not exist are not written",
         *(
             ".*",
-            "(setup|the first chunks).*",
+            "(setup|the first chunks|this stage).*",
             r"(mov\.f32 .*, 0f00000000|mma\.sync\.\S+ .*);",
             ".*",
         ),
