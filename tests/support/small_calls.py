@@ -39,7 +39,7 @@ def conv(kernel: str, channels: int, taps: int, *, width: int = 4) -> Call:
     outputs = min(channels, 32)
     if kernel == "backward_input":
         channels, outputs = outputs, channels
-    config = ConvConfig(channels, outputs, 1, taps, pad_h=0, pad_w=0, float_type=f16)
+    config = ConvConfig(channels, outputs, 1, taps, pad_h=0, pad_w=0, float_type=f16, use_bias=True)
     return conv_kernels.Call(kernel, config, images=1, height=2, width=width)
 
 
