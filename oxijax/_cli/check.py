@@ -150,7 +150,7 @@ def check(
     patterns: Sequence[str] = ("*",),
 ) -> list[CheckResult]:
     """Assembles each configuration of the kernels that a pattern names, for each target."""
-    cases = [
+    cases: list[tuple[KernelDefinition, str, Target]] = [
         (kernel, config, target)
         for kernel in kernels
         for config in kernel.configs
