@@ -44,7 +44,7 @@ def pytest_collection_finish():
     # would search them for garbage again and again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,11 +7,12 @@ import argparse
 import concurrent.futures
 import dataclasses
 import fnmatch
+import hashlib
 import json
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oxijax._cli import CommandError, needs_extra
@@ -149,19 +150,33 @@ def check(
     patterns: Sequence[str] = ("*",),
 ) -> list[CheckResult]:
     """Assembles each configuration of the kernels that a pattern names, for each target."""
-    cases = [
+    cases: list[tuple[KernelDefinition, str, Target]] = [
         (kernel, config, target)
         for kernel in kernels
         for config in kernel.configs
         if any(fnmatch.fnmatchcase(config, pattern) for pattern in patterns)
         for target in targets
     ]
+    found: dict[tuple[bytes, str], tuple[Assembled, ...]] = {}
+
+    def assembled(text: str, target: Target) -> tuple[Assembled, ...]:
+        """What ptxas says of a text, which several configurations may share."""
+        key = hashlib.sha256(text.encode()).digest(), target.name
+        if key not in found:
+            found[key] = tuple(assemble(text, target).values())
+        return found[key]
+
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda case: _check_one(*case), cases))
+        return list(pool.map(lambda case: _check_one(*case, assembled), cases))
 
 
-def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckResult:
+def _check_one(
+    kernel: KernelDefinition,
+    config: str,
+    target: Target,
+    assemble: Callable[[str, Target], tuple[Assembled, ...]],
+) -> CheckResult:
     case = (kernel.name, config, target)
     supported = target.supports(kernel.needs)
     try:
@@ -178,7 +193,7 @@ def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckRe
     if message := _wrong_dynamic_shared(text, dynamic_shared):
         return CheckResult(*case, "error", (message,))
     try:
-        assembled = tuple(assemble(text, target).values())
+        assembled = assemble(text, target)
     except (AssemblyError, ValueError) as error:
         return CheckResult(*case, "error", (str(error),))
 

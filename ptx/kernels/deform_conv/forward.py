@@ -8,7 +8,7 @@ from typing import Any
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.kernel import In, Instance, KernelDefinition, Out
-from ptx.kernels.deform_conv.catalog import CONFIGS, FEW
+from ptx.kernels.deform_conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import PixelRows
 from ptx.kernels.deform_conv.direct_forward import direct_forward
@@ -159,7 +159,7 @@ def _tiled_forward(
 FORWARD = KernelDefinition(
     name="deform_conv_forward",
     configs=CONFIGS,
-    few=FEW,
+    launch_sizes=LAUNCH_SIZES,
     parameters=(
         *(X, OFFSET, In("weight", "i j e o", layout="o i j e"), MASK),
         *(In("bias", "o", flag="use_bias"), Out("y", "n p q o"), *SIZES, STRIP_WIDTH),
