@@ -21,7 +21,8 @@ def recorded() -> Iterator[Provenance]:
 
     Yields:
       text -> 1-based number of a line -> the functions of `ptx` that were active when the line's
-      instruction was emitted, those of the builder apart: qualified names, the outermost first.
+      instruction was emitted: qualified names, the outermost first. Of the builder only loops and
+      branches are among them.
     """
     found: dict[str, Mapping[int, tuple[str, ...]]] = {}
     token = _found.set(found)
@@ -38,7 +39,9 @@ def functions() -> tuple[str, ...]:
     names, frame = [], sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("ptx.") and not module.startswith("ptx.builder"):
+        if module.startswith("ptx.") and (
+            not module.startswith("ptx.builder.") or module == "ptx.builder.control"
+        ):
             names.append(f"{module}.{frame.f_code.co_qualname}")
         frame = frame.f_back
     return tuple(reversed(names))
