@@ -35,8 +35,21 @@ from ptx.isa.dtypes import (
 from ptx.isa.targets import TARGETS, Target, UnsupportedError, target_for
 
 if TYPE_CHECKING:
-    from ptx.kernels.conv import (
-        ConvConfig,
+    from ptx.kernels.conv import ConvConfig
+    from ptx.oxicuda.bandwidth_gemm import (
+        BandwidthGemmConfig,
+        BandwidthTileConfig,
+        generate_bandwidth_gemm_ptx,
+        select_bandwidth_tiles,
+    )
+    from ptx.oxicuda.deformable import (
+        DeformableConvConfig,
+        generate_deformable_conv_backward_input_ptx,
+        generate_deformable_conv_backward_offset_ptx,
+        generate_deformable_conv_backward_weight_ptx,
+        generate_deformable_conv_forward_ptx,
+    )
+    from ptx.oxicuda.implicit_gemm import (
         ConvProblem,
         ImplicitGemmConv,
         TileConfig,
@@ -46,19 +59,6 @@ if TYPE_CHECKING:
         generate_conv_backward_weight_ptx,
         generate_conv_forward_ptx,
         input_coord,
-    )
-    from ptx.kernels.deform_conv import (
-        DeformableConvConfig,
-        generate_deformable_conv_backward_input_ptx,
-        generate_deformable_conv_backward_offset_ptx,
-        generate_deformable_conv_backward_weight_ptx,
-        generate_deformable_conv_forward_ptx,
-    )
-    from ptx.oxicuda.bandwidth_gemm import (
-        BandwidthGemmConfig,
-        BandwidthTileConfig,
-        generate_bandwidth_gemm_ptx,
-        select_bandwidth_tiles,
     )
     from ptx.oxicuda.intensity import (
         ArithmeticIntensityAnalysis,
@@ -131,21 +131,21 @@ __all__ = [
 ]
 
 _KERNEL_MODULES = {  # where to find what only those need who have kernels written
-    "ConvProblem": "ptx.kernels.conv",
+    "ConvProblem": "ptx.oxicuda.implicit_gemm",
     "ConvConfig": "ptx.kernels.conv",
-    "ImplicitGemmConv": "ptx.kernels.conv",
-    "TileConfig": "ptx.kernels.conv",
-    "gemm_k_to_filter_coords": "ptx.kernels.conv",
-    "gemm_m_to_conv_coords": "ptx.kernels.conv",
-    "generate_conv_backward_input_ptx": "ptx.kernels.conv",
-    "generate_conv_backward_weight_ptx": "ptx.kernels.conv",
-    "generate_conv_forward_ptx": "ptx.kernels.conv",
-    "input_coord": "ptx.kernels.conv",
-    "DeformableConvConfig": "ptx.kernels.deform_conv",
-    "generate_deformable_conv_backward_input_ptx": "ptx.kernels.deform_conv",
-    "generate_deformable_conv_backward_offset_ptx": "ptx.kernels.deform_conv",
-    "generate_deformable_conv_backward_weight_ptx": "ptx.kernels.deform_conv",
-    "generate_deformable_conv_forward_ptx": "ptx.kernels.deform_conv",
+    "ImplicitGemmConv": "ptx.oxicuda.implicit_gemm",
+    "TileConfig": "ptx.oxicuda.implicit_gemm",
+    "gemm_k_to_filter_coords": "ptx.oxicuda.implicit_gemm",
+    "gemm_m_to_conv_coords": "ptx.oxicuda.implicit_gemm",
+    "generate_conv_backward_input_ptx": "ptx.oxicuda.implicit_gemm",
+    "generate_conv_backward_weight_ptx": "ptx.oxicuda.implicit_gemm",
+    "generate_conv_forward_ptx": "ptx.oxicuda.implicit_gemm",
+    "input_coord": "ptx.oxicuda.implicit_gemm",
+    "DeformableConvConfig": "ptx.oxicuda.deformable",
+    "generate_deformable_conv_backward_input_ptx": "ptx.oxicuda.deformable",
+    "generate_deformable_conv_backward_offset_ptx": "ptx.oxicuda.deformable",
+    "generate_deformable_conv_backward_weight_ptx": "ptx.oxicuda.deformable",
+    "generate_deformable_conv_forward_ptx": "ptx.oxicuda.deformable",
     "ArithmeticIntensityAnalysis": "ptx.oxicuda.intensity",
     "BandwidthPrecision": "ptx.oxicuda.intensity",
     "BandwidthStrategy": "ptx.oxicuda.intensity",

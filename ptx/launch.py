@@ -29,11 +29,15 @@ class Launch:
       block: threads of a block in x, y and z.
       arguments: one for each parameter of the kernel: `Address`, or a numpy scalar of the
         parameter's type.
+      text: the PTX module, whose only kernel is launched.
+      dynamic_shared: bytes of dynamic shared memory of a block.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     arguments: tuple[Address | np.generic, ...]
+    text: str = ""
+    dynamic_shared: int = 0
 
 
 def entry_name(text: str) -> str:

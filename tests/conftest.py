@@ -1,4 +1,7 @@
+import gc
 import os
+import resource
+import sys
 
 # Before JAX starts: several CPU devices, for the tests that shard.
 os.environ["XLA_FLAGS"] = (
@@ -8,6 +11,11 @@ os.environ["XLA_FLAGS"] = (
 import jax
 import pytest
 from support.places import Place, emulated
+
+from ptx.emulator.program import load
+
+# Resident bytes of a test process: with one for each core a laptop has to hold them all.
+MEMORY_LIMIT = 1.5 * 2**30
 
 
 def wants_gpu(config: pytest.Config) -> bool:
@@ -29,6 +37,54 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=marked)
         kept = set(items).difference(marked)
         items[:] = [item for item in items if item in kept]
+
+
+def pytest_collection_finish():
+    # What there is now stays to the end, and a parsed kernel is a million objects more: Python
+    # would search them for garbage again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Forgets all compiled programs after a file's last test, and watches the process's memory."""
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        jax.clear_caches()
+        load.cache_clear()
+        gc.collect()
+    if not wants_gpu(item.config) and (peak := peak_memory()) > MEMORY_LIMIT > _reported[0]:
+        _reported[0] = peak
+        pytest.fail(f"this process has taken {peak / 2**30:.2f} GiB, over {MEMORY_LIMIT / 2**30}")
+    return result
+
+
+_reported = [0]  # the peak of which a test has failed: later ones are not to blame
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had resident."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["peak_memory"] = peak_memory()
+
+
+def pytest_testnodedown(node):
+    _peaks.append(getattr(node, "workeroutput", {}).get("peak_memory", 0))
+
+
+_peaks: list[int] = []  # of workers
+
+
+def pytest_terminal_summary(terminalreporter):
+    peaks = ", ".join(f"{peak / 2**30:.2f}" for peak in _peaks or [peak_memory()])
+    terminalreporter.line(f"peak memory of each test process: {peaks} GiB")
 
 
 @pytest.fixture

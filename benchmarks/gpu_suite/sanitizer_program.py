@@ -21,11 +21,12 @@ import numpy as np
 
 import oxijax
 from gpu_suite.device_launch import device_launches
-from oxijax._core.launch import _emulation, launch
+from oxijax._core.launch import _emulation, call
 from oxijax._core.primitive import Fold, KernelPrimitive, Result
 from oxijax.testing import CASES, CONV_CASES, ConvCase, DeformConvCase, GemmCase, emulate_gpu
-from ptx import Kernel, Target, f32
-from ptx.launch import Address, Launch, entry_name
+from ptx import Kernel, f32
+from ptx.kernel import In, KernelDefinition, Out, Plan
+from ptx.launch import entry_name
 from ptx.registry import register
 
 # (case, dtype, precision, tolerance): each dtype's way to multiply, and each shape of tile edges.
@@ -174,29 +175,30 @@ class _Canary:
     threads: int = 64
 
 
-def _out_of_bounds_ptx(config: _Canary, target: Target) -> str:
+def _out_of_bounds(k: Kernel, config: _Canary, plan: Plan, p: Any) -> None:
     """Reads one element beyond the end of x."""
-    k = Kernel("canary_out_of_bounds", target, block=config.threads)
-    x, y = k.pointer("x", f32, readonly=True), k.pointer("y", f32)
-    y.store(k.tid(), x.load(k.tid() + 1))
-    return k.text()
+    p.y.store(k.tid(), p.x.load(k.tid() + 1))
 
 
-def _race_ptx(config: _Canary, target: Target) -> str:
+def _race(k: Kernel, config: _Canary, plan: Plan, p: Any) -> None:
     """Reads what the other warp writes, without a barrier between them."""
-    k = Kernel("canary_race", target, block=config.threads)
-    x, y = k.pointer("x", f32, readonly=True), k.pointer("y", f32)
     shared = k.shared("segment", f32, config.threads)
-    shared.store(k.tid(), x.load(k.tid()))
-    y.store(k.tid(), shared.load(config.threads - 1 - k.tid()))
-    return k.text()
+    shared.store(k.tid(), p.x.load(k.tid()))
+    p.y.store(k.tid(), shared.load(config.threads - 1 - k.tid()))
 
 
-def _canary(name: str, generate: Callable[[_Canary, Target], str]) -> None:
+def _canary(name: str, body: Callable[[Kernel, _Canary, Plan, Any], None]) -> None:
     config = _Canary()
-    geometry = Launch((1, 1, 1), (config.threads, 1, 1), (Address(0), Address(1)))
-    register(name, {"default": config}, generate, launch=lambda *_: geometry)
-    like = jax.ShapeDtypeStruct((config.threads,), np.float32)
+    kernel = register(
+        KernelDefinition(
+            name=name,
+            configs={"default": config},
+            parameters=(In("x", "n", dtype=f32), Out("y", "n", dtype=f32)),
+            plan=lambda config, target, sizes: Plan(config.threads),
+            grid=lambda instance: (1, 1, 1),
+            body=body,
+        )
+    )
     primitive = KernelPrimitive(
         name,
         operands={"x": "n"},
@@ -204,7 +206,7 @@ def _canary(name: str, generate: Callable[[_Canary, Target], str]) -> None:
         sizes=lambda config, sizes: sizes,
         folds=[Fold("n")],
         reference=lambda config, x: (x,),
-        cuda=lambda config, x: tuple(launch(name, config, [x], [like])),
+        cuda=lambda config, x: call(kernel, config, x=x),
     )
     x = jnp.ones(config.threads, np.float32)
     jax.block_until_ready(jax.jit(lambda x: primitive(config, x))(x))
@@ -215,8 +217,8 @@ _PROGRAMS: dict[str, Callable[[bool], None]] = {
     "strange": _strange,
     "conv": _conv,
     "gemm": _gemm,
-    "out-of-bounds": lambda few: _canary("canary_out_of_bounds", _out_of_bounds_ptx),
-    "race": lambda few: _canary("canary_race", _race_ptx),
+    "out-of-bounds": lambda few: _canary("canary_out_of_bounds", _out_of_bounds),
+    "race": lambda few: _canary("canary_race", _race),
 }
 
 if __name__ == "__main__":

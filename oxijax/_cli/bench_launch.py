@@ -13,16 +13,17 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from oxijax._core.launch import Emulation, emulation, launch
+from oxijax._core.launch import Emulation, call, emulation
 from oxijax._core.launch._handler import LAUNCH_FUNCTION, library
 from oxijax._core.primitive import KernelPrimitive, Result
-from ptx import Kernel, Target, f32
-from ptx.launch import Address, Launch
-from ptx.registry import Shapes, register
+from ptx import Kernel, f32
+from ptx.kernel import In, KernelDefinition, Out, Plan
+from ptx.registry import register
 
 __all__ = ["measure_launch"]
 
@@ -114,20 +115,22 @@ class _Config:
     block: int = 32
 
 
-def _copy_ptx(config: _Config, target: Target) -> str:
+def _write_copy(k: Kernel, config: _Config, plan: Plan, p: Any) -> None:
     """Of the kernel that would be launched: out = x."""
-    k = Kernel("copy", target, block=config.block)
-    x, out = k.pointer("x", f32, readonly=True), k.pointer("out", f32)
     i = k.ctaid() * config.block + k.tid()
-    out.store(i, x.load(i))
-    return k.text()
+    p.out.store(i, p.x.load(i))
 
 
-def _copy_launch(config: _Config, target: Target, shapes: Shapes) -> Launch:
-    return Launch((1, 1, 1), (config.block, 1, 1), (Address(0), Address(1)))
-
-
-register("benchmark_copy", {"default": _Config()}, _copy_ptx, launch=_copy_launch)
+_COPY = register(
+    KernelDefinition(
+        name="benchmark_copy",
+        configs={"default": _Config()},
+        parameters=(In("x", "n", dtype=f32), Out("out", "n", dtype=f32)),
+        plan=lambda config, target, sizes: Plan(config.block),
+        grid=lambda instance: (1, 1, 1),
+        body=_write_copy,
+    )
+)
 
 _copy_p = KernelPrimitive(
     "benchmark_copy",
@@ -136,9 +139,7 @@ _copy_p = KernelPrimitive(
     sizes=lambda config, sizes: sizes,
     folds=[],
     reference=lambda config, x: (x,),
-    cuda=lambda config, x: tuple(
-        launch("benchmark_copy", config, [x], [jax.ShapeDtypeStruct(x.shape, x.dtype)])
-    ),
+    cuda=lambda config, x: call(_COPY, config, x=x),
 )
 
 

@@ -7,10 +7,12 @@ import argparse
 import concurrent.futures
 import dataclasses
 import fnmatch
+import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oxijax._cli import CommandError, needs_extra
@@ -23,7 +25,7 @@ from ptx.isa.assembler import (
     ptxas_version,
 )
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
-from ptx.registry import RegisteredKernel
+from ptx.kernel import KernelDefinition
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -143,29 +145,42 @@ class CheckResult:
 
 
 def check(
-    kernels: Sequence[RegisteredKernel],
+    kernels: Sequence[KernelDefinition],
     targets: Sequence[Target],
     patterns: Sequence[str] = ("*",),
 ) -> list[CheckResult]:
     """Assembles each configuration of the kernels that a pattern names, for each target."""
-    cases = [
+    cases: list[tuple[KernelDefinition, str, Target]] = [
         (kernel, config, target)
         for kernel in kernels
         for config in kernel.configs
         if any(fnmatch.fnmatchcase(config, pattern) for pattern in patterns)
         for target in targets
     ]
+    found: dict[tuple[bytes, str], tuple[Assembled, ...]] = {}
+
+    def assembled(text: str, target: Target) -> tuple[Assembled, ...]:
+        """What ptxas says of a text, which several configurations may share."""
+        key = hashlib.sha256(text.encode()).digest(), target.name
+        if key not in found:
+            found[key] = tuple(assemble(text, target).values())
+        return found[key]
+
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda case: _check_one(*case), cases))
+        return list(pool.map(lambda case: _check_one(*case, assembled), cases))
 
 
-def _check_one(kernel: RegisteredKernel, config: str, target: Target) -> CheckResult:
+def _check_one(
+    kernel: KernelDefinition,
+    config: str,
+    target: Target,
+    assemble: Callable[[str, Target], tuple[Assembled, ...]],
+) -> CheckResult:
     case = (kernel.name, config, target)
     supported = target.supports(kernel.needs)
     try:
-        text = kernel.ptx(config, target)
-        dynamic_shared = kernel.dynamic_shared(kernel.config(config), target)
+        written = kernel.write_named(config, target)
     except UnsupportedError as error:
         # Above the target that the kernel says it needs, to lack an instruction is an error:
         # else a kernel that no longer runs on a GPU would pass.
@@ -174,11 +189,11 @@ def _check_one(kernel: RegisteredKernel, config: str, target: Target) -> CheckRe
         return CheckResult(*case, "error", (f"{type(error).__name__}: {error}",))
     if not supported:
         return CheckResult(*case, "lacks", (f"the kernel needs {kernel.needs}",))
-    if ".extern .shared" in text and not dynamic_shared:
-        message = "the PTX has dynamic shared memory, and the registry does not say how much"
+    text, dynamic_shared = written.text, written.dynamic_shared
+    if message := _wrong_dynamic_shared(text, dynamic_shared):
         return CheckResult(*case, "error", (message,))
     try:
-        assembled = tuple(assemble(text, target).values())
+        assembled = assemble(text, target)
     except (AssemblyError, ValueError) as error:
         return CheckResult(*case, "error", (str(error),))
 
@@ -205,6 +220,17 @@ def _check_one(kernel: RegisteredKernel, config: str, target: Target) -> CheckRe
                 "shared memory"
             )
     return CheckResult(*case, status, tuple(messages), assembled, blocks)
+
+
+def _wrong_dynamic_shared(text: str, launched: int) -> str | None:
+    """What is wrong if a launch has other dynamic shared memory than the text says."""
+    said = re.search(r"^// (\d+) bytes of dynamic shared memory$", text, re.M)
+    if ".extern .shared" in text and said is None:
+        return "the PTX has dynamic shared memory, and does not say how much"
+    needed = int(said[1]) if said else 0
+    if needed == launched:
+        return None
+    return f"a launch has {launched} bytes of dynamic shared memory, and the PTX needs {needed}"
 
 
 def _table(results: Sequence[CheckResult], version: str) -> "Table":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from oxijax._cli import CommandError
 from ptx import registry
-from ptx.registry import RegisteredKernel
+from ptx.kernel import KernelDefinition
 
 __all__ = ["add_registry_argument", "registered_kernels"]
 
@@ -20,7 +20,7 @@ def add_registry_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def registered_kernels(module: str) -> Mapping[str, RegisteredKernel]:
+def registered_kernels(module: str) -> Mapping[str, KernelDefinition]:
     """Imports a module, and returns the kernels that are registered then.
 
     Raises:

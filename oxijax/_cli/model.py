@@ -21,8 +21,9 @@ from ptx.isa.sass import NvdisasmNotFoundError
 from ptx.isa.targets import TARGETS, Target
 from ptx.kernels.conv import model as conv
 from ptx.kernels.deform_conv import model as deform_conv
+from ptx.launch import Launch
 from ptx.model import DEVICES, Device, Image, Work, modelled
-from ptx.registry import RegisteredKernel, kernels
+from ptx.registry import kernels
 
 __all__ = ["FAMILIES", "Family", "add_arguments", "row", "run"]
 
@@ -35,7 +36,7 @@ class Family:
       prefix: of their names in the registry.
       kernels: the rest of their names.
       layers: configuration, but for the dtype, and images of each.
-      called: (kernel, configuration, images) -> the configuration that the lowering chooses.
+      launch: (registered kernel, configuration, target, images) -> the launch.
       work: (registered kernel, configuration, target, images) -> what a launch does.
       floor_us: (configuration, images, GPU) -> microseconds that no kernel can beat.
     """
@@ -43,13 +44,13 @@ class Family:
     prefix: str
     kernels: tuple[str, ...]
     layers: Mapping[str, tuple[Any, Image]]
-    called: Callable[[str, Any, Image], Any]
-    work: Callable[[RegisteredKernel[Any], Any, Target, Image], Work]
+    launch: Callable[[Any, Any, Target, Image], Launch]
+    work: Callable[[Any, Any, Target, Image], Work]
     floor_us: Callable[[Any, Image, Device], float]
 
 
 FAMILIES = {
-    name: Family(prefix, model.MODELLED, model.LAYERS, model.called, model.work, model.floor_us)
+    name: Family(prefix, model.MODELLED, model.LAYERS, model.launch, model.work, model.floor_us)
     for name, prefix, model in (
         ("deform_conv", "deform_conv_", deform_conv),
         ("conv", "conv_", conv),
@@ -133,9 +134,9 @@ def row(family: str, kernel: str, layer: str, dtype: str, device: Device) -> dic
     entry, target = kernels()[of.prefix + kernel], TARGETS[device.target]
     config, images = of.layers[layer]
     config = dataclasses.replace(config, float_type=_DTYPES[dtype])
-    called = of.called(kernel, config, images)
-    (assembled,) = assemble(entry.generate(called, target), target).values()
-    dynamic = entry.dynamic_shared(called, target)
+    launch = of.launch(entry, config, target, images)
+    (assembled,) = assemble(launch.text, target).values()
+    dynamic = launch.dynamic_shared
     time = modelled(of.work(entry, config, target, images), device)
     return {
         "family": family,

@@ -8,8 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-import ptx
 from oxijax._cli.roofline import number, time
+from oxijax._core.precision import PTX_DTYPES
 from oxijax._gemm.roofline import DOT_GENERAL, Roofline
 from ptx.devices import DATA_SHEETS, DataSheet, Peak
 
@@ -20,7 +20,6 @@ _ROOF, _POINT = "#0072B2", "#D55E00"  # apart for colour-blind eyes too
 _MEMORY, _COMPUTE = "#EAF3F9", "#FFFFFF"  # behind what each bounds
 _FLAT_SHARE = 0.38
 _HALO = {"boxstyle": "square,pad=0.15", "color": "white"}  # behind text that lines may cross
-_DTYPES = {"float16": ptx.f16, "bfloat16": ptx.bf16, "float32": ptx.f32, "float64": ptx.f64}
 
 
 def draw(path: Path, result: Roofline) -> None:
@@ -29,7 +28,7 @@ def draw(path: Path, result: Roofline) -> None:
     figure = Figure(figsize=(9.6, 6.4), dpi=150, facecolor="white")
     FigureCanvasAgg(figure)  # draws without a screen
     axes = figure.add_axes((0.1, 0.14, 0.87, 0.69))
-    peaks = sheet.peaks(_DTYPES[result.dtype])
+    peaks = sheet.peaks(PTX_DTYPES[result.dtype])
     _set_limits(axes, result, peaks)
     _draw_axes(axes)
     for peak in peaks:

@@ -14,6 +14,7 @@ from oxijax._conv.reference import ConvParams
 from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result
+from oxijax._core.twin import reference_twin
 
 __all__ = ["conv", "conv_nhwc", "conv_reference"]
 
@@ -75,29 +76,21 @@ def conv(
     return _from_nhwc(conv_nhwc(config, *operands), data_format)
 
 
-def conv_reference(
-    x: ArrayLike,
-    weight: ArrayLike,
-    bias: ArrayLike | None = None,
-    *,
-    strides: int | tuple[int, ...] = 1,
-    padding: arguments.PaddingLike = "SAME",
-    dilation: int | tuple[int, ...] = 1,
-    data_format: str = "NHWC",
-    precision: lax.PrecisionLike = None,
-) -> jax.Array:
-    """`oxijax.conv` in pure JAX: XLA's own convolution, and a bias.
-
-    Same arguments, meaning, result and errors. It knows no kernels.
-    """
-    config, operands = _read_arguments(
-        x, weight, bias, strides, padding, dilation, data_format, precision
-    )
+def _reference(*values) -> jax.Array:
+    config, operands = _read_arguments(*values)
     (y,) = kernels.forward(config, *operands)
+    *_, data_format, _ = values
     return _from_nhwc(y, data_format)
 
 
-conv_reference.__name__ = conv_reference.__qualname__ = "conv"
+conv_reference = reference_twin(
+    conv,
+    _reference,
+    """`oxijax.conv` in pure JAX: XLA's own convolution, and a bias.
+
+    Same arguments, meaning, result and errors. It knows no kernels.
+    """,
+)
 
 
 def conv_nhwc(

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
 from oxijax._core.primitive import Fold, KernelPrimitive, Result, reverse_mode_only
+from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
 from oxijax._deform_conv import reference as kernels
 from oxijax._deform_conv.reference import DeformConvParams
@@ -100,32 +101,22 @@ def deform_conv(
     return _from_nhwc(cast(jax.Array, y), data_format)
 
 
-def deform_conv_reference(
-    x: ArrayLike,
-    offset: ArrayLike,
-    weight: ArrayLike,
-    mask: ArrayLike | None = None,
-    bias: ArrayLike | None = None,
-    *,
-    strides: int | tuple[int, int] = 1,
-    padding: arguments.PaddingLike = "SAME",
-    dilation: int | tuple[int, int] = 1,
-    data_format: str = "NHWC",
-    precision: lax.PrecisionLike = None,
-) -> jax.Array:
+def _reference(*values) -> jax.Array:
+    config, operands = _read_arguments(*values)
+    (y,) = kernels.forward(config, *operands)
+    *_, data_format, _ = values
+    return _from_nhwc(y, data_format)
+
+
+deform_conv_reference = reference_twin(
+    deform_conv,
+    _reference,
     """`oxijax.deform_conv` in pure JAX: for any order and mode of differentiation.
 
     Same arguments, meaning, result and errors. It needs more memory and time for gradients
     than `oxijax.deform_conv`, and knows no kernels.
-    """
-    config, operands = _read_arguments(
-        x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
-    )
-    (y,) = kernels.forward(config, *operands)
-    return _from_nhwc(y, data_format)
-
-
-deform_conv_reference.__name__ = deform_conv_reference.__qualname__ = "deform_conv"
+    """,
+)
 
 
 class _Operands(NamedTuple):
@@ -164,19 +155,7 @@ def _read_arguments(
         raise ValueError(f"x must have channels, height and width, got shape {x.shape}")
     if min(weight.shape) < 1:
         raise ValueError(f"weight must have no dimension of size 0, got shape {weight.shape}")
-    if channels % in_group:
-        raise ValueError(
-            f"weight must have a number of input channels that divides those of x, "
-            f"{channels}, got {in_group} in shape {weight.shape}"
-        )
-    groups = channels // in_group
-    if out_channels % groups:
-        raise ValueError(
-            f"weight must have a number of output channels that is a multiple of the groups, "
-            f"{groups} (C = {channels} over C/G = {in_group}), got {out_channels} in shape "
-            f"{weight.shape}"
-        )
-
+    groups = arguments.read_groups(channels, in_group, out_channels, weight.shape)
     strides = arguments.read_pair("strides", strides)
     dilation = arguments.read_pair("dilation", dilation)
     pads = arguments.read_padding(padding, image_size, kernel_size, strides, dilation)

@@ -15,6 +15,7 @@ from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
 from oxijax._core.fold import broadcast
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result
+from oxijax._core.twin import reference_twin
 from oxijax._gemm import cuda as cuda_kernels
 from oxijax._gemm import reference as kernels
 from oxijax._gemm.reference import GemmParams
@@ -72,29 +73,19 @@ def gemm(
     return _over_batch(functools.partial(gemm_matrices, config), batch, operands)
 
 
-def gemm_reference(
-    a: ArrayLike,
-    b: ArrayLike,
-    c: ArrayLike | None = None,
-    *,
-    alpha: ArrayLike = 1.0,
-    beta: ArrayLike = 0.0,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    strategy: str = "auto",
-    precision: lax.PrecisionLike = None,
-) -> jax.Array:
-    """`oxijax.gemm` in pure JAX: XLA's own matrix product, and what is added to it.
-
-    Same arguments, meaning, result and errors. It knows no kernels, and does not use `strategy`.
-    """
-    config, batch, operands = _read_arguments(
-        a, b, c, alpha, beta, transpose_a, transpose_b, strategy, precision
-    )
+def _reference(*values) -> jax.Array:
+    config, batch, operands = _read_arguments(*values)
     return _over_batch(functools.partial(kernels.gemm, config), batch, operands)
 
 
-gemm_reference.__name__ = gemm_reference.__qualname__ = "gemm"
+gemm_reference = reference_twin(
+    gemm,
+    _reference,
+    """`oxijax.gemm` in pure JAX: XLA's own matrix product, and what is added to it.
+
+    Same arguments, meaning, result and errors. It knows no kernels, and does not use `strategy`.
+    """,
+)
 
 
 class _Operands(NamedTuple):

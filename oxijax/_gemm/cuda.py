@@ -5,24 +5,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-import ptx
-from oxijax._core.launch import emulation, launch
+from oxijax._core.launch import call, emulation
+from oxijax._core.precision import is_exact, ptx_dtype
 from oxijax._gemm import reference as kernels
 from oxijax._gemm.reference import GemmParams
 from oxijax._gemm.roofline import DOT_GENERAL, auto_strategy, default_data_sheet
 from ptx.devices import find_data_sheet
-from ptx.kernels.gemm import STRATEGIES, GemmConfig, choose
+from ptx.kernels.gemm import GEMM, STRATEGIES, GemmConfig, choose
 
 __all__ = ["STRATEGIES", "check_strategy", "gemm"]
-
-_DTYPES = {"float16": ptx.f16, "bfloat16": ptx.bf16, "float32": ptx.f32, "float64": ptx.f64}
 
 
 def check_strategy(strategy: str, depth: int, dtype: Any) -> None:
     """Raises ValueError for a strategy that cannot have a K of this size."""
-    choose(1, 1, max(1, depth), float_type=_DTYPES[dtype.name], strategy=strategy)
+    choose(1, 1, max(1, depth), float_type=ptx_dtype(dtype), strategy=strategy)
 
 
 def gemm(config: GemmParams, a, b, c, alpha, beta):
@@ -39,25 +36,15 @@ def gemm(config: GemmParams, a, b, c, alpha, beta):
         product = _split_product(config, kernel, a, b)
         return (kernels.epilogue(product, c, alpha, beta, a.dtype),)
 
-    operands = [b, a, *here[2:]] if kernel.swapped else here
-    aliases = {} if c is None else {2: 0}
-    shape, batch_dims = (batch, m, n), min(batch - 1, 1)
-    shared = [i for i, operand in enumerate(operands) if operand.shape[0] == 1]
+    split = "g" if batch > 1 else ""
     if batch == 1 and not kernel.swapped and not config.transpose_a:
         # The rows of a product are independent too: of one they are what XLA may split.
-        operands = [v.reshape(v.shape[1:]) if v.ndim == 3 else v for v in operands]
-        shape, batch_dims = (m, n), 1
-        shared = [i for i in shared if i != 0 and i not in aliases]
-    y = jax.ShapeDtypeStruct(shape, a.dtype)
-    (y,) = launch(
-        "gemm",
-        kernel,
-        operands,
-        [y],
-        aliases=aliases,
-        batch_dims=batch_dims,
-        shared=shared if batch_dims else (),
-    )
+        split = "r"
+        a, b = a.squeeze(0), b.squeeze(0)
+        c = None if c is None else c.squeeze(0)
+    large, small = (b, a) if kernel.swapped else (a, b)
+    (y,) = call(GEMM, kernel, batch=split, large=large, small=small, alpha=alpha, beta=beta, c=c)
+    assert y is not None
     return (y.reshape(batch, m, n),)
 
 
@@ -78,13 +65,9 @@ def _split_product(config: GemmParams, kernel: GemmConfig, a, b) -> jax.Array:
         a, b = (v.reshape(pieces, k // pieces, v.shape[2]) for v in (a, b))
         kernel = _kernel(config, (m, n, k // pieces, pieces), a.dtype, kernel.strategy)
         return _split_product(config, kernel, a, b).sum(axis=0, keepdims=True)
-    rows, columns = (n, m) if kernel.swapped else (m, n)
-    operands = [b, a] if kernel.swapped else [a, b]
-    wide = jnp.promote_types(a.dtype, jnp.float32)
-    parts = jax.ShapeDtypeStruct((batch, kernel.parts, rows, columns), wide)
-    shared = [i for i, operand in enumerate(operands) if operand.shape[0] == 1]
-    split = {"batch_dims": 1, "shared": shared} if batch > 1 else {}
-    (parts,) = launch("gemm", kernel, operands, [parts], **split)
+    large, small = (b, a) if kernel.swapped else (a, b)
+    (parts,) = call(GEMM, kernel, batch="g" if batch > 1 else "", large=large, small=small)
+    assert parts is not None
     product = parts.sum(axis=1)
     return product.mT if kernel.swapped else product
 
@@ -106,8 +89,8 @@ def _kernel(
         batch=batch,
         transpose_a=config.transpose_a,
         transpose_b=config.transpose_b,
-        float_type=_DTYPES[dtype.name],
-        exact=_is_exact(config, dtype),
+        float_type=ptx_dtype(dtype),
+        exact=is_exact(config.precision, dtype),
         strategy=strategy,
         use_alpha=alpha is not None,
         use_c=c is not None,
@@ -128,11 +111,6 @@ def _strategy(config: GemmParams, sizes: Sequence[int], dtype, reads_c: bool) ->
         dtype=dtype.name,
         sheet=sheet,
         batch=batch,
-        exact=_is_exact(config, dtype),
+        exact=is_exact(config.precision, dtype),
         reads_c=reads_c,
     )
-
-
-def _is_exact(config: GemmParams, dtype) -> bool:
-    # HIGH means TF32 on a GPU, as in XLA.
-    return config.precision == jax.lax.Precision.HIGHEST and dtype == jnp.float32

@@ -10,7 +10,8 @@ from jax import lax
 from jax.typing import DTypeLike
 
 import ptx
-from oxijax._core import arguments as arguments
+from oxijax._core import arguments
+from oxijax._core.precision import PTX_DTYPES
 from ptx.devices import DATA_SHEETS, DataSheet, data_sheet, find_data_sheet
 from ptx.kernels.gemm.plan import choose
 
@@ -18,7 +19,6 @@ __all__ = ["DOT_GENERAL", "Roofline", "auto_strategy", "default_data_sheet", "ro
 
 DOT_GENERAL = "dot_general"  # XLA's own product, which is made for what arithmetic bounds
 
-_DTYPES = {"float16": ptx.f16, "bfloat16": ptx.bf16, "float32": ptx.f32, "float64": ptx.f64}
 _WITHOUT_GPU = DATA_SHEETS["A100 80GB"]
 
 
@@ -108,12 +108,12 @@ def roofline(
     exact = arguments.read_precision(precision) == lax.Precision.HIGHEST
     sheet = _data_sheet(device)
     product = {"batch": batch, "exact": exact, "reads_c": beta != 0}
-    analysis = ptx.analyze_intensity(m, n, k, _DTYPES[name].bytes, device=sheet, **product)
+    analysis = ptx.analyze_intensity(m, n, k, PTX_DTYPES[name].bytes, device=sheet, **product)
     return Roofline(
         *(m, n, k, batch),
         dtype=name,
         device=sheet.name,
-        unit=sheet.peak(_DTYPES[name], exact=exact).unit,
+        unit=sheet.peak(PTX_DTYPES[name], exact=exact).unit,
         flops=analysis.flops,
         bytes=analysis.bytes,
         intensity=analysis.intensity,
@@ -152,7 +152,7 @@ def auto_strategy(
       exact: float32 is multiplied as float32.
       reads_c: there is a third operand [m, n].
     """
-    float_type, exact = _DTYPES[dtype], exact and dtype == "float32"
+    float_type, exact = PTX_DTYPES[dtype], exact and dtype == "float32"
     analysis = ptx.analyze_intensity(
         m, n, k, float_type.bytes, device=sheet, exact=exact, batch=batch, reads_c=reads_c
     )
@@ -188,8 +188,8 @@ def _dtype_name(dtype: DTypeLike) -> str:
         name = repr(dtype) if dtype is None else jnp.dtype(dtype).name  # None would be float64
     except TypeError:
         name = repr(dtype)
-    if name not in _DTYPES:
-        raise TypeError(f"dtype must be one of {', '.join(_DTYPES)}, got {name}")
+    if name not in PTX_DTYPES:
+        raise TypeError(f"dtype must be one of {', '.join(PTX_DTYPES)}, got {name}")
     return name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from ptx.builder import provenance, text
 from ptx.builder.arithmetic import Arithmetic
@@ -123,17 +124,33 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         return Pointer(self, dtype, "shared", symbol)
 
     def dynamic_shared(
-        self, dtype: DType, count: int, *, alignment: int = _SHARED_ALIGNMENT
+        self,
+        dtype: DType,
+        count: int,
+        *,
+        alignment: int = _SHARED_ALIGNMENT,
+        over: Pointer | None = None,
     ) -> Pointer:
         """Takes the next part of the shared memory that the launch provides.
 
         `dynamic_shared_bytes` says how much the launch has to provide.
 
+        Args:
+          dtype: type of an element.
+          count: elements.
+          alignment: of the first one, in bytes.
+          over: an array in dynamic shared memory whose place the new one takes, from its first
+            byte on: what was there, and in what follows it, is overwritten.
+
         Raises:
           UnsupportedError: more than a block of the target can have.
         """
         start = -(-self._dynamic_bytes // alignment) * alignment
-        self._dynamic_bytes = start + count * dtype.bytes
+        if over is not None:
+            if over.base is not _DYNAMIC or over.offset % alignment:
+                raise ValueError("over must be an aligned array in dynamic shared memory")
+            start = over.offset
+        self._dynamic_bytes = max(self._dynamic_bytes, start + count * dtype.bytes)
         self._check_shared()
         return Pointer(self, dtype, "shared", _DYNAMIC, start)
 
@@ -144,11 +161,12 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
 
     # ---- the text
 
-    def text(self) -> str:
-        """The PTX module. The same calls give the same text."""
+    def text(self, header: Iterable[str] = ()) -> str:
+        """The PTX module, after a header of comments. The same calls give the same text."""
         registers = text.declarations([*self._prologue, *self._body])
         major, minor = self._ptx_version
-        lines = [f".version {major}.{minor}", f".target {self.target}", ".address_size 64", ""]
+        lines = [f"// {line}" for line in header]
+        lines += [f".version {major}.{minor}", f".target {self.target}", ".address_size 64", ""]
         if self._dynamic_bytes:
             lines += [
                 f"// {self._dynamic_bytes} bytes of dynamic shared memory",

@@ -7,7 +7,7 @@ import contextvars
 import sys
 from collections.abc import Iterator, Mapping
 
-__all__ = ["Provenance", "functions", "note", "recorded"]
+__all__ = ["Provenance", "functions", "is_recorded", "note", "recorded"]
 
 Provenance = Mapping[str, Mapping[int, tuple[str, ...]]]
 
@@ -32,9 +32,14 @@ def recorded() -> Iterator[Provenance]:
         _found.reset(token)
 
 
+def is_recorded() -> bool:
+    """Whether anybody asks which functions emit instructions: texts are then written anew."""
+    return _found.get() is not None
+
+
 def functions() -> tuple[str, ...]:
     """The functions that are active, if anybody asks for them; else none."""
-    if _found.get() is None:
+    if not is_recorded():
         return ()
     names, frame = [], sys._getframe(1)
     while frame is not None:

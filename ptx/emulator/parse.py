@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import struct
+from bisect import bisect_left
+from typing import NamedTuple
 
 from ptx.emulator.errors import ParseError
 from ptx.emulator.syntax import (
@@ -54,8 +56,7 @@ _TOKEN = re.compile(
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str
     text: str
     start: int
@@ -66,6 +67,7 @@ class _Parser:
 
     def __init__(self, text: str):
         self.text = text
+        self.line_ends = [match.start() for match in re.finditer("\n", text)]
         self.kernel: KernelSource | None = None
         self.scopes: list[dict[str, Register]] = []
         self.module_shared: list[SharedVariable] = []
@@ -366,7 +368,8 @@ class _Parser:
         return token
 
     def accept(self, text: str) -> bool:
-        if self.now.text != text or self.now.kind == "end":
+        token = self.tokens[self.at]
+        if token.text != text or token.kind == "end":
             return False
         self.at += 1
         return True
@@ -376,7 +379,7 @@ class _Parser:
             raise self.error(f"{text!r} is expected, not {self.now.text!r}")
 
     def line(self, token: _Token) -> int:
-        return self.text.count("\n", 0, token.start) + 1
+        return bisect_left(self.line_ends, token.start) + 1
 
     def error(self, message: str, back: int = 0) -> ParseError:
         """A ParseError at the token `back` before the present one."""

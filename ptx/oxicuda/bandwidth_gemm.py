@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ptx.isa.targets import TARGETS, Target
-from ptx.kernels.gemm.generate import generate_gemm_ptx
+from ptx.kernels.gemm.definition import GEMM
 from ptx.kernels.gemm.plan import choose
 from ptx.oxicuda.intensity import BandwidthPrecision, BandwidthStrategy, analyze_intensity
 
@@ -131,7 +131,7 @@ def generate_bandwidth_gemm_ptx(config: BandwidthGemmConfig) -> str:
         config.m, config.n, config.k, float_type=config.precision.ptx_type,
         strategy=strategy.value, use_alpha=True, use_c=True, use_beta=True,
     )  # fmt: skip
-    return generate_gemm_ptx(kernel, config.target)
+    return GEMM.write(kernel, config.target, {"r": max(config.m, config.n)}).text
 
 
 def _output_tile(config: BandwidthGemmConfig, largest: tuple[int, int]) -> tuple[int, int]:

@@ -1,22 +1,8 @@
 """The tile engine: what every heavy kernel is put together from.
 
-One main loop (`multiply_all`) over two stages of shared memory, with the parts that differ from
-kernel to kernel handed in: producers that fill a stage (`DenseTile`, or a kernel's own gather), a
-math atom (`TensorCores` or `FusedMultiplyAdd`) and an epilogue that takes the accumulators.
+One main loop (`loop`) over stages of shared memory, with the parts that differ from kernel to
+kernel handed in: sources that fill a stage (`dense`, `stream`, or a kernel's own gather), what they
+are awaited with (`arrival`), how tiles lie in shared memory (`layout`), what multiplies them
+(`tensor_cores`, `fma`, or `stream` for an A that is made in registers), and an epilogue that takes
+the sums.
 """
-
-from ptx.tile.dense import DenseTile
-from ptx.tile.math import FusedMultiplyAdd, TensorCores, TileMath
-from ptx.tile.pipeline import Cursor, Producer, multiply_all
-from ptx.tile.shared import SharedTile
-
-__all__ = [
-    "Cursor",
-    "DenseTile",
-    "FusedMultiplyAdd",
-    "Producer",
-    "SharedTile",
-    "TensorCores",
-    "TileMath",
-    "multiply_all",
-]

@@ -1,11 +1,12 @@
-"""A producer that copies: rows of consecutive elements, from wherever they are."""
+"""A source that copies: rows of consecutive elements, from wherever they are."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.tile.shared import SharedTile
+from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import load_words
 
 __all__ = ["DenseTile"]
@@ -16,12 +17,12 @@ class DenseTile:
 
     Args:
       k: the kernel.
-      tile: in shared memory.
+      tile: the tile in shared memory.
       locate: (row, column) of the tile -> where that element of the cursor's chunk is in global
-        memory, and a predicate: whether it is there at all, or None where all are. Called for the
-        first of `width` elements, which are all there or all not.
+        memory, and a predicate: whether it exists, or None where all do. Called for the first of
+        `width` elements, of which all exist or none.
       width: elements that are copied together.
-      threads: of the block.
+      threads: threads of the block.
     """
 
     def __init__(
@@ -34,37 +35,37 @@ class DenseTile:
         threads: int,
     ):
         self.k, self.tile, self.locate, self.width = k, tile, locate, width
-        across = tile.columns // width
+        layout = tile.layout
+        across = layout.columns // width
         self.column = k.tid() % across * width
         self.row, self.step = k.tid() // across, threads // across
         assert threads % across == 0
-        self.asynchronous = k.target.supports("sm_80") and width * tile.dtype.bytes >= 4
+        self.ragged = layout.rows % self.step != 0  # there are more threads than rows
+        self.asynchronous = k.target.supports("sm_80") and width * layout.dtype.bytes >= 4
         self.loaded: list[tuple[Val, tuple[Val, ...]]] = []
 
-    def begin(self, stage: Val, where: Val | None) -> None:
+    def begin(self, stage: Stage, where: Val | None) -> None:
+        k, layout = self.k, self.tile.layout
         self.loaded = []
-        for first in range(0, self.tile.rows, self.step):
+        for first in range(0, layout.rows, self.step):
             row = self.row + first
-            source, there = self.locate(row, self.column)
+            source, exists = self.locate(row, self.column)
             if where is not None:
-                there = where if there is None else there & where
-            if self.tile.rows % self.step:  # more threads than rows
-                inside = row < self.tile.rows
-                there = inside if there is None else there & inside
+                exists = where if exists is None else exists & where
+            if self.ragged:
+                inside = row < layout.rows
+                exists = inside if exists is None else exists & inside
             if not self.asynchronous:
-                self.loaded.append((row, load_words(source, self.width, where=there)))
+                self.loaded.append((row, load_words(source, self.width, where=exists)))
                 continue
-            count = self.width * self.tile.dtype.bytes
+            count = self.width * layout.dtype.bytes
             destination = self.tile.at(stage, row, self.column)
-            if self.tile.rows % self.step:
-                with self.k.if_(row < self.tile.rows):
-                    self.k.cp_async(destination, source, count, where=there)
-            else:
-                self.k.cp_async(destination, source, count, where=there)
+            with k.if_(row < layout.rows) if self.ragged else contextlib.nullcontext():
+                k.cp_async(destination, source, count, where=exists)
 
-    def finish(self, stage: Val) -> None:
+    def finish(self, stage: Stage) -> None:
+        rows = self.tile.layout.rows
         for row, words in self.loaded:
-            place = self.tile.at(stage, row, self.column).view(words[0].dtype)
+            destination = self.tile.at(stage, row, self.column).view(words[0].dtype)
             value = words[0] if len(words) == 1 else words
-            where = row < self.tile.rows if self.tile.rows % self.step else None
-            place.store(0, value, where=where)
+            destination.store(0, value, where=row < rows if self.ragged else None)

@@ -22,12 +22,16 @@ class DirectPlan:
       channels: neighbours that a thread has at a time.
       units: of one pixel; a unit is the work of `lanes` threads.
       lanes: neighbouring threads, a power of two.
+      threads: of a block.
+      min_blocks: see `ptx.kernel.PlanLike`.
       across: units of a block that are of one pixel.
     """
 
     channels: int
     units: int
     lanes: int = 1
+    threads: int = THREADS
+    min_blocks: int | None = 2
 
     @property
     def across(self) -> int:

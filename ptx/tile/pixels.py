@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import u32
 
-__all__ = ["Geometry", "OutputPixel", "PixelWalk"]
+__all__ = ["NO_PIXEL", "Geometry", "OutputPixel", "PixelWalk", "pixel_index"]
+
+NO_PIXEL = 0xFFFFFFFF  # what stands for the index of a pixel where there is none
+
+
+def pixel_index(image: Val, y: Val, x: Val, height: Val, width: Val) -> Val:
+    """The index of a pixel among those of all images.
+
+    It is signed where y and x are: such a pixel may lie outside of its image.
+    """
+    k, dtype = y.kernel, y.dtype
+    image, height, width = (k.bitcast(value, dtype) for value in (image, height, width))
+    return (image * height + y) * width + x
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +64,12 @@ class Geometry:
         names = ("batch_size", "in_h", "in_w", "out_h", "out_w")
         images, in_h, in_w, out_h, out_w = (k.param(name, u32) for name in names)
         return Geometry(images, in_h, in_w, out_h, out_w, images * out_h * out_w)
+
+    @staticmethod
+    def of(p: Any) -> Geometry:
+        """The geometry that a kernel's parameters batch_size, in_h, in_w, out_h and out_w give."""
+        pixels = p.batch_size * p.out_h * p.out_w
+        return Geometry(p.batch_size, p.in_h, p.in_w, p.out_h, p.out_w, pixels)
 
     def pixel(self, index: Val) -> OutputPixel:
         """The pixel of an index."""

@@ -8,8 +8,9 @@ from typing import Protocol
 from ptx.builder import ATOMS, Atom, Kernel
 from ptx.isa.dtypes import DType, bf16, f16, f64
 from ptx.isa.targets import Target
-from ptx.tile.math import FusedMultiplyAdd, TensorCores
+from ptx.tile.fma import FusedMultiplyAdd
 from ptx.tile.shared import SharedTile
+from ptx.tile.tensor_cores import TensorCores
 
 __all__ = ["ProductConfig", "TilePlan", "at_least", "atom_name", "atom_of", "make_math", "streams"]
 
@@ -49,9 +50,14 @@ class TilePlan:
     min_blocks: int = 2
 
     @property
+    def product_threads(self) -> int:
+        """Threads that multiply one tile."""
+        return 32 * self.warps[0] * self.warps[1]
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * self.warps[0] * self.warps[1]
+        return self.product_threads
 
 
 def make_math(
@@ -75,7 +81,7 @@ def make_math(
     """
     atom = atom_of(config, k.target)
     if atom is None:
-        return FusedMultiplyAdd(k, a, b, plan.threads, split)
+        return FusedMultiplyAdd(k, a, b, plan.product_threads, split)
     return TensorCores(k, atom, a, b, plan.warps, split=split)
 
 

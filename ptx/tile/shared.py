@@ -6,10 +6,28 @@ import dataclasses
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DType
+from ptx.tile.layout import Layout
 
-__all__ = ["STAGES", "SharedTile"]
+__all__ = ["STAGES", "SharedTile", "Stage"]
 
 STAGES = 2  # while one is multiplied, the other is filled
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stage:
+    """One of the stages of a ring.
+
+    Attributes:
+      count: `step` times the number of stages before this one.
+      step: bytes of a stage where the count is an offset, or 1.
+    """
+
+    count: Val | int
+    step: int = 1
+
+    def offset(self, size: int) -> Val | int:
+        """Bytes from the first stage to this one in a ring whose stages have `size` bytes."""
+        return self.count if size == self.step else self.count * (size // self.step)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -17,20 +35,12 @@ class SharedTile:
     """A ring of tiles of one operand in shared memory.
 
     Attributes:
-      place: the first element of the first stage.
-      dtype: type of an element.
-      rows, columns: of a tile as it lies in memory; columns are contiguous.
-      pitch: elements from one row to the next: padded, so that rows that are read together start
-        in different banks.
-      k_axis: the axis that counts along K: 0 or 1.
+      first: the first element of the first stage.
+      layout: of each stage.
     """
 
-    place: Pointer
-    dtype: DType
-    rows: int
-    columns: int
-    pitch: int
-    k_axis: int
+    first: Pointer
+    layout: Layout
 
     @staticmethod
     def make(
@@ -43,41 +53,28 @@ class SharedTile:
         k_axis: int,
         dynamic: bool = False,
         stages: int = STAGES,
+        permuted: bool = False,
     ) -> SharedTile:
-        """A tile of `k_extent` along K and `extent` along M or N."""
-        rows, columns = (k_extent, extent) if k_axis == 0 else (extent, k_extent)
-        pitch = _pitch(dtype, columns)
-        count = stages * rows * pitch
-        place = k.dynamic_shared(dtype, count) if dynamic else k.shared(name, dtype, count)
-        return SharedTile(place, dtype, rows, columns, pitch, k_axis)
+        """Allocates padded tiles of `k_extent` along K and `extent` along M or N."""
+        layout = Layout.padded(
+            dtype, k_extent=k_extent, extent=extent, k_axis=k_axis, permuted=permuted
+        )
+        count = stages * layout.bytes // dtype.bytes
+        first = k.dynamic_shared(dtype, count) if dynamic else k.shared(name, dtype, count)
+        return SharedTile(first, layout)
 
     @staticmethod
     def shared_bytes(
         dtype: DType, *, k_extent: int, extent: int, k_axis: int, stages: int = STAGES
     ) -> int:
-        """Shared memory of such a tile."""
-        rows, columns = (k_extent, extent) if k_axis == 0 else (extent, k_extent)
-        return stages * rows * _pitch(dtype, columns) * dtype.bytes
+        """Bytes of shared memory of such tiles."""
+        layout = Layout.padded(dtype, k_extent=k_extent, extent=extent, k_axis=k_axis)
+        return stages * layout.bytes
 
-    @property
-    def stage_bytes(self) -> int:
-        return self.rows * self.pitch * self.dtype.bytes
+    def stage(self, stage: Stage) -> Pointer:
+        """The first element of a stage."""
+        return self.first.add_bytes(stage.offset(self.layout.bytes))
 
-    def at(self, stage: Val, row: Val, column: Val) -> Pointer:
+    def at(self, stage: Stage, row: Val, column: Val) -> Pointer:
         """The element at (row, column), as they lie in memory, of a stage."""
-        k = self.place.kernel
-        return self.place.add_bytes(stage * self.stage_bytes) + k.mad(row, self.pitch, column)
-
-    def offset(self, along_k: int, across: int) -> int:
-        """Elements from the tile's first to the one at `along_k`, and `across` along M or N."""
-        row, column = (along_k, across) if self.k_axis == 0 else (across, along_k)
-        return row * self.pitch + column
-
-    def lane_offset(self, along_k: Val, across: Val) -> Val:
-        """The same, of registers."""
-        row, column = (along_k, across) if self.k_axis == 0 else (across, along_k)
-        return self.place.kernel.mad(row, self.pitch, column)
-
-
-def _pitch(dtype: DType, columns: int) -> int:
-    return columns + 16 // dtype.bytes
+        return self.stage(stage) + self.layout.at(row, column)

@@ -38,30 +38,48 @@ def run_suite(out, *options):
     return done, json.loads(files["gpu-results.json"]), files
 
 
-def test_dry_run(tmp_path):
-    """All sections run and find what they should, though one among them crashes."""
-    done, report, files = run_suite(tmp_path, "--plant")
+@pytest.fixture
+def section(tmp_path):
+    """A function that runs a section alone, by the script: its results, the report and the page."""
+
+    def run(name):
+        done, report, files = run_suite(tmp_path, "--sections", name)
+        shown = done.stdout + done.stderr
+        assert list(report["sections"]) == ["build", name]
+        for one in report["sections"].values():
+            assert (one["status"], one["failures"], one["cut"]) == ("done", [], []), shown
+        assert done.returncode == 0, shown
+        assert len(files) == 3
+        (page,) = (text for name, text in files.items() if name.endswith(".md"))
+        assert page in done.stdout
+        assert "no time in it means anything" in page
+        return report["sections"][name]["results"], report, page
+
+    return run
+
+
+def test_every_section_runs_though_one_crashes(tmp_path):
+    done, report, files = run_suite(tmp_path, "--plant", "--sections", "info", "times-torch")
     sections = report["sections"]
-    shown = done.stdout + done.stderr
-    assert list(sections) == [
-        *("build", "info", "planted", "tests", "sanitizer"),
-        *("times-torch", "times-oxijax", "times-conv", "times-gemm", "times-xla"),
-    ]
+    assert list(sections) == ["build", "info", "planted", "times-torch"]
     assert sections["planted"]["status"] == "crashed: SIGABRT"
     assert sections["planted"]["results"] == {"before_the_crash": 1}
-    for name, section in sections.items():
-        if name != "planted":
-            assert (section["status"], section["failures"], section["cut"]) == ("done", [], []), (
-                shown
-            )
+    assert [sections[name]["status"] for name in ("build", "info", "times-torch")] == ["done"] * 3
     assert done.returncode == 1
+    (page,) = (text for name, text in files.items() if name.endswith(".md"))
+    assert "failed, planted: planted: crashed: SIGABRT" in page
 
-    assert sections["info"]["results"]["versions"]["jax"] == jax.__version__
-    assert sections["info"]["results"]["oxijax"]["versions"]["jax"] == jax.__version__
 
-    tests = sections["tests"]["results"]
-    assert tests["counts"] == {"collected": 5, "ran": 5, "passed": 5}
-    worst = tests["worst_errors"]
+def test_info(section):
+    results, _, _ = section("info")
+    assert results["versions"]["jax"] == jax.__version__
+    assert results["oxijax"]["versions"]["jax"] == jax.__version__
+
+
+def test_tests(section):
+    results, _, _ = section("tests")
+    assert results["counts"] == {"collected": 5, "ran": 5, "passed": 5}
+    worst = results["worst_errors"]
     assert set(worst) == {"deform_conv", "conv", "gemm"}
     assert set(worst["deform_conv"]) == {"float16", "tf32"}
     assert set(worst["conv"]) == {"bfloat16"}
@@ -76,7 +94,9 @@ def test_dry_run(tmp_path):
             assert set(errors) == names
             assert all(0 < error <= PRECISIONS[precision][2] for error in errors.values())
 
-    checks = sections["sanitizer"]["results"]["checks"]
+
+def test_sanitizer(section):
+    checks = section("sanitizer")[0]["checks"]
     assert checks["memcheck layers"]["kernels_ran"] == 2 * 4
     assert checks["memcheck strange"]["kernels_ran"] == 2 * 4
     assert checks["memcheck conv"]["kernels_ran"] == 2 * 3
@@ -84,56 +104,72 @@ def test_dry_run(tmp_path):
     assert "OutOfBoundsError" in checks["memcheck out-of-bounds"]["output_tail"]
     assert "RaceError" in checks["racecheck race"]["output_tail"]
 
-    assert "torch" in sections["times-torch"]["results"]["not_measured"]
+
+def assert_plausible(entries):
+    """Times as they should be: there are some, and no median is below the least."""
+    for found in entries:
+        assert 0 < found["min_us"] <= found["median_us"]
+
+
+def test_times_torch(section):
+    results, _, page = section("times-torch")
+    assert "torch" in results["not_measured"]
+    assert "not measured, times-torch: " in page
+
+
+def test_times_oxijax(section):
+    results, report, _ = section("times-oxijax")
     assert report["layers"] == list(GPU_BENCHMARK_CASES)
-    times = sections["times-oxijax"]["results"]["times"]["BasicVSR++"]["float16"]
+    times = results["times"]["BasicVSR++"]["float16"]
     kernels = {"backward_input", "backward_offset", "backward_weight"}
     assert set(times) == {"forward", "forward_backward", *kernels}
-    xla = sections["times-xla"]["results"]["times"]["R50-c3"]["float16"]
+    assert_plausible(times.values())
+
+
+def test_times_xla(section):
+    times = section("times-xla")[0]["times"]["R50-c3"]["float16"]
     passes = ("forward", "forward_backward")
-    assert set(xla) == {f"{what}_{one}" for what in ("conv", "xla") for one in passes}
-    conv = sections["times-conv"]["results"]["times"]
-    compared = {"ResNet50-conv1", "ResNet50-conv3-shortcut"}
-    assert set(conv) == {"launch floor", *compared}
+    assert set(times) == {f"{what}_{one}" for what in ("conv", "xla") for one in passes}
+    assert_plausible(times.values())
+
+
+def test_times_conv(section):
+    results, report, page = section("times-conv")
+    times, compared = results["times"], {"ResNet50-conv1", "ResNet50-conv3-shortcut"}
+    assert set(times) == {"launch floor", *compared}
     operations = {"forward", "backward_input", "backward_weight"}
-    of_conv = conv["ResNet50-conv1"]["bfloat16"]
+    of_conv = times["ResNet50-conv1"]["bfloat16"]
     assert set(of_conv) == operations | {f"xla_{name}" for name in operations}
     for name in operations:
         assert of_conv[name]["calls"]["oxijax_launch"] == 2  # one for each set of operands
         assert "oxijax_launch" not in of_conv[f"xla_{name}"]["calls"]
         found = report["against_xla"]["times-conv"]["bfloat16"][name]["layers"]
         assert set(found) == compared
-    gemm = sections["times-gemm"]["results"]["times"]
-    assert set(gemm) == {"launch floor", "16K-16K-8", "1M-63-63", "64-64-4M"}
-    assert set(gemm["64-64-4M"]) == {"bfloat16", "float32", "float64"}
-    of_gemm = [one for dtypes in gemm.values() for one in dtypes.values()]
-    for found in of_gemm:
+    assert_plausible(of_conv.values())
+    assert "| ResNet50-conv3-shortcut |" in page
+
+
+def test_times_gemm(section):
+    times = section("times-gemm")[0]["times"]
+    assert set(times) == {"launch floor", "16K-16K-8", "1M-63-63", "64-64-4M"}
+    assert set(times["64-64-4M"]) == {"bfloat16", "float32", "float64"}
+    products = [one for dtypes in times.values() for one in dtypes.values()]
+    for found in products:
         assert found["product"]["calls"] == {"oxijax_launch": 2}
         assert "oxijax_launch" not in found["xla_product"]["calls"]
-    of_gemm = [one for found in of_gemm for one in found.values()]
-    for found in [*times.values(), *xla.values(), *of_conv.values(), *of_gemm]:
-        assert 0 < found["min_us"] <= found["median_us"]
-
-    (page,) = (text for name, text in files.items() if name.endswith(".md"))
-    assert "no time in it means anything" in page
-    assert "failed, planted: planted: crashed: SIGABRT" in page
-    assert "not measured, times-torch: " in page
-    assert "| ResNet50-conv3-shortcut |" in page
-    assert page in done.stdout
-    assert len(files) == 3
+        assert_plausible(found.values())
 
 
 def test_out_of_time(tmp_path):
-    """A section that does not end is ended, and the report says so."""
-    done, report, _ = run_suite(tmp_path, "--budget", "0.2", "--sections", "times-xla")
+    """All sections are begun; one that does not end is ended, and the report says so."""
+    done, report, _ = run_suite(tmp_path, "--budget", "0.2")
     assert done.returncode == 1
-    assert report["sections"]["times-xla"]["status"].startswith("did not end by itself")
-
-
-def test_success(tmp_path):
-    done, report, _ = run_suite(tmp_path, "--sections", "times-torch")
-    assert done.returncode == 0
-    assert report["sections"]["times-torch"]["status"] == "done"
+    assert list(report["sections"]) == [
+        *("build", "info", "tests", "sanitizer"),
+        *("times-torch", "times-oxijax", "times-conv", "times-gemm", "times-xla"),
+    ]
+    for name in SECTIONS:
+        assert report["sections"][name]["status"].startswith("did not end by itself"), name
 
 
 def test_cut(tmp_path):

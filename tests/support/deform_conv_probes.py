@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ptx.isa.dtypes import bf16
-from ptx.kernels.deform_conv import DeformableConvConfig
+from ptx.kernels.deform_conv import DeformConvConfig
 from support.deform_conv_problem import STRANGE, Problem
 
 __all__ = ["PROBES"]
@@ -146,7 +146,7 @@ def odd(generator: np.random.Generator, bits: int, shape: tuple[int, ...]) -> np
 
 
 def probes(
-    kernel: str, config: DeformableConvConfig, taps_per_block: Sequence[int | None] = (None,)
+    kernel: str, config: DeformConvConfig, taps_per_block: Sequence[int | None] = (None,)
 ) -> tuple[Probe, ...]:
     """What each mutant of a kernel has to solve: partial tiles, several blocks, two strips."""
     taps = itertools.cycle(taps_per_block)
@@ -168,26 +168,26 @@ _COMMON = {
 # along K and tables or fills of the sampler where there can be.
 PROBES = {
     "forward-tiled": probes(
-        "forward", DeformableConvConfig(56, 40, 5, 2, groups=2, offset_groups=4, **_COMMON)
+        "forward", DeformConvConfig(56, 40, 5, 2, groups=2, offset_groups=4, **_COMMON)
     ),
     "forward-table": probes(
-        "forward", DeformableConvConfig(256, 40, 2, 3, groups=2, offset_groups=4, **_COMMON)
+        "forward", DeformConvConfig(256, 40, 2, 3, groups=2, offset_groups=4, **_COMMON)
     ),
     "forward-positions": probes(
-        "forward", DeformableConvConfig(128, 40, 2, 3, groups=2, offset_groups=16, **_COMMON)
+        "forward", DeformConvConfig(128, 40, 2, 3, groups=2, offset_groups=16, **_COMMON)
     ),
     "backward-offset-tiled": probes(
         "backward_offset",
-        DeformableConvConfig(28, 160, 5, 2, groups=2, offset_groups=2, **_COMMON),
+        DeformConvConfig(28, 160, 5, 2, groups=2, offset_groups=2, **_COMMON),
     ),
     "backward-offset-table": probes(
         "backward_offset",
-        DeformableConvConfig(48, 128, 2, 3, groups=2, offset_groups=2, **_COMMON),
+        DeformConvConfig(48, 128, 2, 3, groups=2, offset_groups=2, **_COMMON),
         taps_per_block=(4, 5, 1),
     ),
     "backward-offset-positions": probes(
         "backward_offset",
-        DeformableConvConfig(48, 128, 2, 3, groups=2, offset_groups=6, **_COMMON),
+        DeformConvConfig(48, 128, 2, 3, groups=2, offset_groups=6, **_COMMON),
         taps_per_block=(4, 5, 1),
     ),
 }

@@ -5,21 +5,35 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-import ptx.kernels.deform_conv
-from ptx.emulator import Buffer, Report, launch
+from ptx.emulator import Report
 from ptx.isa.targets import TARGETS
-from ptx.kernels.deform_conv import DeformableConvConfig
-from ptx.launch import Address
-from ptx.registry import RegisteredKernel, kernels
+from ptx.kernel import KernelDefinition
+from ptx.kernels.deform_conv import (
+    BACKWARD_INPUT,
+    BACKWARD_INPUT_GATHER,
+    BACKWARD_OFFSET,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    DeformConvConfig,
+    backward_weight_parts,
+)
+from ptx.launch import Launch
+from ptx.testing.call import Outcome, numpy_dtype, run
 
-__all__ = ["Problem"]
+__all__ = ["KERNELS", "Problem"]
 
-assert ptx.kernels.deform_conv  # imported, so that its kernels are registered
-
+KERNELS: dict[str, KernelDefinition[DeformConvConfig]] = {
+    "forward": FORWARD,
+    "backward_offset": BACKWARD_OFFSET,
+    "backward_input": BACKWARD_INPUT,
+    "backward_input_gather": BACKWARD_INPUT_GATHER,
+    "backward_weight": BACKWARD_WEIGHT,
+}
 HALF = ml_dtypes.bfloat16
 # Nothing to sample, and for NaN no result: y and x of an offset.
 STRANGE = [
@@ -44,10 +58,11 @@ class Problem:
       taps_per_block: for a launch with other parts of the taps than it would have.
       strange: offsets that are infinite, NaN or far, and an image with infinite values at its edge.
       target: for which the kernel is.
+      small: whether the kernel has the plan of so small a launch; else that of a large one.
     """
 
     kernel: str
-    config: DeformableConvConfig
+    config: DeformConvConfig
     images: int = 4
     height: int = 4
     width: int = 5
@@ -55,11 +70,40 @@ class Problem:
     taps_per_block: int | None = None
     strange: bool = False
     target: str = "sm_80"
+    small: bool = False
+
+    @property
+    def definition(self) -> KernelDefinition[DeformConvConfig]:
+        """The kernel."""
+        return KERNELS[self.kernel]
+
+    @property
+    def plan(self) -> Any:
+        """The kernel's plan."""
+        sizes = self.sizes if self.small else None
+        return self.definition.plan(self.config, TARGETS[self.target], sizes)
 
     @property
     def text(self) -> str:
         """The kernel's PTX."""
-        return self._registered.generate(self.config, TARGETS[self.target])
+        return self.launch.text
+
+    @property
+    def launch(self) -> Launch:
+        """The kernel's launch."""
+        shapes = self.definition.shapes(self.config, self.sizes)
+        ordered = list(shapes.values())
+        return self.definition.launch(self.config, self.target, ordered, plan=self.plan)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions that the configuration does not know, by name."""
+        n, h, w, (p, q) = (
+            *(self.images, self.height, self.width),
+            self.config.output_size(self.height, self.width),
+        )
+        parts = backward_weight_parts(self.config, n * p * q)
+        return {"n": n, "h": h, "w": w, "p": p, "q": q, "s": parts}
 
     @functools.cached_property
     def operands(self) -> Mapping[str, np.ndarray]:
@@ -100,44 +144,41 @@ class Problem:
             self._assert_equal(result, expected)
         return report
 
+    @functools.cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The kernel's operands, by name, with dimensions in the order of their `dims`."""
+        c, o = self.config, self._operands
+        return {
+            name: o[name].astype(numpy_dtype(parameter.dtype_of(c)), order="C")
+            for name, parameter in self.definition.operands(c).items()
+        }
+
+    @property
+    def _operands(self) -> Mapping[str, np.ndarray]:
+        """All that kernels may take, in float64 or whole numbers."""
+        c, o = self.config, self.operands
+        weight = o["weight"].reshape(c.out_channels, c.kernel_h, c.kernel_w, -1)
+        return {**o, "weight": weight.transpose(1, 2, 3, 0), "zeros": np.zeros(o["x"].shape)}
+
+    def outcome(self, **options: Any) -> Outcome:
+        """What the kernel does, or a text in its place; the emulator raises if that is a fault."""
+        if (taps := self.taps_per_block) is not None:
+            parts = -(-self.config.taps // taps)
+            options["values"] = {"taps_per_block": taps}
+            options["grid"] = lambda grid: (*grid[:2], parts)
+        operands, options = self.arrays, {"plan": self.plan, **options}
+        return run(self.definition, self.config, self.target, operands, self.sizes, **options)
+
     def _results(
         self, text: str, schedule: int | None, step_limit: int
     ) -> tuple[list[np.ndarray], Report]:
         """What a text writes, in float32."""
-        c, o, kernel, target = self.config, self.operands, self._registered, TARGETS[self.target]
-        pixels = o["grad_y"].shape[:3]
-        names = ["x", "offset", "weight"] + ["mask"] * c.use_modulation
-        # To the device: [Co, T, C/G], or [T, C/G, Co].
-        weight = o["weight"].reshape(c.out_channels, c.taps, -1)
-        channels = [c.out_channels]
-        if self.kernel == "forward":
-            names += ["bias"] * c.use_bias
-        else:
-            weight, names = weight.transpose(1, 2, 0), [*names, "grad_y"]
-            channels = [c.offset_channels] + [c.mask_channels] * c.use_modulation
-        values = [weight if name == "weight" else o[name] for name in names]
-        buffers = [Buffer(np.ascontiguousarray(v, HALF), writable=False) for v in values]
-        results = [Buffer(np.empty((*pixels, n), HALF), initialized=False) for n in channels]
-        buffers += results
-        assert kernel.launch is not None
-        how = kernel.launch(c, target, [b.array.shape for b in buffers])
-        if self.taps_per_block is not None:
-            grid = (*how.grid[:2], -(-c.taps // self.taps_per_block))
-            last = np.uint32(self.taps_per_block)
-            how = dataclasses.replace(how, grid=grid, arguments=(*how.arguments[:-1], last))
-        arguments = [buffers[a.buffer] if isinstance(a, Address) else a for a in how.arguments]
-        report = launch(
-            text, how.grid, how.block, arguments, schedule=schedule, step_limit=step_limit,
-            dynamic_shared=kernel.dynamic_shared(c, target), statistics=False,
-        )  # fmt: skip
-        return [result.array.astype(np.float32) for result in results], report
+        outcome = self.outcome(text=text, schedule=schedule, step_limit=step_limit)
+        assert outcome.report is not None
+        return [v.astype(np.float32) for v in outcome.results.values()], outcome.report
 
     def _assert_equal(self, result: np.ndarray, expected: np.ndarray) -> None:
         np.testing.assert_array_equal(result, expected)
-
-    @property
-    def _registered(self) -> RegisteredKernel[DeformableConvConfig]:
-        return kernels()[f"deform_conv_{self.kernel}"]
 
     @functools.cached_property
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

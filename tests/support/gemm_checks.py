@@ -12,7 +12,7 @@ import oxijax
 import ptx
 from oxijax.testing import GEMM_CASES, GemmCase
 from ptx.kernels.gemm import choose
-from support.helpers import assert_close, program_of, relative_error
+from support.helpers import assert_close, relative_error
 from support.places import PRECISIONS, Place
 
 NAMES = ("a", "b", "c", "alpha", "beta")
@@ -49,17 +49,39 @@ def matmul(a, b, c=None, *, alpha=1.0, beta=0.0, transpose_a=False, transpose_b=
     return y if c is None else y + beta * c
 
 
-def expected(case: GemmCase, operands: dict[str, Any], grad_y) -> dict[str, jax.Array]:
-    """Value and gradients by `matmul`, in float64, of the same, already rounded, operands.
+def expected(case: GemmCase, operands: dict[str, Any], grad_y) -> dict[str, np.ndarray]:
+    """Value and gradients by numpy, in float64, of the same, already rounded, operands.
 
     Gradients to alpha and beta are not summed: they are as of factors for each element.
     """
-    wide = {name: value.astype(jnp.float64) for name, value in operands.items()}
-    for name in {"alpha", "beta"}.intersection(wide):
-        wide[name] = jnp.broadcast_to(wide[name], grad_y.shape)
-    program = program_of(function_of(case, wide, matmul))
-    y, gradients = program(tuple(wide.values()), grad_y.astype(jnp.float64))
-    return {"y": y, **{f"d{n}": g for n, g in zip(wide, gradients, strict=True)}}
+    wide = {name: np.asarray(value, np.float64) for name, value in operands.items()}
+    grad_y = np.asarray(grad_y, np.float64)
+    a = wide["a"].swapaxes(-1, -2) if case.transpose_a else wide["a"]
+    b = wide["b"].swapaxes(-1, -2) if case.transpose_b else wide["b"]
+    alpha, beta = wide.get("alpha", case.alpha), wide.get("beta", case.beta)
+    product = a @ b
+    grad_a, grad_b = alpha * grad_y @ b.swapaxes(-1, -2), a.swapaxes(-1, -2) @ (alpha * grad_y)
+    results = {
+        "y": alpha * product,
+        "da": grad_a.swapaxes(-1, -2) if case.transpose_a else grad_a,
+        "db": grad_b.swapaxes(-1, -2) if case.transpose_b else grad_b,
+    }
+    if "c" in wide:
+        results |= {"y": results["y"] + beta * wide["c"], "dc": beta * grad_y}
+    factors = {"dalpha": grad_y * product}
+    if "beta" in wide:
+        factors["dbeta"] = grad_y * wide["c"]
+    for name in ("da", "db", "dc"):
+        if name in results:
+            results[name] = _summed_to(results[name], wide[name[1:]].shape)
+    return results | {name: v for name, v in factors.items() if name[1:] in wide}
+
+
+def _summed_to(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient to an operand of this shape, from that to what it was broadcast to."""
+    summed = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
+    ones = tuple(i for i, n in enumerate(shape) if n == 1 < summed.shape[i])
+    return summed.sum(axis=ones, keepdims=True)
 
 
 def compare(operands, y, gradients, wanted, tolerance: float) -> dict[str, float]:
@@ -82,24 +104,22 @@ def compare(operands, y, gradients, wanted, tolerance: float) -> dict[str, float
     return errors
 
 
-def check(
-    case: GemmCase, precision: str, place: Place, reference_on: Any = None
-) -> dict[str, float]:
-    """Compares result and gradients, all by kernels, with `matmul` in float64.
+def check(case: GemmCase, precision: str, place: Place) -> dict[str, float]:
+    """Compares result and gradients, all by kernels, with `expected`.
 
     Args:
       case: the product.
       precision: of `PRECISIONS`.
       place: where the kernels run.
-      reference_on: the device that jnp.matmul runs on; None is the CPU.
 
     Returns:
       The relative error of each.
     """
     dtype, precision_, tolerance = PRECISIONS[precision]
-    with jax.default_device(reference_on or jax.devices("cpu")[0]):
-        operands, grad_y = operands_of(case, dtype), jnp.asarray(case.grad_y(), dtype)
-        wanted = expected(case, operands, grad_y)
+    factor = np.promote_types(dtype, np.float32)
+    operands = {n: v.astype(dtype if v.ndim else factor) for n, v in case.operands().items()}
+    grad_y = case.grad_y().astype(dtype)
+    wanted = expected(case, operands, grad_y)
     function = function_of(case, operands, precision=precision_)
     # The product, its gradients to a and b, and for alpha's the product without alpha, which the
     # first one is already where parts are summed before alpha is multiplied with.

@@ -9,17 +9,13 @@ import re
 import ml_dtypes
 import numpy as np
 
-import ptx.kernels.gemm
 from ptx.emulator import Buffer, Report, launch
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.isa.targets import TARGETS
-from ptx.kernels.gemm import GemmConfig, choose
+from ptx.kernels.gemm import GEMM, GemmConfig, choose
 from ptx.launch import Address
-from ptx.registry import RegisteredKernel, kernels
 
 __all__ = ["NUMPY", "GemmProblem"]
-
-assert ptx.kernels.gemm  # imported, so that its kernel is registered
 
 NUMPY = {f16: np.float16, bf16: ml_dtypes.bfloat16, f32: np.float32, f64: np.float64}
 
@@ -75,7 +71,8 @@ class GemmProblem:
     @property
     def text(self) -> str:
         """The kernel's PTX."""
-        return self._registered.generate(self.config, TARGETS[self.target])
+        rows = max(self.m, self.n)
+        return GEMM.write(self.config, self.target, {"r": rows}).text
 
     @functools.cached_property
     def operands(self) -> dict[str, np.ndarray]:
@@ -130,21 +127,18 @@ class GemmProblem:
         names = ["b", "a"] if config.swapped else ["a", "b"]
         shape = (self.batch, self.n, self.m) if config.swapped else (self.batch, self.m, self.n)
         buffers = [Buffer(o[name].astype(element), writable=False) for name in names]
+        for value, used in ((self.alpha, config.use_alpha), (self.beta, config.use_beta)):
+            if used:
+                buffers.append(Buffer(np.full(1, value, wide), writable=False))
         if config.parts is not None:
             parts = (self.batch, config.parts, *shape[1:])
             result = Buffer(np.empty(parts, wide), initialized=False)
         elif config.use_c:
             result = Buffer(o["c"].astype(element))
-            buffers.append(result)
         else:
             result = Buffer(np.empty((self.batch, self.m, self.n), element), initialized=False)
-        for value, used in ((self.alpha, config.use_alpha), (self.beta, config.use_beta)):
-            if used:
-                buffers.append(Buffer(np.full(1, value, wide), writable=False))
-        buffers.append(result)
-        kernel = self._registered
-        assert kernel.launch is not None
-        how = kernel.launch(config, target, [b.array.shape for b in buffers])
+        buffers += [result] * (2 if config.use_c else 1)  # c, whose memory becomes the result's
+        how = GEMM.launch(config, target, [b.array.shape for b in buffers])
         arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
         if self.blocks is not None:
             how = dataclasses.replace(how, grid=(self.batch * self.blocks, *how.grid[1:]))
@@ -152,14 +146,10 @@ class GemmProblem:
             arguments[addresses + 1] = np.uint32(self.blocks)
         report = launch(
             text or self.text, how.grid, how.block, arguments, schedule=schedule,
-            dynamic_shared=kernel.dynamic_shared(config, target), step_limit=20_000, **options,
+            dynamic_shared=how.dynamic_shared, step_limit=20_000, **options,
         )  # fmt: skip
         y = result.array.astype(np.float64)
         if config.parts is not None:
             y = y.sum(axis=1)
             y = y.swapaxes(1, 2) if config.swapped else y
         return y, report
-
-    @property
-    def _registered(self) -> RegisteredKernel[GemmConfig]:
-        return kernels()["gemm"]

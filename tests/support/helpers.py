@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 NAMES = ("x", "offset", "weight", "mask", "bias")
@@ -58,14 +57,17 @@ def dtypes_of_sums(function: Callable, *operands) -> set[str]:
 
 
 def astype(operands, dtype, offset_dtype=None) -> tuple[Any, ...]:
-    """The operands as JAX arrays; offset and mask in a dtype of their own if one is given.
+    """The operands in a dtype, in numpy; offset and mask in another if one is given.
+
+    JAX would compile a program for each shape and dtype.
 
     Offsets over 65504 become infinite in float16, which is fine: they read zeros all the same.
     """
     dtypes = [dtype, offset_dtype or dtype, dtype, offset_dtype or dtype, dtype]
     with np.errstate(over="ignore"):
         return tuple(
-            None if a is None else jnp.asarray(a, d) for a, d in zip(operands, dtypes, strict=True)
+            None if a is None else np.asarray(a).astype(d)
+            for a, d in zip(operands, dtypes, strict=True)
         )
 
 

@@ -4,17 +4,17 @@ Importing this module registers them, as importing oxijax registers its own.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from oxijax._core import compat as _compat
-from oxijax._core.launch import launch
+from oxijax._core.launch import call as launch
 from oxijax._core.primitive import Fold, KernelPrimitive, Result
-from ptx import Kernel, Target, f32, u32
-from ptx.launch import Address, Launch
-from ptx.registry import Shapes, register
+from ptx import Kernel, Target, f32
+from ptx.kernel import In, Instance, KernelDefinition, Out, Plan, Size, Sizes
+from ptx.registry import register
 
 __all__ = ["Elementwise", "accumulate", "broken", "scale_and_add"]
 
@@ -32,39 +32,43 @@ class Elementwise:
     block: int = 32
 
 
-def _elements(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
+def _grid(instance: Instance) -> tuple[int, int, int]:
+    return -(-_elements(instance) // instance.plan.threads), 1, 1
 
 
-def _one_thread_each(config: Elementwise, target: Target, shapes: Shapes) -> Launch:
-    n = _elements(shapes[0])
-    grid = (-(-n // config.block), 1, 1)
-    buffers = tuple(Address(i) for i in range(len(shapes)))
-    return Launch(grid, (config.block, 1, 1), (*buffers, np.uint32(n)))
+def _elements(instance: Instance) -> int:
+    return instance.sizes["n"] * instance.sizes["m"]
 
 
-def _scale_and_add_ptx(config: Elementwise, target: Target) -> str:
+def _plan(config: Elementwise, target: Target, sizes: Sizes | None) -> Plan:
+    return Plan(config.block)
+
+
+def _write_scale_and_add(k: Kernel, config: Elementwise, plan: Plan, p: Any) -> None:
     """Out = alpha * x + y."""
-    k = Kernel("scale_and_add", target, block=config.block)
-    x, y = (k.pointer(name, f32, readonly=True) for name in ("x", "y"))
-    out, n = k.pointer("out", f32), k.param("n", u32)
     i = k.ctaid() * config.block + k.tid()
-    with k.if_(i < n):
-        out.store(i, k.fma(x.load(i), config.alpha, y.load(i)))
-    return k.text()
+    with k.if_(i < p.n):
+        p.out.store(i, k.fma(p.x.load(i), config.alpha, p.y.load(i)))
 
 
-register(
-    "scale_and_add",
-    {"default": Elementwise(), "other": Elementwise(3.0, 64)},
-    _scale_and_add_ptx,
-    launch=_one_thread_each,
+SCALE_AND_ADD = register(
+    KernelDefinition(
+        name="scale_and_add",
+        configs={"default": Elementwise(), "other": Elementwise(3.0, 64)},
+        parameters=(
+            *(In(name, "n m", dtype=f32) for name in ("x", "y")),
+            Out("out", "n m", dtype=f32),
+            Size("n", _elements),
+        ),
+        plan=_plan,
+        grid=_grid,
+        body=_write_scale_and_add,
+    )
 )
 
 
 def _scale_and_add(config: Elementwise, x, y):
-    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return tuple(launch("scale_and_add", config, [x, y], [like], batch_dims=1))
+    return launch(SCALE_AND_ADD, config, batch="n", x=x, y=y)
 
 
 _scale_and_add_p = KernelPrimitive(
@@ -85,35 +89,37 @@ def scale_and_add(x: jax.Array, y: jax.Array, config: Elementwise = Elementwise(
     return out
 
 
-def _accumulate_ptx(config: Elementwise, target: Target) -> str:
-    """Total += x, and seen = total before; total and its result share memory."""
-    k = Kernel("accumulate", target, block=config.block)
-    x = k.pointer("x", f32, readonly=True)
-    total, seen, n = k.pointer("total", f32), k.pointer("seen", f32), k.param("n", u32)
+def _write_accumulate(k: Kernel, config: Elementwise, plan: Plan, p: Any) -> None:
+    """Total += x, and seen = total before."""
     i = k.ctaid() * config.block + k.tid()
-    with k.if_(i < n):
-        before = total.load(i)
-        seen.store(i, before)
-        total.store(i, before + x.load(i))
-    return k.text()
+    with k.if_(i < p.n):
+        before = p.sum.load(i)
+        p.seen.store(i, before)
+        p.sum.store(i, before + p.x.load(i))
 
 
-def _accumulate_launch(config: Elementwise, target: Target, shapes: Shapes) -> Launch:
-    one = _one_thread_each(config, target, shapes)
-    x, _, total, seen, n = one.arguments
-    return dataclasses.replace(one, arguments=(x, total, seen, n))
-
-
-register("accumulate", {"default": Elementwise()}, _accumulate_ptx, launch=_accumulate_launch)
+ACCUMULATE = register(
+    KernelDefinition(
+        name="accumulate",
+        configs={"default": Elementwise()},
+        parameters=(
+            In("x", "n m", dtype=f32),
+            Out("sum", "n m", dtype=f32, initial="total"),
+            Out("seen", "n m", dtype=f32),
+            Size("n", _elements),
+        ),
+        plan=_plan,
+        grid=_grid,
+        body=_write_accumulate,
+    )
+)
 
 
 def _accumulate(config: Elementwise, x, total):
     """Two kernels, zeros made by XLA, and a workspace: what `seen` is for."""
-    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    doubled, _ = launch("accumulate", config, [x, jnp.zeros_like(x)], [like] * 2, aliases={1: 0})
-    doubled, _ = launch("accumulate", config, [x, doubled], [like] * 2, aliases={1: 0})
-    total, seen = launch("accumulate", config, [doubled, total], [like] * 2, aliases={1: 0})
-    return total, seen
+    doubled, _ = launch(ACCUMULATE, config, x=x, total=jnp.zeros_like(x))
+    doubled, _ = launch(ACCUMULATE, config, x=x, total=doubled)
+    return launch(ACCUMULATE, config, x=doubled, total=total)
 
 
 _accumulate_p = KernelPrimitive(
@@ -147,38 +153,37 @@ class Broken:
     fault: str
 
 
-def _broken_ptx(config: Broken, target: Target) -> str:
+def _write_broken(k: Kernel, config: Broken, plan: Plan, p: Any) -> str | None:
     if config.fault == "no PTX":
         raise ValueError("there is no PTX for this configuration")
-    k = Kernel("broken", target)
-    x, out, n = k.pointer("x", f32, readonly=True), k.pointer("out", f32), k.param("n", u32)
     i = k.ctaid() * 32 + k.tid()
-    with k.if_(i < n):
+    with k.if_(i < p.n):
         if config.fault == "loop":
             with k.loop(0, 2**31 - 1):
-                out.store(i, x.load(i))
+                p.out.store(i, p.x.load(i))
         elif config.fault == "out of bounds":
-            out.store(i + 1, x.load(i))
+            p.out.store(i + 1, p.x.load(i))
         elif config.fault == "unwritten":
             with k.if_(i.ne(3)):
-                out.store(i, x.load(i))
+                p.out.store(i, p.x.load(i))
         else:
-            out.store(i, x.load(i))
-    text = k.text()
-    return text.replace("st.global", "st.globule") if config.fault == "bad PTX" else text
+            p.out.store(i, p.x.load(i))
+    return k.text().replace("st.global", "st.globule") if config.fault == "bad PTX" else None
 
 
-def _broken_launch(config: Broken, target: Target, shapes: Shapes) -> Launch:
-    n = _elements(shapes[0])
-    block = 1025 if config.fault == "block of 1025" else 32
-    return Launch((-(-n // 32), 1, 1), (block, 1, 1), (Address(0), Address(1), np.uint32(n)))
-
-
-register(
-    "broken",
-    {fault: Broken(fault) for fault in ("out of bounds", "unwritten", "loop", "block of 1025")},
-    _broken_ptx,
-    launch=_broken_launch,
+BROKEN = register(
+    KernelDefinition(
+        name="broken",
+        configs={fault: Broken(fault) for fault in ("out of bounds", "unwritten", "loop")},
+        parameters=(
+            In("x", "n m", dtype=f32),
+            Out("out", "n m", dtype=f32),
+            Size("n", _elements),
+        ),
+        plan=lambda config, target, sizes: Plan(1025 if config.fault == "block of 1025" else 32),
+        grid=lambda instance: (-(-_elements(instance) // 32), 1, 1),
+        body=_write_broken,
+    )
 )
 
 _broken_p = KernelPrimitive(
@@ -188,9 +193,7 @@ _broken_p = KernelPrimitive(
     sizes=lambda config, sizes: sizes,
     folds=[Fold("n")],
     reference=lambda config, x: (x,),
-    cuda=lambda config, x: tuple(
-        launch("broken", config, [x], [jax.ShapeDtypeStruct(x.shape, x.dtype)])
-    ),
+    cuda=lambda config, x: launch(BROKEN, config, x=x),
 )
 
 

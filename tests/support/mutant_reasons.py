@@ -12,18 +12,19 @@ __all__ = [
 ANYWHERE = "ptx"
 LOOP = "ptx.builder.control.Control.loop"
 BRANCH = "ptx.builder.control.Control.if_"
-COUNTERS = "ptx.tile.pipeline.Cursor.advance"
-RESET = "ptx.tile.pipeline.Cursor.reset"
-PIPELINE = "ptx.tile.pipeline.multiply_all"
-RING_START = "ptx.tile.ring.Ring.start"
-RING_NEXT = "ptx.tile.ring.Ring.next"
-RING_RELEASE = "ptx.tile.ring.Ring.release"
-STREAM_BEGIN = "ptx.tile.stream.StreamedProduct.begin"
-STREAM_STEP = "ptx.tile.stream.StreamedProduct.step"
-STREAM_FILL = "ptx.tile.stream.StreamedTile.fill"
+COUNTERS = "ptx.tile.loop.Cursor.advance"
+RESET = "ptx.tile.loop.Cursor.reset"
+START = "ptx.tile.loop.Loop.start"
+NEXT = "ptx.tile.loop.Loop.next"
+RELEASE = "ptx.tile.loop.Loop.release"
+FOLLOWING = "ptx.tile.loop.Loop._following"
+END = "ptx.tile.loop.Loop.end"
+PIPELINE = "ptx.tile.loop.multiply_all"
+COPY_GROUPS = "ptx.tile.arrival._CopyGroups"
+STREAMED_TILE = "ptx.tile.stream.StreamedTile.begin"
 DENSE_TILE = "ptx.tile.dense.DenseTile.begin"
 LOAD_WORDS = "ptx.tile.vectors.load_words"
-ACCUMULATE = "ptx.tile.math.TensorCores.multiply"
+ACCUMULATE = "ptx.tile.tensor_cores.TensorCores.multiply"
 
 TILE_ENGINE = [
     Reason(
@@ -46,39 +47,31 @@ TILE_ENGINE = [
         "constant",
         Result.OTHER,
     ),
-    Reason(
-        "a chunk beyond the last may be copied, as nobody reads it",
-        STREAM_STEP,
-        "setp sub mov",
-        "source destination constant operator operands",
-        Result.OTHER,
+    *(
+        Reason(
+            "a chunk beyond the last may be copied, as nobody reads it",
+            function,
+            "setp sub mov",
+            "source destination constant operator operands",
+            Result.OTHER,
+        )
+        for function in (START, NEXT)
     ),
     Reason(
         "a chunk beyond the last may be copied, as nobody reads it",
-        f"{STREAM_STEP} > {BRANCH}",
+        f"{STREAMED_TILE} > {BRANCH}",
         "bra",
         "guard deleted",
         Result.OTHER,
     ),
-    Reason(
-        "there are as many chunks as are begun to be copied first",
-        f"{STREAM_BEGIN} > {BRANCH}",
-        "bra",
-        "guard deleted",
-        Result.OTHER,
-    ),
-    Reason(
-        "there are as many chunks as are begun to be copied first",
-        STREAM_BEGIN,
-        "setp",
-        "source constant operator operands",
-    ),
-    Reason(
-        "a chunk beyond the last may be copied, as nobody reads it",
-        PIPELINE,
-        "sub setp",
-        "source destination constant operator operands",
-        Result.OTHER,
+    *(
+        Reason(
+            "stages are few, and registers hold the number of the same one",
+            function,
+            "setp selp mov add",
+            "source constant operator operands",
+        )
+        for function in (RELEASE, FOLLOWING)
     ),
     Reason(
         "a pass beyond the last multiplies zeros",
@@ -87,33 +80,15 @@ TILE_ENGINE = [
         "source constant operator operands",
         Result.OTHER,
     ),
-    Reason(
-        "the last pass has begun to copy a chunk of zeros that nobody reads",
-        PIPELINE,
-        "cp",
-        "deleted one",
-        Result.OTHER,
-    ),
-    Reason(
-        "what is copied after the last chunk, nobody reads",
-        RING_START,
-        "setp sub mov",
-        "source destination constant operator operands",
-        Result.OTHER,
-    ),
-    Reason(
-        "what is copied after the last chunk, nobody reads",
-        RING_NEXT,
-        "setp",
-        "source constant operator operands",
-        Result.OTHER,
-    ),
-    Reason(
-        "what is copied after the last chunk, nobody reads",
-        RING_RELEASE,
-        "sub mov",
-        "source destination constant operator",
-        Result.OTHER,
+    *(
+        Reason(
+            "the last pass has begun to copy a chunk of zeros that nobody reads",
+            f"{END} > {COPY_GROUPS}.{function}",
+            "cp",
+            "deleted one",
+            Result.OTHER,
+        )
+        for function in ("commit", "wait")
     ),
     Reason(
         "of the tests whether a chunk's element is there, one implies the other",

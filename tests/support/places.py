@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,16 +31,18 @@ class Place:
     Attributes:
       device: has their operands.
       context: makes the context that they are compiled and called in.
+      compiler_options: of XLA, for the program around the kernels.
     """
 
     device: Any
     context: Callable[[], contextlib.AbstractContextManager]
+    compiler_options: dict[str, int] | None = None
 
     def values_and_gradients(self, function: Callable, operands, grad_y, kernels: Sequence[str]):
         """The function's output, and its gradients to the operands: by these kernels, once each."""
         with self.context():
             operands, grad_y = jax.device_put((tuple(operands), jnp.asarray(grad_y)), self.device)
-            compiled = program_of(function).lower(operands, grad_y).compile()
+            compiled = program_of(function).lower(operands, grad_y).compile(self.compiler_options)
             if grad_y.size:
                 calls = assert_has_kernels(compiled.as_text(), kernels)
                 assert calls == len(kernels)
@@ -47,7 +50,10 @@ class Place:
 
 
 def emulated(target: str = "sm_90", schedule: int | None = None) -> Place:
-    return Place(jax.devices("cpu")[0], lambda: emulate_gpu(target, schedule=schedule))
+    # What XLA itself computes around the kernels is not worth the time to optimise it.
+    options = {"xla_backend_optimization_level": 0}
+    context = functools.partial(emulate_gpu, target, schedule=schedule)
+    return Place(jax.devices("cpu")[0], context, options)
 
 
 def assert_has_kernels(text: str | None, kernels: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ the GPU, or into the emulator.
 """
 
 from oxijax._core.launch import _emulation, _handler, _resolve
-from oxijax._core.launch._call import TARGET_NAME, launch
+from oxijax._core.launch._call import TARGET_NAME, call, launch
 from oxijax._core.launch._emulation import Emulation, emulation
 from oxijax._core.launch._handler import HandlerMissingError, find_handler
 
@@ -14,6 +14,7 @@ __all__ = [
     "TARGET_NAME",
     "Emulation",
     "HandlerMissingError",
+    "call",
     "emulation",
     "find_handler",
     "launch",

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,10 @@ from oxijax._core import compat as _compat
 from oxijax._core.launch import _handler
 from oxijax._core.launch._emulation import emulation
 from oxijax._core.launch._spec import VERSION, Spec, key_of
+from oxijax._core.precision import numpy_dtype
+from ptx.kernel import Array, KernelDefinition, Out
 
-__all__ = ["TARGET_NAME", "launch"]
+__all__ = ["TARGET_NAME", "call", "launch"]
 
 TARGET_NAME = "oxijax_launch"
 
@@ -82,6 +85,87 @@ def launch(
         sums=tuple(sums),
         grouped=False,
     )
+
+
+def call(
+    kernel: KernelDefinition,
+    config: Any,
+    *,
+    batch: str = "",
+    sizes: Mapping[str, int] | None = None,
+    **operands: jax.Array | None,
+) -> tuple[jax.Array | None, ...]:
+    """Launches a kernel, once, in the GPU lowering of a primitive.
+
+    A lowering is a function of arrays: besides `call`, any number of times, it may use jax.numpy,
+    for example to make the zeros that a kernel adds to.
+
+    Args:
+      kernel: the kernel.
+      config: its configuration; which optional operands there are is read off the call.
+      batch: the name of the leading dimension over which all arrays are independent, but for those
+        without it: operands like weights, which every part gets, and results, of which every part
+        makes its own and which are added up. XLA may split the call over devices along it. Empty
+        where there is none: XLA gathers operands that are split.
+      sizes: of dimensions that only results have, by name.
+      **operands: arrays by the names of the kernel's operands, with dimensions in the order of
+        their `dims`; None for one that is absent. An initial value becomes the memory of its
+        result; XLA copies an operand that is used again.
+
+    Returns:
+      The kernel's results in its order, with dimensions in the order of their `dims`, None for
+      those that its configuration lacks.
+
+    Raises:
+      HandlerMissingError: oxijax was installed without its handler.
+      TypeError: an operand that the kernel does not have, one that is missing, or one of another
+        dtype than the configuration says.
+      ValueError: shapes that do not fit each other.
+    """
+    arrays = {name: array for name, array in operands.items() if array is not None}
+    config = kernel.with_operands(config, list(arrays))
+    values = []
+    for name, parameter in kernel.operands(config).items():
+        expected = numpy_dtype(parameter.dtype_of(config))
+        if arrays[name].dtype != expected:
+            raise TypeError(f"{kernel.name}: {name} must be {expected}, got {arrays[name].dtype}")
+        axes = parameter.axes(config)
+        values.append(
+            arrays[name] if axes == tuple(range(len(axes))) else arrays[name].transpose(axes)
+        )
+    given = dict(zip(kernel.operands(config), (value.shape for value in values), strict=True))
+    shapes = kernel.shapes(config, {**kernel.sizes(config, given), **(sizes or {})})
+    results = kernel.results(config)
+    for name, result in results.items():
+        if batch and result.shareable(config) not in (None, batch):
+            shapes[name] = shapes[name][1:]  # as the operands, whose first dimension is the batch
+
+    def without_batch(parameters: Mapping[str, Array], shapes: Mapping[str, Any]) -> list[int]:
+        indices = []
+        for index, (name, parameter) in enumerate(parameters.items()):
+            dims = parameter.layout_of(config)[-len(shapes[name]) :]
+            one = parameter.shareable(config) == batch and shapes[name][0] == 1
+            if batch and (dims[0] != batch or one):
+                indices.append(index)
+        return indices
+
+    outs = iter(
+        launch(
+            kernel.name,
+            config,
+            values,
+            [
+                jax.ShapeDtypeStruct(shapes[name], numpy_dtype(result.dtype_of(config)))
+                for name, result in results.items()
+            ],
+            aliases=kernel.aliases(config),
+            batch_dims=1 if batch else 0,
+            shared=without_batch(kernel.operands(config), given),
+            sums=without_batch(results, shapes),
+        )
+    )
+    every = [parameter for parameter in kernel.parameters if isinstance(parameter, Out)]
+    return tuple(next(outs) if parameter.name in results else None for parameter in every)
 
 
 def _abstract_eval(*avals, kernel, results, **_):

@@ -11,12 +11,13 @@ from ptx.isa.dtypes import f32, s64, tf32
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.windows import WindowRows
 from ptx.tile.dense import DenseTile
+from ptx.tile.epilogue import Finish, LocateColumn, store_rows
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.math import TileMath
-from ptx.tile.pipeline import Cursor, multiply_all
 from ptx.tile.plan import TilePlan, atom_of, make_math
 from ptx.tile.shared import SharedTile
-from ptx.tile.stream import StreamedProduct, StreamedTile
-from ptx.tile.vectors import load_words, store_vector, vector_width
+from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
+from ptx.tile.vectors import load_words, vector_width
 
 __all__ = ["Weights", "WindowProduct"]
 
@@ -76,7 +77,7 @@ class WindowProduct:
         math: TileMath | StreamedProduct,
         result: Pointer,
         channels: int,
-        finish: Callable[[Sequence[Val], Val, int, Val], Sequence[Val]] | None = None,
+        finish: Finish | None = None,
     ) -> None:
         """Writes the sums.
 
@@ -84,23 +85,24 @@ class WindowProduct:
           math: has them.
           result: the block's first column in the first pixel of all results.
           channels: elements from a pixel to the next.
-          finish: (neighbouring sums, first column, how many, predicate) -> what is written.
+          finish: see `store_rows`.
         """
         k, weights = self.k, self.weights
+
+        def locate(row: Val) -> LocateColumn:
+            pixel, exists = self.rows.result(row)
+
+            def element(column: Val, further: int) -> tuple[Pointer, Val]:
+                column = column + further
+                address = result + k.mul_wide(pixel, channels) + column
+                if weights.all_columns:
+                    return address, exists
+                return address, exists & (column < weights.columns)
+
+            return element
+
         group = channels // self.config.groups
-        for row in math.rows():
-            pixel, there = self.rows.result(row.row)
-            for column, sums in row.parts:
-                step = vector_width(result.dtype, len(sums), group)
-                for i in range(0, len(sums), step):
-                    where = there
-                    if not weights.all_columns:
-                        where = there & (column + i < weights.columns)
-                    place = result + k.mul_wide(pixel, channels) + (column + i)
-                    values: Sequence[Val] = sums[i : i + step]
-                    if finish is not None:
-                        values = finish(values, column + i, step, where)
-                    store_vector(place, values, where=where)
+        store_rows(math, locate, dtype=result.dtype, extent=group, finish=finish)
 
     def _tap(self, tap_y: Val, tap_x: Val) -> Val:
         """Number of a tap in the convolution's kernel."""
@@ -133,11 +135,13 @@ class WindowProduct:
             return place, there
 
         b = StreamedTile(
-            k, self.config.float_type, rows=plan.n, stages=plan.stages, cursor=b_cursor,
-            locate=locate, pitch=weights.column, threads=plan.threads,
+            k, self.config.float_type, rows=plan.n, stages=plan.stages, locate=locate,
+            pitch=weights.column, threads=plan.threads,
         )  # fmt: skip
-        product = StreamedProduct(k, atom, b, plan.m // (plan.threads // 32 * 16))
-        product.multiply_all(_WindowGather(self, product, a_cursor))
+        lane_rows = LaneRows.of(k, plan.m // (plan.threads // 32 * 16))
+        a = _WindowGather(self, lane_rows, a_cursor)
+        product = StreamedProduct(k, atom, a, b.tile, lane_rows)
+        multiply_all(k, b_cursor, [b], product, stages=plan.stages)
         return product
 
     def _tiled(self) -> TileMath:
@@ -200,15 +204,15 @@ class WindowProduct:
 class _WindowGather:
     """Rows of A: 16 bytes of a tap's pixel a lane."""
 
-    def __init__(self, product: WindowProduct, streamed: StreamedProduct, cursor: Cursor):
+    def __init__(self, product: WindowProduct, lane_rows: LaneRows, cursor: Cursor):
         self.k, self.product, self.cursor = product.k, product, cursor
         k, rows = product.k, product.rows
         self.lane = 16 // product.config.float_type.bytes
         self.places, self.taps = [], []
-        for number in range(streamed.lane_rows):
-            row = streamed.first_row + streamed.row(number)
+        for index in range(len(lane_rows)):
+            row = lane_rows.first + lane_rows.offset(index)
             start = k.mul_wide(rows.start(row), product.image_channels)
-            self.places.append(product.image + start + streamed.member * self.lane)
+            self.places.append(product.image + start + lane_rows.member * self.lane)
             self.taps.append(rows.place(row))
 
     def prepare(self) -> None:

@@ -6,10 +6,10 @@ import dataclasses
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import s32, u32
+from ptx.tile.pixels import NO_PIXEL, pixel_index
 
 __all__ = ["Axis", "WindowRows"]
 
-_NONE = 0xFFFFFFFF
 _MASK_TAPS = 32
 
 
@@ -59,6 +59,7 @@ class WindowRows:
       images: how many.
       y, x: the axes.
       result: height and width of the images that are written.
+      strip_width: what the function of this name says of a row's windows.
       rows: windows of a block.
       threads: of the block.
     """
@@ -71,12 +72,12 @@ class WindowRows:
         x: Axis,
         result: tuple[Val, Val],
         *,
+        strip_width: Val,
         rows: int,
         threads: int,
     ):
         self.k, self.y, self.x = k, y, x
         assert threads >= rows
-        strip_width = k.param("strip_width", u32)
         self.indices = k.shared("window_results", u32, rows)
         self.starts = k.shared("window_starts", s32, rows)
         self.masked = y.most_taps * x.most_taps <= _MASK_TAPS
@@ -96,12 +97,11 @@ class WindowRows:
             image, row = line // height, line % height
             row_place = row * y.place_scale + y.place_first
             column_place = column * x.place_scale + x.place_first
-            index = (image * result[0] + row_place) * result[1] + column_place
-            self.indices.store(k.tid(), k.select(there, index, _NONE))
+            index = pixel_index(image, row_place, column_place, *result)
+            self.indices.store(k.tid(), k.select(there, index, NO_PIXEL))
             start_y = k.bitcast(row, s32) * y.scale + y.first
             start_x = k.bitcast(column, s32) * x.scale + x.first
-            signed = [k.bitcast(v, s32) for v in (image, y.size, x.size)]
-            start = (signed[0] * signed[1] + start_y) * signed[2] + start_x
+            start = pixel_index(image, start_y, start_x, y.size, x.size)
             self.starts.store(k.tid(), k.select(there, start, 0))
             if not self.masked:
                 # A row that is not there reads nothing: it is above all images.
@@ -133,7 +133,7 @@ class WindowRows:
     def result(self, row: Val) -> tuple[Val, Val]:
         """Index of the pixel that a row makes, and the predicate that there is one."""
         index = self.indices.load(row)
-        return index, index.ne(_NONE)
+        return index, index.ne(NO_PIXEL)
 
     def start(self, row: Val) -> Val:
         """Index among the pixels of all images of a window's first tap; it may be of no pixel."""

@@ -8,6 +8,15 @@ four cells, so that for each tap
 
 and the gradient is A @ weights, a product over taps and output channels like the forward one. All
 sums have an order that depends on the lists alone, and each result is written once.
+
+Cells are counted through all images, each [H + 4, W + 4]: `CELL_BORDER` around it. The lists are:
+
+- starts [f, t, z], where the list of each cell starts, for each offset group f and tap t, and in
+  the end where the last one ends.
+- order [f, t, s], for each offset group and tap the output pixels (a sample s each), sorted by the
+  cells of their samples.
+- corner_weights [t, s, f, u], bilinear weights times mask of the corners u: (y, x), (y, x+1),
+  (y+1, x), (y+1, x+1).
 """
 
 from __future__ import annotations
@@ -15,35 +24,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
-
-import numpy as np
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DType, f16, f32, u32, u64
-from ptx.isa.targets import TARGETS, Target
-from ptx.kernels.deform_conv.config import DeformableConvConfig
-from ptx.kernels.deform_conv.plan import THREADS, SamplePlan
-from ptx.kernels.limits import PIXELS, check_count, check_grid
-from ptx.launch import Address, Launch
-from ptx.registry import Shapes
+from ptx.isa.targets import Target
+from ptx.kernel import In, Instance, KernelDefinition, Out, Size, Sizes
+from ptx.kernels.deform_conv.catalog import CONFIGS
+from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.kernels.deform_conv.parameters import (
+    GRAD_Y,
+    SIZES,
+    accumulator_type,
+    entry,
+    known,
+    output_pixels,
+)
+from ptx.kernels.deform_conv.plan import SamplePlan
+from ptx.kernels.limits import PIXELS, check_count
 from ptx.tile.dense import DenseTile
-from ptx.tile.pipeline import Cursor, multiply_all
-from ptx.tile.plan import make_math
-from ptx.tile.shared import SharedTile
-from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
+from ptx.tile.epilogue import LocateColumn, store_rows
+from ptx.tile.loop import Cursor, multiply_all
+from ptx.tile.plan import at_least, make_math
+from ptx.tile.shared import SharedTile, Stage
+from ptx.tile.vectors import load_words, store_vector, vector_width, widen
 
-__all__ = [
-    "CELL_BORDER",
-    "backward_input_gather_launch",
-    "generate_deformable_conv_backward_input_gather_ptx",
-]
+__all__ = ["BACKWARD_INPUT_GATHER", "CELL_BORDER"]
 
 CELL_BORDER = 2  # cells around an image, on each side
 _NO_CELL = 2**32 - 1
 _UNROLL = 4  # samples that are loaded together: as many as a pixel has if strides are 1
 
 
-def _product_type(config: DeformableConvConfig) -> DType:
+def _product_type(config: DeformConvConfig) -> DType:
     """The type that A is rounded to, and that weights have to have.
 
     A list may be long, and its sum beyond the range of f16, although the gradient is not: f16 is
@@ -52,41 +65,11 @@ def _product_type(config: DeformableConvConfig) -> DType:
     return f32 if config.float_type is f16 else config.float_type
 
 
-def generate_deformable_conv_backward_input_gather_ptx(
-    config: DeformableConvConfig, target: Target | str = "sm_80"
-) -> str:
-    """The PTX of the gradient to the input, bitwise reproducible.
-
-    A block has some input pixels and input channels of one segment. Both are counted by grid x, the
-    channels first: grid y ends at 65535, and there may be more groups. Cells are counted through
-    all images, each [H + 4, W + 4]: `CELL_BORDER` around it. Parameters:
-
-    - starts: u32 [OG, T, cells + 1], where the list of each cell starts, and the last one ends.
-    - order: u32 [OG, T, samples], for each offset group and tap the output pixels (a sample each),
-      sorted by the cells of their samples.
-    - corner_weights [T, samples, OG, 4] in f32 (f64 for f64): bilinear weights times mask of the
-      corners (y, x), (y, x+1), (y+1, x), (y+1, x+1), by output pixel.
-    - weight [T, C/G, Co], in f32 for f16.
-    - grad_output [samples, Co], grad_input [N, H, W, C].
-    - the u32 batch_size, in_h, in_w, and samples: output pixels of all images.
-
-    Raises:
-      ValueError: a configuration that makes no sense.
-      UnsupportedError: the target lacks an instruction.
-    """
-    config.validate()
-    target = TARGETS[target] if isinstance(target, str) else target
-    plan = _plan(config)
-    name = f"{config.float_type}_{config.kernel_h}x{config.kernel_w}"
-    k = Kernel(f"deformable_conv_backward_input_gather_{name}", target, block=THREADS, min_blocks=2)
+def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None:
     dtype = _product_type(config)
-    starts, order = (k.pointer(name, u32, readonly=True) for name in ("starts", "order"))
-    corner_weights = k.pointer("corner_weights", accumulator_of(dtype), readonly=True)
-    weight = k.pointer("weight", dtype, readonly=True)
-    grad_y = k.pointer("grad_output", config.float_type, readonly=True)
-    grad_x = k.pointer("grad_input", config.float_type)
-    images, in_h, in_w = (k.param(size, u32) for size in ("batch_size", "in_h", "in_w"))
-    samples = k.param("samples", u32)
+    starts, order, corner_weights, weight = p.starts, p.order, p.corner_weights, p.weight
+    grad_y, grad_x = p.grad_y, p.grad_x
+    images, in_h, in_w, samples = p.batch_size, p.in_h, p.in_w, p.samples
     pixels = images * in_h * in_w
     pitch = in_w + 2 * CELL_BORDER
     cells = images * (in_h + 2 * CELL_BORDER) * pitch
@@ -130,59 +113,63 @@ def generate_deformable_conv_backward_input_gather_ptx(
     lists = _Lists(config, starts, order, corner_weights, cells, pitch, samples)
     producers = [
         _ListTile(
-            k, a, lists, lambda: (offset_group, cursor["tap"]), row_cells, gradients, width=width
+            k, a, lists, lambda: (offset_group, cursor["tap"]), row_cells, gradients,
+            width=width, threads=plan.threads,
         ),
-        DenseTile(k, b, weights, width=width, threads=THREADS),
-    ]
+        DenseTile(k, b, weights, width=width, threads=plan.threads),
+    ]  # fmt: skip
     multiply_all(k, cursor, producers, math)
 
     k.comment("each gradient is written once")
-    for row in math.rows():
-        pixel = first_pixel + row.row
-        for column, sums in row.parts:
-            step = vector_width(config.float_type, len(sums), config.segment)
-            for i in range(0, len(sums), step):
-                where = (pixel < pixels) & (first_channel + column + i < config.segment)
-                at = k.mad_wide(pixel, config.in_channels, k.convert(channel + column + i, u64))
-                store_vector(grad_x + at, sums[i : i + step], where=where)
-    return k.text()
+
+    def locate(row: Val) -> LocateColumn:
+        pixel = first_pixel + row
+
+        def element(column: Val, further: int) -> tuple[Pointer, Val]:
+            in_channel = k.convert(channel + column + further, u64)
+            at = k.mad_wide(pixel, config.in_channels, in_channel)
+            exists = (pixel < pixels) & (first_channel + column + further < config.segment)
+            return grad_x + at, exists
+
+        return element
+
+    store_rows(math, locate, dtype=config.float_type, extent=config.segment)
 
 
-def backward_input_gather_launch(
-    config: DeformableConvConfig, target: Target, shapes: Shapes
-) -> Launch:
-    """The launch for starts, order, corner_weights, weight, grad_y and grad_x.
-
-    Raises:
-      ValueError: sizes beyond what kernels can count; see `limits`.
-    """
-    plan = _plan(config)
-    order, (images, in_h, in_w, channels) = shapes[1], shapes[-1]
-    cells = images * (in_h + 2 * CELL_BORDER) * (in_w + 2 * CELL_BORDER)
-    check_count(f"cells of {images} images of {in_h} x {in_w}", cells, PIXELS)
-    check_count("samples of a tap", order[-1], PIXELS)
-    tiles = channels // config.segment * -(-config.segment // plan.n)
-    numbers = [np.uint32(size) for size in (images, in_h, in_w, order[-1])]
-    buffers = [Address(i) for i in range(6)]
-    grid = (-(-images * in_h * in_w // plan.m) * tiles, 1, 1)
-    check_grid(grid)
-    return Launch(grid, (THREADS, 1, 1), (*buffers, *numbers))
+def _grid(instance: Instance) -> tuple[int, int, int]:
+    """Grid y ends at 65535, and there may be more groups: grid x counts everything."""
+    config, plan, sizes = instance.config, instance.plan, instance.sizes
+    tiles = config.in_channels // config.segment * -(-config.segment // plan.n)
+    return -(-sizes["n"] * sizes["h"] * sizes["w"] // plan.m) * tiles, 1, 1
 
 
-def _plan(config: DeformableConvConfig) -> SamplePlan:
+def _check(instance: Instance) -> None:
+    sizes = instance.sizes
+    images = f"{sizes['n']} images of {sizes['h']} x {sizes['w']}"
+    check_count(f"cells of {images}", _cells(sizes), PIXELS)
+    check_count("samples of a tap", sizes["s"], PIXELS)
+    for name, expected in (("z", _cells(sizes) + 1), ("s", output_pixels(sizes))):
+        if sizes[name] != expected:
+            raise ValueError(f"lists of {images} must have {name} = {expected}, got {sizes[name]}")
+
+
+def _cells(sizes: Sizes) -> int:
+    return sizes["n"] * (sizes["h"] + 2 * CELL_BORDER) * (sizes["w"] + 2 * CELL_BORDER)
+
+
+def _known(config: DeformConvConfig) -> Sizes:
+    return {**known(config), "f": config.offset_groups, "t": config.taps, "u": 4}
+
+
+def _plan(config: DeformConvConfig, target: Target, sizes: Sizes | None) -> SamplePlan:
     """M are input pixels, N input channels of a segment, K output channels of a group.
 
     N covers a segment with one tile if it can: each further tile gathers the gradients again.
     """
     size = _product_type(config).bytes
-    n = _power_of_two(config.segment, 16, {2: 128, 4: 64, 8: 32}[size])
-    k = _power_of_two(config.out_channels_per_group, 32 // size, 64 // size)
+    n = at_least(config.segment, 16, {2: 128, 4: 64, 8: 32}[size])
+    k = at_least(config.out_channels_per_group, 32 // size, 64 // size)
     return SamplePlan(64, n, k, (4, 1) if n == 16 else (2, 2))
-
-
-def _power_of_two(extent: int, lowest: int, highest: int) -> int:
-    """The lowest one that covers the extent, within limits."""
-    return min(max(lowest, 1 << (extent - 1).bit_length()), highest)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -196,7 +183,7 @@ class _Lists:
       samples: output pixels.
     """
 
-    config: DeformableConvConfig
+    config: DeformConvConfig
     starts: Pointer
     order: Pointer
     weights: Pointer
@@ -228,6 +215,7 @@ class _ListTile:
       locate: column of the tile -> where that channel of the first output pixel is, and a
         predicate: whether there is such a channel. Called for the first of `width` columns.
       width: channels that are loaded together.
+      threads: of the block.
     """
 
     def __init__(
@@ -240,26 +228,27 @@ class _ListTile:
         locate: Callable[[Val], tuple[Pointer, Val]],
         *,
         width: int,
+        threads: int,
     ):
         self.k, self.tile, self.lists, self.place = k, tile, lists, place
         self.row_cells, self.locate, self.width = row_cells, locate, width
-        across = tile.columns // width
+        across = tile.layout.columns // width
         self.column = k.tid() % across * width
-        self.row, self.step = k.tid() // across, THREADS // across
+        self.row, self.step = k.tid() // across, threads // across
 
-    def begin(self, stage: Val, where: Val | None) -> None:
+    def begin(self, stage: Stage, where: Val | None) -> None:
         k = self.k
         k.comment("sums over lists")
         with contextlib.nullcontext() if where is None else k.if_(where):
             lists = self.lists.of(*self.place())
             gradients, channel_there = self.locate(self.column)
-            with k.loop(self.row, self.tile.rows, self.step, name="row") as row:
+            with k.loop(self.row, self.tile.layout.rows, self.step, name="row") as row:
                 cell = self.row_cells.load(row)
                 there = channel_there & cell.ne(_NO_CELL)
                 values = self._sums(lists, gradients, cell, there)
                 store_vector(self.tile.at(stage, row, self.column), values)
 
-    def finish(self, stage: Val) -> None:
+    def finish(self, stage: Stage) -> None:
         """Nothing: `begin` has written to the stage, which nobody else was using."""
 
     def _sums(
@@ -297,3 +286,21 @@ class _ListTile:
                 for total, value in zip(totals, values, strict=True):
                     total.set(k.fma(weight, value, total))
         return [total.value() for total in totals]
+
+
+BACKWARD_INPUT_GATHER = KernelDefinition(
+    name="deform_conv_backward_input_gather",
+    configs=CONFIGS,
+    parameters=(
+        *(In("starts", "f t z", u32), In("order", "f t s", u32)),
+        In("corner_weights", "t s f u", accumulator_type),
+        *(In("weight", "i j e o", _product_type), GRAD_Y, Out("grad_x", "n h w c")),
+        *(*SIZES[:3], Size("samples", lambda instance: instance.sizes["s"])),
+    ),
+    known=_known,
+    plan=_plan,
+    check=_check,
+    grid=_grid,
+    entry=entry("backward_input_gather"),
+    body=_body,
+)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 
-__all__ = ["CONFIGS", "IMAGES", "NETWORKS"]
+__all__ = ["CONFIGS", "IMAGES", "LAUNCH_SIZES", "NETWORKS"]
 
-Layer = DeformableConvConfig
+Layer = DeformConvConfig
 
 # Layers of networks, and the images [N, H, W] that times are modelled for: ResNet-50's stages in
 # a detector with inputs of 800 x 1344, and the alignment of BasicVSR++.
@@ -41,8 +41,8 @@ _STREAMED = {
     "lanes-of-8": Layer(64, 96, offset_groups=8),
     "lanes-of-4": Layer(128, 64, groups=2, offset_groups=32),
     "5x5": Layer(64, 64, 5, 5, pad_h=2, pad_w=2),  # more taps than a table holds
-    "small-grid": Layer(256, 256, small_grid=True),
-    "small-grid-lanes": Layer(64, 96, offset_groups=16, small_grid=True),
+    "small-grid": Layer(256, 256),
+    "small-grid-lanes": Layer(64, 96, offset_groups=16),
     "wide-v1": Layer(64, 64, use_modulation=False, use_bias=True),
 }
 _TILED = {
@@ -98,4 +98,10 @@ CONFIGS: dict[str, Layer] = {
     **_of_types(_TILED | _DIRECT, bf16, f16, f32, f64),
     **_exact(_TILED),
     **{n: _mixed(layer) for n, layer in _of_types(_MIXED, bf16, f16, f32, f64).items()},
+}
+# Configurations that stand for launches of few output pixels, whose forward tiles are smaller.
+LAUNCH_SIZES = {
+    name: {"n": 1, "h": 16, "w": 16, "p": 16, "q": 16}
+    for name in CONFIGS
+    if name.startswith("small-grid")
 }

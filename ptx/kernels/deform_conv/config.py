@@ -7,13 +7,13 @@ import math
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 
-__all__ = ["DeformableConvConfig"]
+__all__ = ["DeformConvConfig"]
 
 _TYPES = (f16, bf16, f32, f64)
 
 
 @dataclasses.dataclass(frozen=True)
-class DeformableConvConfig:
+class DeformConvConfig:
     """A deformable convolution, but for the number and the size of the images.
 
     The sizes that follow from it do not raise, even of a configuration that `validate` rejects.
@@ -31,7 +31,6 @@ class DeformableConvConfig:
       float_type: of images, weights, bias and output: f16, bf16, f32 or f64.
       offset_type, mask_type: likewise; None is float_type.
       exact: f32 is multiplied as f32, not rounded to TF32.
-      small_grid: there are few output pixels, so that large tiles would leave SMs idle.
 
     Source: Zhu et al., "Deformable ConvNets v2" (2019).
     """
@@ -54,7 +53,6 @@ class DeformableConvConfig:
     offset_type: DType | None = None
     mask_type: DType | None = None
     exact: bool = False
-    small_grid: bool = False
 
     def validate(self) -> None:
         """Raises ValueError that names the field at fault, if one is."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import f32, s32, u8, u32
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.sampling import Offsets
-from ptx.tile.pixels import Geometry, OutputPixel
+from ptx.tile.pixels import NO_PIXEL, Geometry, OutputPixel, pixel_index
 
 __all__ = [
     "CornerTable",
@@ -17,7 +17,7 @@ __all__ = [
     "TableRows",
 ]
 
-_NO_PIXEL = 0xFFFFFFFF
+_TABLE_BYTES = 24 * 1024  # of shared memory for a table: nine taps of 128 pixels
 
 
 class PixelTable:
@@ -29,7 +29,7 @@ class PixelTable:
       count: how many.
     """
 
-    def __init__(self, k: Kernel, config: DeformableConvConfig, count: int):
+    def __init__(self, k: Kernel, config: DeformConvConfig, count: int):
         self.k, self.count = k, count
         # A row for pixels that do not exist: below all images, so that all taps are outside.
         self.nowhere = (1 << 30) // config.stride_h
@@ -37,19 +37,19 @@ class PixelTable:
 
     def store(self, at: Val, pixel: OutputPixel) -> None:
         """Keeps a pixel. A barrier has to follow before it is read."""
-        index = self.k.select(pixel.there, pixel.index, _NO_PIXEL)
+        index = self.k.select(pixel.there, pixel.index, NO_PIXEL)
         y = self.k.select(pixel.there, pixel.y, self.nowhere)
         self.places.store(at * 4, (index, pixel.image, y, pixel.x))
 
     def read(self, at: Val) -> OutputPixel:
         """A pixel; without predicate `there`, its index is of no use, and its taps are outside."""
         index, image, y, x = self.places.load(at * 4, 4)
-        return OutputPixel(index, image, y, x, index.ne(_NO_PIXEL))
+        return OutputPixel(index, image, y, x, index.ne(NO_PIXEL))
 
     def index(self, at: Val) -> tuple[Val, Val]:
         """Index of a pixel, and the predicate that it is there."""
         index = self.places.load(at * 4)
-        return index, index.ne(_NO_PIXEL)
+        return index, index.ne(NO_PIXEL)
 
 
 class PixelRows(PixelTable):
@@ -63,6 +63,7 @@ class PixelRows(PixelTable):
       k: the kernel, whose grid has `blocks(...)` blocks in x.
       config: the convolution.
       geometry: sizes.
+      strip_width: columns of a strip.
       rows: pixels of a block.
       threads: of the block.
     """
@@ -70,8 +71,9 @@ class PixelRows(PixelTable):
     def __init__(
         self,
         k: Kernel,
-        config: DeformableConvConfig,
+        config: DeformConvConfig,
         geometry: Geometry,
+        strip_width: Val,
         *,
         rows: int,
         threads: int,
@@ -79,7 +81,6 @@ class PixelRows(PixelTable):
         super().__init__(k, config, rows)
         self.threads = threads
         assert threads % rows == 0
-        strip_width = k.param("strip_width", u32)
         lines = geometry.images * geometry.out_h
         blocks = (lines * strip_width + (rows - 1)) // rows  # of a strip
         first_column = k.ctaid("x") // blocks * strip_width
@@ -134,9 +135,9 @@ class CornerTable:
         self.no_rows = self.k.mul_wide(offsets.geometry.in_w, 0)
 
     @staticmethod
-    def taps_that_fit(config: DeformableConvConfig, rows: int, bytes_: int) -> int:
-        """How many taps of so many rows fit so many bytes: all, or at least one."""
-        return max(1, min(config.taps, bytes_ // (rows * 21)))
+    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
+        """How many taps of so many rows fit `_TABLE_BYTES`: all, or at least one."""
+        return max(1, min(config.taps, _TABLE_BYTES // (rows * 21)))
 
     def fill(
         self, pixels: PixelRows, group: Val | int, first_tap: Val, taps: Val | None = None
@@ -165,7 +166,7 @@ class CornerTable:
         k, sizes = self.k, self.offsets.geometry
         position = self.offsets.position(pixel, group, tap, there)
         y, x = self._clamped(position.y, sizes.in_h), self._clamped(position.x, sizes.in_w)
-        corner = (pixel.image * sizes.in_h + y) * sizes.in_w + x
+        corner = pixel_index(pixel.image, y, x, sizes.in_h, sizes.in_w)
         right = position.inside_x[0] & position.inside_x[1]
         below = position.inside_y[0] & position.inside_y[1]
         corner = corner * 4 + k.select(right, 1, 0, u32) + k.select(below, 2, 0, u32)
@@ -176,7 +177,7 @@ class CornerTable:
         ):
             inside = inside & there
             bits.set(bits | k.select(inside, 1 << i, 0, u32))
-            weight = weight if weight.dtype is f32 else k.convert(weight, f32, "rn")
+            weight = k.convert(weight, f32, "rn")
             weights.append(k.select(inside, weight, weight * 0.0))  # NaN stays
         self.weights.store(at * 4, weights)
         self.corners.store(at, k.select(there, corner, 0))

@@ -10,74 +10,19 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import s32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
-from ptx.kernels.deform_conv.sampling import Offsets, Position
-from ptx.tile.direct import DirectPlan
-from ptx.tile.pixels import OutputPixel
+from ptx.isa.dtypes import u64
+from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.kernels.deform_conv.sampling import Offsets, Position, interpolate
+from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.vectors import accumulator_of, load_elements, load_words, vector_width, widen
 
 __all__ = [
     "Corners",
     "Outputs",
     "OutputsOfChannels",
-    "backward_offset_plan",
-    "grouped_plan",
     "inside_of",
-    "run_of",
-    "segmented_plan",
     "weights_of",
 ]
-
-# Instructions of a tap, in SASS of sm_90: a position, and the four loads of a vector with what
-# they need. A thread's pixel is found once for all taps.
-_POSITION, _LOADS, _PIXEL = 70, 16, 90
-
-
-def grouped_plan(config: DeformableConvConfig) -> DirectPlan:
-    """A thread has whole groups, whose outputs it can finish, of any offset groups."""
-    channels = _cheapest(config, config.in_channels_per_group, config.in_channels)
-    return DirectPlan(channels, config.in_channels // channels)
-
-
-def segmented_plan(config: DeformableConvConfig) -> DirectPlan:
-    """A thread has channels of one offset group, of any groups."""
-    channels = _cheapest(config, 1, config.channels_per_offset_group)
-    return DirectPlan(channels, config.in_channels // channels)
-
-
-def backward_offset_plan(config: DeformableConvConfig) -> DirectPlan:
-    """Some neighbouring threads have an offset group, whose dots they sum by shuffles."""
-    channels = segmented_plan(config).channels
-    vectors, lanes = config.channels_per_offset_group // channels, 1
-    while lanes < min(vectors, 32):
-        lanes *= 2
-    return DirectPlan(channels, config.offset_groups, lanes)
-
-
-def _cheapest(config: DeformableConvConfig, step: int, extent: int) -> int:
-    """Channels of a thread, a multiple of `step` that divides `extent`: 16 bytes at most, unless a
-    step has more, and with the fewest instructions for each.
-    """
-    dtype = config.float_type
-
-    def cost(channels: int) -> float:
-        run = vector_width(dtype, channels, config.channels_per_offset_group)
-        positions = channels // run_of(config, channels)
-        tap = positions * _POSITION + channels // run * _LOADS + _PIXEL / config.taps
-        return tap / channels
-
-    largest = max(step, 16 // dtype.bytes)
-    return min((c for c in range(step, largest + 1, step) if extent % c == 0), key=cost)
-
-
-def run_of(config: DeformableConvConfig, channels: int) -> int:
-    """Neighbours that share an offset group, wherever a thread's channels begin."""
-    run = 1
-    for size in range(1, channels + 1):
-        if channels % size == 0 and config.channels_per_offset_group % size == 0:
-            run = size
-    return run
 
 
 class Corners:
@@ -96,10 +41,9 @@ class Corners:
 
     def places(self, pixel: OutputPixel, position: Position) -> list[Pointer]:
         """Of the corners of a sample; only those inside may be touched."""
-        k, sizes = self.k, self.sizes
-        height, width = (k.bitcast(size, s32) for size in (sizes.in_h, sizes.in_w))
-        corner = (k.bitcast(pixel.image, s32) * height + position.y) * width + position.x
-        first = self.place.add_bytes(k.mul_wide(corner, self.pitch))
+        sizes = self.sizes
+        corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
+        first = self.place.add_bytes(self.k.mul_wide(corner, self.pitch))
         below = first.add_bytes(self.below)
         return [first, first + self.channels, below, below + self.channels]
 
@@ -123,16 +67,8 @@ class Corners:
         self, pixel: OutputPixel, position: Position, channels: int, where: Val
     ) -> list[Val]:
         """The sampled channels, with the mask."""
-        k = self.k
         loaded = self.load(pixel, position, channels, where)
-        weights = weights_of(k, position, self.place)
-        values = []
-        for elements in zip(*loaded, strict=True):
-            total = weights[0] * elements[0]
-            for weight, element in zip(weights[1:], elements[1:], strict=True):
-                total = k.fma(weight, element, total)
-            values.append(total)
-        return values
+        return interpolate(weights_of(self.k, position, self.place), loaded)
 
 
 def inside_of(position: Position, where: Val) -> Iterable[Val]:
@@ -144,8 +80,7 @@ def inside_of(position: Position, where: Val) -> Iterable[Val]:
 def weights_of(k: Kernel, position: Position, place: Pointer) -> list[Val]:
     """The corners' weights, with the mask, in the type that the array is calculated with."""
     dtype = accumulator_of(place.dtype)
-    weights = position.weights()
-    return [w if w.dtype is dtype else k.convert(w, dtype, "rn") for w in weights]
+    return [k.convert(weight, dtype, "rn") for weight in position.weights()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,7 +111,7 @@ class OutputsOfChannels:
       count: neighbouring channels; they need be neither whole groups nor of one.
     """
 
-    def __init__(self, k: Kernel, config: DeformableConvConfig, channel: Val, count: int):
+    def __init__(self, k: Kernel, config: DeformConvConfig, channel: Val, count: int):
         self.k, self.config, self.count = k, config, count
         in_group, self.out_group = config.in_channels_per_group, config.out_channels_per_group
         if count % in_group == 0:

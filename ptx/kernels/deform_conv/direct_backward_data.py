@@ -6,18 +6,16 @@ from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import f32
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct import (
     Corners,
     OutputsOfChannels,
-    backward_offset_plan,
     inside_of,
-    segmented_plan,
     weights_of,
 )
 from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.sampling import Offsets
-from ptx.tile.direct import DirectThread
+from ptx.tile.direct import DirectPlan, DirectThread
 from ptx.tile.vectors import accumulator_of, vector_width
 
 __all__ = ["direct_backward_input", "direct_backward_offset"]
@@ -25,19 +23,19 @@ __all__ = ["direct_backward_input", "direct_backward_offset"]
 
 def direct_backward_offset(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
+    plan: DirectPlan,
     x: Pointer,
     weight: Pointer,
     grad_y: Pointer,
     offsets: Offsets,
     gradients: OffsetGradients,
 ) -> None:
-    """Writes the gradients to offset and mask. The grid is that of `backward_offset_plan`.
+    """Writes the gradients to offset and mask; the plan is a `shuffled_plan`.
 
     Some neighbouring threads have an offset group of a pixel. Each adds up the dots of its own
     channels; then they add up theirs, always in the same order.
     """
-    plan = backward_offset_plan(config)
     thread = DirectThread(k, plan)
     pixel = thread.pixel(offsets.geometry, plan)
     group, channels = thread.unit, plan.channels
@@ -85,14 +83,14 @@ def direct_backward_offset(
 
 def direct_backward_input(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
+    plan: DirectPlan,
     weight: Pointer,
     grad_y: Pointer,
     offsets: Offsets,
     grad_x: Pointer,
 ) -> None:
-    """Adds gcol to the four corners of each sample. The grid is that of `segmented_plan`."""
-    plan = segmented_plan(config)
+    """Adds gcol to the four corners of each sample; the plan is a `segmented_plan`."""
     thread = DirectThread(k, plan)
     pixel = thread.pixel(offsets.geometry, plan)
     channel = thread.unit * plan.channels

@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
-from ptx.kernels.deform_conv.direct import (
-    Corners,
-    OutputsOfChannels,
-    segmented_plan,
-)
+from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.kernels.deform_conv.direct import Corners, OutputsOfChannels
+from ptx.kernels.deform_conv.plan import segmented_plan
 from ptx.kernels.deform_conv.sampling import Offsets
-from ptx.tile.direct import DirectThread, add_up
+from ptx.tile.direct import DirectPlan, DirectThread, add_up
+from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import PixelWalk
 from ptx.tile.vectors import accumulator_of
 
 __all__ = ["direct_backward_weight", "direct_weight_blocks", "direct_weight_parts"]
 
-_ENOUGH_BLOCKS = 1056  # eight for each SM of an H100 or H200
 _PART = 512  # pixels at least
 
 
-def direct_weight_blocks(config: DeformableConvConfig) -> int:
+def direct_weight_blocks(config: DeformConvConfig) -> int:
     """Blocks of one part: channels and taps."""
     return segmented_plan(config).chunks * config.taps
 
 
-def direct_weight_parts(config: DeformableConvConfig, pixels: int) -> int:
+def direct_weight_parts(config: DeformConvConfig, pixels: int) -> int:
     """Parts that the pixels are cut into; see `backward_weight_parts`."""
-    return max(1, min(_ENOUGH_BLOCKS // direct_weight_blocks(config), -(-pixels // _PART)))
+    return sum_parts(direct_weight_blocks(config), -(-pixels // _PART), per_sm=8)
 
 
 def direct_backward_weight(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
+    plan: DirectPlan,
     x: Pointer,
     grad_y: Pointer,
     partial: Pointer,
     pixels_per_part: Val,
     offsets: Offsets,
 ) -> None:
-    """Writes the whole kernel. The grid has `direct_weight_blocks` blocks for each part, in x.
+    """Writes the whole kernel; the plan is a `segmented_plan`.
+
+    The grid has `direct_weight_blocks` blocks for each part, in x.
 
     A block has some channels and one tap. Each thread goes through every `plan.down`-th pixel of
     the part; then the block adds up its threads' sums, always in the same order.
     """
-    plan, sizes = segmented_plan(config), offsets.geometry
+    sizes = offsets.geometry
     thread = DirectThread(k, plan)
     tap, part = thread.block % config.taps, thread.block // config.taps
     channel = thread.unit * plan.channels

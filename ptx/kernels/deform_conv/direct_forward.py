@@ -6,10 +6,11 @@ import contextlib
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
-from ptx.kernels.deform_conv.direct import Corners, grouped_plan, run_of
+from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.kernels.deform_conv.direct import Corners
+from ptx.kernels.deform_conv.plan import run_of
 from ptx.kernels.deform_conv.sampling import Offsets
-from ptx.tile.direct import THREADS, DirectPlan, DirectThread
+from ptx.tile.direct import DirectPlan, DirectThread
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
 
 __all__ = ["direct_forward"]
@@ -19,19 +20,20 @@ _WEIGHT_BYTES = 24 * 1024  # of a block: nine blocks fit the SM of an H100
 
 def direct_forward(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
+    plan: DirectPlan,
     x: Pointer,
     weight: Pointer,
     bias: Pointer | None,
     y: Pointer,
     offsets: Offsets,
 ) -> None:
-    """Writes the whole kernel. The grid is that of `grouped_plan`.
+    """Writes the whole kernel; the plan is a `grouped_plan`.
 
     The weights of a block lie in shared memory, in the order in which threads read them: in global
     memory those of neighbouring channels are `taps` apart.
     """
-    plan, sizes = grouped_plan(config), offsets.geometry
+    sizes = offsets.geometry
     dtype, sum_type = config.float_type, accumulator_of(config.float_type)
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     thread = DirectThread(k, plan)
@@ -86,7 +88,7 @@ class _Weights:
     def __init__(
         self,
         k: Kernel,
-        config: DeformableConvConfig,
+        config: DeformConvConfig,
         plan: DirectPlan,
         weight: Pointer,
         first_unit: Val,
@@ -126,7 +128,7 @@ class _Weights:
         in_group = config.in_channels_per_group
         row = self.taps * in_group  # of an output
         k.comment("weights: from rows of an output each into vectors of a thread each")
-        with k.loop(k.tid(), row * self.outs * plan.across, THREADS, name="weight") as number:
+        with k.loop(k.tid(), row * self.outs * plan.across, plan.threads, name="weight") as number:
             out, place = number // row, number % row
             tap, channel = place // in_group, place % in_group
             there = self.first_out + out < config.out_channels

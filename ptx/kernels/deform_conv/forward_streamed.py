@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import u32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
 from ptx.kernels.deform_conv.gather_rows import PositionGather, TableGather
 from ptx.kernels.deform_conv.gather_tiles import TableGatherTile
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.math import TileMath
-from ptx.tile.pipeline import Cursor, multiply_all
 from ptx.tile.plan import atom_of, make_math
 from ptx.tile.shared import SharedTile
-from ptx.tile.stream import StreamedProduct, StreamedTile
+from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
 
-__all__ = ["TABLE_BYTES", "streamed_forward", "wide_forward"]
-
-TABLE_BYTES = 24 * 1024  # of corners: nine taps of 128 pixels
+__all__ = ["streamed_forward", "wide_forward"]
 
 PixelOf = Callable[[Val], tuple[Val, Val]]  # row of the sums -> output pixel, and whether it exists
 
 
 def streamed_forward(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
-    x: Pointer,
-    weight: Pointer,
+    p: Any,
     offsets: Offsets,
     *,
     group: Val,
@@ -48,8 +46,7 @@ def streamed_forward(
       k: the kernel, for sm_80 or newer.
       config: the convolution; see `forward_plan` for those that this is for.
       plan: tiles.
-      x: images.
-      weight: [Co, T, C/G].
+      p: the kernel's parameters.
       offsets: where positions come from.
       group: of the block.
       first_out: first output channel of the block, in the group.
@@ -60,8 +57,8 @@ def streamed_forward(
     """
     atom = atom_of(config, k.target)
     assert atom is not None
-    dtype, threads = config.float_type, plan.threads
-    block = _Block(k, config, plan, weight, offsets, group, first_out)
+    dtype, threads, x = config.float_type, plan.threads, p.x
+    block = _Block(k, config, plan, p.weight, p.strip_width, offsets, group, first_out)
     a_cursor, b_cursor = block.cursor(), block.cursor()
     place = block.weights(b_cursor)
 
@@ -69,33 +66,36 @@ def streamed_forward(
         return place(row, column), lambda further: block.there(b_cursor, row + further)
 
     b = StreamedTile(
-        k, dtype, rows=plan.n, stages=plan.stages, cursor=b_cursor, locate=weights,
+        k, dtype, rows=plan.n, stages=plan.stages, locate=weights,
         pitch=config.taps * config.in_channels_per_group, threads=threads,
     )  # fmt: skip
-    product = StreamedProduct(k, atom, b, plan.m // (threads // 32 * 16))
-    first = product.member * (16 // dtype.bytes)
+    rows = LaneRows.of(k, plan.m // (threads // 32 * 16))
+    first = rows.member * (16 // dtype.bytes)
     channel = k.var(u32, block.image_channel(first), "lane_channel")
-    places = {"first_row": product.first_row, "row": product.row, "channel": channel}
-    if block.table is None:
-        k.barrier()  # the pixels are there
-        product.multiply_all(PositionGather(offsets, block.pixels, x, a_cursor, **places))
-        return product, block.pixels.index
-    gather = TableGather(block.table, x, a_cursor, **places)
+    a = (
+        PositionGather(offsets, block.pixels, x, a_cursor, rows=rows, channel=channel)
+        if block.table is None
+        else TableGather(block.table, x, a_cursor, rows=rows, channel=channel)
+    )
+    product = StreamedProduct(k, atom, a, b.tile, rows)
 
     def multiply() -> None:
         channel.set(block.image_channel(first))
-        product.multiply_all(gather)
+        multiply_all(k, b_cursor, [b], product, stages=plan.stages)
 
-    block.each_table(multiply)
+    if block.table is None:
+        k.barrier()  # all pixels of the block are written
+        multiply()
+    else:
+        block.each_table(multiply)
     return product, block.pixels.index
 
 
 def wide_forward(
     k: Kernel,
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     plan: SamplePlan,
-    x: Pointer,
-    weight: Pointer,
+    p: Any,
     offsets: Offsets,
     *,
     group: Val,
@@ -105,8 +105,8 @@ def wide_forward(
 
     See `streamed_forward`.
     """
-    dtype, threads = config.float_type, plan.threads
-    block = _Block(k, config, plan, weight, offsets, group, first_out)
+    dtype, threads, x = config.float_type, plan.threads, p.x
+    block = _Block(k, config, plan, p.weight, p.strip_width, offsets, group, first_out)
     table, cursor = block.table, block.cursor()
     assert table is not None
     a, b = (
@@ -142,20 +142,23 @@ class _Block:
     """
 
     k: Kernel
-    config: DeformableConvConfig
+    config: DeformConvConfig
     plan: SamplePlan
     weight: Pointer
+    strip_width: Val
     offsets: Offsets
     group: Val
     first_out: Val
 
     def __post_init__(self):
         k, config, plan = self.k, self.config, self.plan
-        self.pixels = PixelRows(k, config, self.offsets.geometry, rows=plan.m, threads=plan.threads)
+        self.pixels = PixelRows(
+            k, config, self.offsets.geometry, self.strip_width, rows=plan.m, threads=plan.threads
+        )
         self.table: CornerTable | None = None
         self.taps, self.run = config.taps, config.in_channels_per_group
         if not plan.narrow:
-            self.taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
+            self.taps = CornerTable.taps_that_fit(config, plan.m)
             self.table = CornerTable(self.offsets, rows=plan.m, taps=self.taps)
             self.run = config.segment
         self.channel: Var = k.var(u32, 0, "channel")

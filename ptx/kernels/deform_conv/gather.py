@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import f64, s64
-from ptx.kernels.deform_conv.sampling import Sample, Sampler
-from ptx.tile.shared import SharedTile
+from ptx.isa.dtypes import s64
+from ptx.kernels.deform_conv.sampling import Sample, Sampler, interpolate
+from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, widen
 
 __all__ = ["GatherTile", "corner_index_places", "corner_places"]
@@ -62,14 +62,14 @@ class GatherTile:
     ):
         self.k, self.tile, self.x, self.sampler, self.locate = k, tile, x, sampler, locate
         self.channels, self.in_w, self.width = channels, in_w, width
-        across = tile.columns // width
+        across = tile.layout.columns // width
         self.column = k.tid() % across * width
         self.row, self.step = k.tid() // across, threads // across
         self.loaded: list[tuple[Val, Sample, list[tuple[Val, ...]]]] = []
 
-    def begin(self, stage: Val, where: Val | None) -> None:
+    def begin(self, stage: Stage, where: Val | None) -> None:
         self.loaded = []
-        for first in range(0, self.tile.rows, self.step):
+        for first in range(0, self.tile.layout.rows, self.step):
             row = self.row + first
             sample_row, tap, channel, there = self.locate(row, self.column)
             sample = self.sampler.read(sample_row, tap)
@@ -82,18 +82,11 @@ class GatherTile:
             ]
             self.loaded.append((row, sample, words))
 
-    def finish(self, stage: Val) -> None:
+    def finish(self, stage: Stage) -> None:
         k = self.k
         for row, sample, words in self.loaded:
             dtype = accumulator_of(self.x.dtype)
-            weights = [w * sample.mask for w in sample.weights()]
-            if dtype is not f64:
-                weights = [k.convert(w, dtype, "rn") for w in weights]
-            corners = [widen(k, word) for word in words]
-            values = []
-            for elements in zip(*corners, strict=True):
-                total = weights[0] * elements[0]
-                for weight, element in zip(weights[1:], elements[1:], strict=True):
-                    total = k.fma(weight, element, total)
-                values.append(total)
+            weights = sample.weights()
+            weights = [k.convert(weight, dtype, "rn") for weight in weights]
+            values = interpolate(weights, [widen(k, word) for word in words])
             store_vector(self.tile.at(stage, row, self.column), values)

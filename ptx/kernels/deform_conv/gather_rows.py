@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import DTYPES, f32, s32, tf32
+from ptx.isa.dtypes import DTYPES, f32, tf32
 from ptx.kernels.deform_conv.corners import CornerTable, PixelTable, TableRows
 from ptx.kernels.deform_conv.gather import corner_index_places
-from ptx.kernels.deform_conv.sampling import Offsets
-from ptx.tile.pipeline import Cursor
-from ptx.tile.pixels import OutputPixel
+from ptx.kernels.deform_conv.sampling import Offsets, interpolate
+from ptx.tile.loop import Cursor
+from ptx.tile.pixels import OutputPixel, pixel_index
+from ptx.tile.stream import LaneRows
 from ptx.tile.vectors import load_words, widen
 
-__all__ = ["PositionGather", "TableGather", "load_corners", "weighted_sums"]
+__all__ = ["PositionGather", "TableGather", "load_corners"]
 
 Loaded = tuple[Sequence[Val], list[tuple[Val, ...]]]  # weights of the corners, and their words
 
@@ -25,8 +26,7 @@ class TableGather:
       table: filled for the taps that the cursor counts.
       x: images [N, H, W, C].
       cursor: has `slice`, of 64 bytes, and `tap`.
-      first_row: of the lane in the table.
-      row: rows from there to the lane's row of a number.
+      rows: the lane's rows of the table.
       channel: the lane's first one in slice 0; may be a variable.
     """
 
@@ -36,16 +36,15 @@ class TableGather:
         x: Pointer,
         cursor: Cursor,
         *,
-        first_row: Val,
-        row: Callable[[int], int],
+        rows: LaneRows,
         channel: Val,
     ):
         self.k, self.table, self.x, self.cursor = table.k, table, x, cursor
-        self.first_row, self.row, self.channel = first_row, row, channel
+        self.lane_rows, self.channel = rows, channel
 
     def prepare(self) -> None:
-        at = self.cursor["tap"] * self.table.rows + self.first_row
-        self.rows = TableRows(self.table, at, self.row)
+        at = self.cursor["tap"] * self.table.rows + self.lane_rows.first
+        self.rows = TableRows(self.table, at, self.lane_rows.offset)
         slice_ = self.cursor["slice"] * (64 // self.x.dtype.bytes)
         self.first = self.x + (self.channel + slice_)
 
@@ -61,7 +60,7 @@ class TableGather:
         row, steps, weights, words = loaded
         # Zeros although their weight is zero: a pixel at the edge may be infinite.
         corners = [widen(k, corner) for corner in self.rows.zeroed(row, steps, words)]
-        return packed(k, weighted_sums(k, weights, corners), self.x)
+        return packed(k, interpolate(weights, corners), self.x)
 
 
 class PositionGather:
@@ -72,8 +71,7 @@ class PositionGather:
       pixels: of the rows.
       x: images [N, H, W, C].
       cursor: has `slice`, of 64 bytes, and `tap`.
-      first_row: of the lane in the tile.
-      row: rows from there to the lane's row of a number.
+      rows: the lane's rows of the tile.
       channel: the lane's first one in slice 0; may be a variable.
     """
 
@@ -84,13 +82,12 @@ class PositionGather:
         x: Pointer,
         cursor: Cursor,
         *,
-        first_row: Val,
-        row: Callable[[int], int],
+        rows: LaneRows,
         channel: Val,
     ):
         self.k, self.offsets, self.pixels = offsets.k, offsets, pixels
         self.x, self.cursor, self.channel = x, cursor, channel
-        self.first_row, self.row = first_row, row
+        self.lane_rows = rows
         count = 16 // x.dtype.bytes
         self.width = min(count, offsets.config.channels_per_offset_group)
         self.parts = range(0, count, self.width)
@@ -101,7 +98,7 @@ class PositionGather:
         self.tap = self.cursor["tap"].value()
 
     def begin(self, row: int) -> list[Loaded]:
-        pixel = self.pixels.read(self.first_row + self.row(row))
+        pixel = self.pixels.read(self.lane_rows.first + self.lane_rows.offset(row))
         return [
             load_corners(self.offsets, self.x, pixel, self.first + part, self.tap, self.width)
             for part in self.parts
@@ -110,7 +107,7 @@ class PositionGather:
     def finish(self, loaded: list[Loaded]) -> Sequence[Val]:
         k, values = self.k, []
         for weights, words in loaded:
-            values += weighted_sums(k, weights, [widen(k, corner) for corner in words])
+            values += interpolate(weights, [widen(k, corner) for corner in words])
         return packed(k, values, self.x)
 
 
@@ -141,26 +138,14 @@ def load_corners(
     group = channel // config.channels_per_offset_group
     there = pixel.there if where is None else pixel.there & where
     position = offsets.position(pixel, group, tap, there)
-    image, height, width_ = (k.bitcast(v, s32) for v in (pixel.image, sizes.in_h, sizes.in_w))
-    corner = (image * height + position.y) * width_ + position.x
+    corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
     places = corner_index_places(x, corner, channel, config.in_channels, sizes.in_w)
     words = [
         load_words(place, width, where=inside if where is None else inside & where)
         for place, inside in zip(places, position.inside(), strict=True)
     ]
-    weights = [w if w.dtype is f32 else k.convert(w, f32, "rn") for w in position.weights()]
+    weights = [k.convert(weight, f32, "rn") for weight in position.weights()]
     return weights, words
-
-
-def weighted_sums(k: Kernel, weights: Sequence[Val], corners: Sequence[Sequence[Val]]) -> list[Val]:
-    """The weighted sum of corners in f32."""
-    values = []
-    for elements in zip(*corners, strict=True):
-        total = weights[0] * elements[0]
-        for weight, element in zip(weights[1:], elements[1:], strict=True):
-            total = k.fma(weight, element, total)
-        values.append(total)
-    return values
 
 
 def packed(k: Kernel, values: Sequence[Val], x: Pointer) -> list[Val]:

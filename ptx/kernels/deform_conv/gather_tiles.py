@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.kernels.deform_conv.corners import CornerTable, PixelTable, TableRows
-from ptx.kernels.deform_conv.gather_rows import Loaded, load_corners, weighted_sums
-from ptx.kernels.deform_conv.sampling import Offsets
-from ptx.tile.shared import SharedTile
+from ptx.kernels.deform_conv.gather_rows import Loaded, load_corners
+from ptx.kernels.deform_conv.sampling import Offsets, interpolate
+from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import load_words, store_vector, widen
 
 __all__ = ["PositionGatherTile", "TableGatherTile"]
@@ -24,13 +24,13 @@ class _VectorTile:
 
     def __init__(self, k: Kernel, tile: SharedTile, width: int, threads: int):
         self.k, self.tile, self.width = k, tile, width
-        across = tile.columns // width
+        across = tile.layout.columns // width
         self.column = k.tid() % across * width
         self.row, step = k.tid() // across, threads // across
-        self.rows = range(0, tile.rows, step)
-        assert threads % across == tile.rows % step == 0
+        self.rows = range(0, tile.layout.rows, step)
+        assert threads % across == tile.layout.rows % step == 0
 
-    def store(self, stage: Val, row: int, values: list[Val]) -> None:
+    def store(self, stage: Stage, row: int, values: list[Val]) -> None:
         store_vector(self.tile.at(stage, self.row + row, self.column), values)
 
 
@@ -62,7 +62,7 @@ class TableGatherTile(_VectorTile):
         super().__init__(k, tile, width, threads)
         self.x, self.table, self.locate = x, table, locate
 
-    def begin(self, stage: Val, where: Val | None) -> None:
+    def begin(self, stage: Stage, where: Val | None) -> None:
         # After the last chunk the first comes again: it is there, so `where` need not be heeded.
         entry, channel, there = self.locate(self.column)
         self.entries = TableRows(self.table, entry + self.row, lambda row: row)
@@ -72,10 +72,10 @@ class TableGatherTile(_VectorTile):
             words = [load_words(place, self.width, where=there) for place in places]
             self.loaded.append((row, steps, words))
 
-    def finish(self, stage: Val) -> None:
+    def finish(self, stage: Stage) -> None:
         for row, steps, words in self.loaded:
             corners = [widen(self.k, c) for c in self.entries.zeroed(row, steps, words)]
-            self.store(stage, row, weighted_sums(self.k, self.entries.weights(row), corners))
+            self.store(stage, row, interpolate(self.entries.weights(row), corners))
 
 
 class PositionGatherTile(_VectorTile):
@@ -108,7 +108,7 @@ class PositionGatherTile(_VectorTile):
         super().__init__(k, tile, width, threads)
         self.x, self.offsets, self.pixels, self.locate = x, offsets, pixels, locate
 
-    def begin(self, stage: Val, where: Val | None) -> None:
+    def begin(self, stage: Stage, where: Val | None) -> None:
         # After the last chunk the first comes again: it is there, so `where` need not be heeded.
         first, channel, tap, there = self.locate(self.column)
         self.loaded: list[tuple[int, Loaded]] = []
@@ -117,7 +117,7 @@ class PositionGatherTile(_VectorTile):
             loaded = load_corners(self.offsets, self.x, pixel, channel, tap, self.width, there)
             self.loaded.append((row, loaded))
 
-    def finish(self, stage: Val) -> None:
+    def finish(self, stage: Stage) -> None:
         for row, (weights, words) in self.loaded:
             corners = [widen(self.k, corner) for corner in words]
-            self.store(stage, row, weighted_sums(self.k, weights, corners))
+            self.store(stage, row, interpolate(weights, corners))

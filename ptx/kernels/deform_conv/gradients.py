@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 
 __all__ = ["OffsetGradients"]
 
@@ -23,19 +23,9 @@ class OffsetGradients:
     """
 
     k: Kernel
-    config: DeformableConvConfig
+    config: DeformConvConfig
     offset: Pointer
     mask: Pointer | None
-
-    @staticmethod
-    def declare(k: Kernel, config: DeformableConvConfig) -> OffsetGradients:
-        """Declares the parameters grad_offset, and grad_mask if there is a mask."""
-        dtype = config.float_type
-        offset = k.pointer("grad_offset", config.offset_type or dtype)
-        mask = None
-        if config.use_modulation:
-            mask = k.pointer("grad_mask", config.mask_type or dtype)
-        return OffsetGradients(k, config, offset, mask)
 
     def store(
         self,
@@ -58,13 +48,13 @@ class OffsetGradients:
           where: predicate of the stores.
         """
         k, dtype = self.k, dots[0].dtype
-        ly, lx = (v if v.dtype is dtype else k.convert(v, dtype, "rn") for v in (ly, lx))
+        ly, lx = k.convert(ly, dtype, "rn"), k.convert(lx, dtype, "rn")
         d1, d2, d3, d4 = dots
         hy, hx = 1.0 - ly, 1.0 - lx
         grad_y = k.fma(hx, d3 - d1, lx * (d4 - d2))
         grad_x = k.fma(hy, d2 - d1, ly * (d4 - d3))
         if mask is not None and self.mask is not None:
-            mask = mask if mask.dtype is dtype else k.convert(mask, dtype, "rn")
+            mask = k.convert(mask, dtype, "rn")
             grad_y, grad_x = grad_y * mask, grad_x * mask
             upper, lower = k.fma(hx, d1, lx * d2), k.fma(hx, d3, lx * d4)
             self._store(self.mask + index, k.fma(hy, upper, ly * lower), where)
@@ -73,6 +63,4 @@ class OffsetGradients:
         self._store(pair + 1, grad_x, where)
 
     def _store(self, place: Pointer, value: Val, where: Val) -> None:
-        dtype = place.dtype
-        rounded = value if value.dtype is dtype else self.k.convert(value, dtype, "rn")
-        place.store(0, rounded, where=where)
+        place.store(0, self.k.convert(value, place.dtype, "rn"), where=where)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from ptx.isa.targets import Target
+from ptx.kernel import Instance, KernelDefinition, Sizes
 from ptx.kernels.deform_conv.backward_weight import backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
-from ptx.kernels.deform_conv.forward_streamed import TABLE_BYTES
-from ptx.kernels.deform_conv.plan import (
-    SamplePlan,
-    backward_data_plan,
-    backward_weight_plan,
-    forward_plan,
-    is_small_grid,
-)
+from ptx.kernels.deform_conv.forward import FORWARD
+from ptx.kernels.deform_conv.parameters import output_pixels
+from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.launch import Launch
 from ptx.model import (
     L1_BYTES,
@@ -32,9 +26,9 @@ from ptx.model import (
     launch_work,
     tensor_core_atom,
 )
-from ptx.registry import RegisteredKernel
+from ptx.tile.direct import DirectPlan
 
-__all__ = ["LAYERS", "MODELLED", "called", "floor_us", "work"]
+__all__ = ["LAYERS", "MODELLED", "floor_us", "launch", "work"]
 
 MODELLED = ("forward", "backward_offset", "backward_input", "backward_weight")
 
@@ -44,9 +38,20 @@ LAYERS = {name: (config, IMAGES[name]) for name, config in NETWORKS.items()}
 _NARROW_L1 = 1.3  # each lane loads positions of its own, from scattered places
 
 
+def launch(
+    kernel: KernelDefinition[DeformConvConfig],
+    config: DeformConvConfig,
+    target: Target,
+    images: Image,
+) -> Launch:
+    """The launch of a kernel on images; the arguments are those of `work`."""
+    shapes = kernel.shapes(config, _sizes(config, images))
+    return kernel.launch(config, target, list(shapes.values()))
+
+
 def work(
-    kernel: RegisteredKernel[DeformableConvConfig],
-    config: DeformableConvConfig,
+    kernel: KernelDefinition[DeformConvConfig],
+    config: DeformConvConfig,
     target: Target,
     images: Image,
 ) -> Work:
@@ -63,63 +68,53 @@ def work(
         plan says: then this file no longer describes the kernel.
     """
     name = kernel.name.removeprefix("deform_conv_")
-    if name not in MODELLED or kernel.launch is None:
+    if name not in MODELLED:
         raise ValueError(f"modelled are {', '.join(MODELLED)}, not {kernel.name}")
     tensor_core_atom(kernel, config, target)
-    config = called(name, config, images)
-    shapes, sizes = _buffers(name, config, images)
-    launch = kernel.launch(config, target, shapes)
+    shapes = kernel.shapes(config, _sizes(config, images))
+    instance = kernel.instance(config, target, list(shapes.values()))
+    launched = launch(kernel, config, target, images)
+    additions = later_bytes = 0.0
     if name == "forward":
-        block = _forward(config, target, images)
+        block = _forward(instance)
     elif name == "backward_weight":
-        block = _backward_weight(config, target, images, shapes)
+        block = _backward_weight(instance)
+        partial = kernel.results(config)["partial"]
+        later_bytes = math.prod(shapes["partial"]) * partial.dtype_of(config).bytes
     else:
-        block = _backward_data(name, config, target, launch)
-    partial = name == "backward_weight"
+        block = _backward_data(name, instance, launched)
+        if name == "backward_input":
+            additions = _additions(config, target, images)
     return launch_work(
         kernel,
         config,
         target,
-        launch,
+        launched,
         block,
-        memory_bytes=sum(math.prod(s) * b for s, b in zip(shapes, sizes, strict=True)),
-        additions=_additions(config, target, images) if name == "backward_input" else 0.0,
-        later_bytes=math.prod(shapes[-1]) * sizes[-1] if partial else 0.0,
+        memory_bytes=kernel.moved_bytes(config, shapes),
+        additions=additions,
+        later_bytes=later_bytes,
     )
 
 
-def called(name: str, config: DeformableConvConfig, images: Image) -> DeformableConvConfig:
-    """The configuration that the lowering chooses for these images.
-
-    Args:
-      name: of the kernel, one of `MODELLED`.
-      config: the convolution.
-      images: number, height and width of the input.
-    """
-    if name != "forward":
-        return config
-    pixels = images[0] * math.prod(config.output_size(*images[1:]))
-    return dataclasses.replace(config, small_grid=is_small_grid(config, pixels))
-
-
-def floor_us(config: DeformableConvConfig, images: Image, device: Device) -> float:
+def floor_us(config: DeformConvConfig, images: Image, device: Device) -> float:
     """Microseconds that no kernel of a layer can beat: see `ptx.model.floor`."""
     pixels = images[0] * math.prod(config.output_size(*images[1:]))
     products = pixels * config.taps * config.in_channels_per_group * config.out_channels
     # Backward, the same tensors are read and written, in other roles.
-    shapes, sizes = _buffers("forward", config, images)
-    memory = sum(math.prod(s) * b for s, b in zip(shapes, sizes, strict=True))
+    memory = FORWARD.moved_bytes(config, FORWARD.shapes(config, _sizes(config, images)))
     return floor(products, memory, 2 / config.float_type.bytes, device)
 
 
-def _forward(config: DeformableConvConfig, target: Target, images: Image) -> BlockWork:
-    plan = forward_plan(config, target)
-    _check(plan)
+def _forward(instance: Instance) -> BlockWork:
+    config, plan, images = instance.config, _modelled(instance.plan), _images(instance)
+    sizes = instance.sizes
+    strip_width = PixelRows.strip_width(sizes["n"], sizes["p"], sizes["q"], plan.m)
     in_group, run, taps = config.in_channels_per_group, config.segment, config.taps
     if plan.narrow:
         run = in_group
     else:
-        taps = CornerTable.taps_that_fit(config, plan.m, TABLE_BYTES)
+        taps = CornerTable.taps_that_fit(config, plan.m)
     segments, tables = in_group // run, -(-config.taps // taps)
     fillings = segments * tables
     steps = fillings * run // plan.k * taps
@@ -136,20 +131,12 @@ def _forward(config: DeformableConvConfig, target: Target, images: Image) -> Blo
         fills=fills,
         products=float(plan.m * plan.n * plan.k * steps),
         l1_bytes=l1,
-        rare_share=_border_share(
-            config,
-            images,
-            8,
-            PixelRows.strip_width(images[0], *config.output_size(*images[1:]), plan.m),
-        ),
+        rare_share=_border_share(config, images, 8, strip_width),
     )
 
 
-def _backward_data(
-    name: str, config: DeformableConvConfig, target: Target, launch: Launch
-) -> BlockWork:
-    plan = backward_data_plan(config, target)
-    _check(plan)
+def _backward_data(name: str, instance: Instance, launch: Launch) -> BlockWork:
+    config, plan = instance.config, _modelled(instance.plan)
     segments = tiles = 1
     if not plan.narrow:
         segments = config.channels_per_offset_group // config.segment
@@ -176,15 +163,9 @@ def _backward_data(
     )
 
 
-def _backward_weight(
-    config: DeformableConvConfig,
-    target: Target,
-    images: Image,
-    shapes: Sequence[tuple[int, ...]],
-) -> BlockWork:
-    plan = backward_weight_plan(config, target)
-    _check(plan)
-    pixels = math.prod(shapes[-2][:3]) / shapes[-1][0]  # of a part, in the mean
+def _backward_weight(instance: Instance) -> BlockWork:
+    config, plan, images = instance.config, _modelled(instance.plan), _images(instance)
+    pixels = output_pixels(instance.sizes) / instance.sizes["s"]  # of a part, in the mean
     steps = pixels / plan.k
     l1 = steps * _step_l1(config, plan, gathered=True)
     if plan.narrow:
@@ -206,12 +187,17 @@ def _backward_weight(
 _SAMPLES = 512  # pixels that the backward weight kernel looks at together
 
 
-def _check(plan: SamplePlan) -> None:
-    if plan.corners == "samples" and not plan.streamed:
+def _modelled(plan: SamplePlan | DirectPlan) -> SamplePlan:
+    if isinstance(plan, DirectPlan) or plan.corners == "samples":
         raise ValueError(f"modelled are tables of corners and positions, this plan has {plan}")
+    return plan
 
 
-def _step_l1(config: DeformableConvConfig, plan: SamplePlan, *, gathered: bool) -> int:
+def _images(instance: Instance) -> Image:
+    return instance.sizes["n"], instance.sizes["h"], instance.sizes["w"]
+
+
+def _step_l1(config: DeformConvConfig, plan: SamplePlan, *, gathered: bool) -> int:
     """Bytes of one step along K, but for the table's.
 
     Args:
@@ -227,12 +213,12 @@ def _step_l1(config: DeformableConvConfig, plan: SamplePlan, *, gathered: bool) 
     return loaded + (0 if plan.streamed else a + columns * a) + b + rows * b
 
 
-def _table_reads(config: DeformableConvConfig, plan: SamplePlan, loads: int) -> int:
+def _table_reads(config: DeformConvConfig, plan: SamplePlan, loads: int) -> int:
     """Bytes of `loads` of the table for each 16 bytes of A: a cycle each, for a warp."""
     return plan.m * plan.k * config.float_type.bytes // (16 * 32) * loads * L1_BYTES
 
 
-def _fill_l1(config: DeformableConvConfig, samples: float) -> float:
+def _fill_l1(config: DeformConvConfig, samples: float) -> float:
     """Bytes of the samples' offsets and masks, a cache line at a time, and of the table."""
     offset = (config.offset_type or config.float_type).bytes * config.offset_channels
     mask = (config.mask_type or config.float_type).bytes * config.mask_channels
@@ -241,14 +227,14 @@ def _fill_l1(config: DeformableConvConfig, samples: float) -> float:
     return samples * (lines * L1_BYTES / 32 + 21)
 
 
-def _additions(config: DeformableConvConfig, target: Target, images: Image) -> float:
+def _additions(config: DeformConvConfig, target: Target, images: Image) -> float:
     """Atomic ones: to four corners of each sample, four channels at once where there are such."""
     pixels = images[0] * math.prod(config.output_size(*images[1:]))
     return 4 * pixels * config.taps * config.in_channels / (4 if target.supports("sm_90") else 1)
 
 
 def _border_share(
-    config: DeformableConvConfig,
+    config: DeformConvConfig,
     images: Image,
     together: int,
     strip_width: int | None,
@@ -280,31 +266,9 @@ def _border_share(
     return outside / total if total else 0.0
 
 
-def _buffers(
-    name: str, config: DeformableConvConfig, images: Image
-) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Shapes of the operands and results, as `launch` takes them, and bytes of an element."""
+def _sizes(config: DeformConvConfig, images: Image) -> Sizes:
+    """The sizes of all dimensions that do not follow from the configuration."""
     number, in_h, in_w = images
-    out = (number, *config.output_size(in_h, in_w))
-    width = config.float_type.bytes
-    wide = max(4, width)
-    offset_width = (config.offset_type or config.float_type).bytes
-    mask_width = (config.mask_type or config.float_type).bytes
-    x = ((*images, config.in_channels), width)
-    y = ((*out, config.out_channels), width)
-    total = ((*images, config.in_channels), wide)
-    offset = ((*out, config.offset_channels), offset_width)
-    mask = [((*out, config.mask_channels), mask_width)] * config.use_modulation
-    kernel = (config.kernel_h, config.kernel_w, config.in_channels_per_group, config.out_channels)
-    weight = (kernel, width)
-    if name == "forward":
-        bias = [((config.out_channels,), width)] * config.use_bias
-        buffers = [x, offset, weight, *mask, *bias, y]
-    elif name == "backward_offset":
-        buffers = [x, offset, weight, *mask, y, offset, *mask]
-    elif name == "backward_input":
-        buffers = [offset, weight, *mask, y, total, total]
-    else:
-        parts = backward_weight_parts(config, math.prod(out))
-        buffers = [x, offset, *mask, y, ((parts, *kernel), wide)]
-    return [shape for shape, _ in buffers], [size for _, size in buffers]
+    out_h, out_w = config.output_size(in_h, in_w)
+    parts = backward_weight_parts(config, number * out_h * out_w)
+    return {"n": number, "h": in_h, "w": in_w, "p": out_h, "q": out_w, "s": parts}

@@ -1,28 +1,40 @@
-"""Tile shapes and the instruction of a configuration on a target."""
+"""How each kernel's blocks share the work: chosen from the configuration, target and sizes."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from ptx.isa.targets import Target
-from ptx.kernels.deform_conv.config import DeformableConvConfig
-from ptx.tile.direct import THREADS
+from ptx.kernel import Sizes
+from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.tile.direct import DirectPlan
+from ptx.tile.occupancy import leaves_idle
 from ptx.tile.plan import TilePlan, at_least, streams
+from ptx.tile.vectors import vector_width
 
 __all__ = [
-    "THREADS",
     "SamplePlan",
-    "backward_data_plan",
+    "backward_data_tiles",
+    "backward_input_plan",
+    "backward_offset_plan",
     "backward_weight_plan",
+    "backward_weight_tiles",
     "forward_plan",
+    "forward_tiles",
+    "grouped_plan",
     "is_direct",
-    "is_small_grid",
+    "run_of",
+    "segmented_plan",
+    "shuffled_plan",
 ]
 
 TINY = 4
+# Instructions of a tap, in SASS of sm_90: a position, and the four loads of a vector with what
+# they need. A thread's pixel is found once for all taps.
+_POSITION, _LOADS, _PIXEL = 70, 16, 90
 
 
-def is_direct(config: DeformableConvConfig) -> bool:
+def is_direct(config: DeformConvConfig) -> bool:
     """Whether the kernels for layers of tiny groups are chosen, which have no tiles.
 
     A tile has 16 channels of one group at least, and gathers and multiplies them all, be they
@@ -61,7 +73,38 @@ class SamplePlan(TilePlan):
         return self.corners == "positions"
 
 
-def forward_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
+def forward_plan(
+    config: DeformConvConfig, target: Target, sizes: Sizes | None
+) -> SamplePlan | DirectPlan:
+    """The plan of the forward kernel; large tiles without sizes."""
+    if is_direct(config):
+        return grouped_plan(config)
+    small = sizes is not None and is_small_grid(config, sizes["n"] * sizes["p"] * sizes["q"])
+    return forward_tiles(config, target, small=small)
+
+
+def backward_input_plan(
+    config: DeformConvConfig, target: Target, sizes: Sizes | None
+) -> SamplePlan | DirectPlan:
+    """The plan of the kernel backward to input, for launches of all sizes."""
+    return segmented_plan(config) if is_direct(config) else backward_data_tiles(config, target)
+
+
+def backward_offset_plan(
+    config: DeformConvConfig, target: Target, sizes: Sizes | None
+) -> SamplePlan | DirectPlan:
+    """The plan of the kernel backward to offset and mask, for launches of all sizes."""
+    return shuffled_plan(config) if is_direct(config) else backward_data_tiles(config, target)
+
+
+def backward_weight_plan(
+    config: DeformConvConfig, target: Target, sizes: Sizes | None
+) -> SamplePlan | DirectPlan:
+    """The plan of the kernel backward to the weights, for launches of all sizes."""
+    return segmented_plan(config) if is_direct(config) else backward_weight_tiles(config, target)
+
+
+def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = False) -> SamplePlan:
     """M are output pixels, N output channels of a group, K input channels of a segment.
 
     N covers a group's output channels with one tile if it can: each further tile gathers the
@@ -73,8 +116,12 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
     has 16 bytes, and registers for two positions.
 
     More than 128 outputs do not fit the registers of a warp that has 32 pixels. There eight warps
-    share the sampled images through shared memory, and 256 outputs cost one gather. Where that
-    leaves SMs without a block, tiles are small instead.
+    share the sampled images through shared memory, and 256 outputs cost one gather.
+
+    Args:
+      config: the convolution.
+      target: the GPU.
+      small: whether tiles are small, because large ones would leave SMs without a block.
     """
     slice_, lane = 64 // _bytes(config), 16 // _bytes(config)
     per_offset_group = config.channels_per_offset_group
@@ -84,10 +131,10 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
     )
     out_group, halves = config.out_channels_per_group, _bytes(config) == 2
     if streams(config, target) and (whole_slices or lanes):
-        if halves and whole_slices and not config.small_grid and -(-out_group // 128) % 2 == 0:
+        if halves and whole_slices and not small and -(-out_group // 128) % 2 == 0:
             return SamplePlan(128, 256, slice_, (2, 4), corners="table", min_blocks=1)
-        n = at_least(out_group, 32, 128 if halves and not config.small_grid else 64)
-        if config.small_grid:
+        n = at_least(out_group, 32, 128 if halves and not small else 64)
+        if small:
             return SamplePlan(
                 64, n, slice_, (4, 1), stages=4, streamed=True,
                 corners="table" if whole_slices else "positions",
@@ -98,7 +145,7 @@ def forward_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
     return SamplePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
 
 
-def is_small_grid(config: DeformableConvConfig, pixels: int) -> bool:
+def is_small_grid(config: DeformConvConfig, pixels: int) -> bool:
     """Whether forward blocks of 128 x 128 would be fewer than the SMs of a large GPU.
 
     Args:
@@ -106,10 +153,10 @@ def is_small_grid(config: DeformableConvConfig, pixels: int) -> bool:
       pixels: of all outputs.
     """
     tiles = config.groups * -(-config.out_channels_per_group // 128)
-    return -(-pixels // 128) * tiles < 132
+    return leaves_idle(-(-pixels // 128) * tiles)
 
 
-def backward_data_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
+def backward_data_tiles(config: DeformConvConfig, target: Target) -> SamplePlan:
     """M are output pixels, N input channels, K output channels of a group.
 
     A warp has whole rows, so that a row's dots are summed within it.
@@ -132,7 +179,7 @@ def backward_data_plan(config: DeformableConvConfig, target: Target) -> SamplePl
     return SamplePlan(64, n, _depth(config, config.out_channels_per_group), (4, 1))
 
 
-def backward_weight_plan(config: DeformableConvConfig, target: Target) -> SamplePlan:
+def backward_weight_tiles(config: DeformConvConfig, target: Target) -> SamplePlan:
     """M are input channels, N output channels of a group, K output pixels.
 
     Each further tile along N gathers the images again, so that N is large for halves.
@@ -155,10 +202,56 @@ def backward_weight_plan(config: DeformableConvConfig, target: Target) -> Sample
     return SamplePlan(m, n, _depth(config, 64), (2, 2), corners=corners)
 
 
-def _bytes(config: DeformableConvConfig) -> int:
+def grouped_plan(config: DeformConvConfig) -> DirectPlan:
+    """A thread has whole groups, whose outputs it can finish, of any offset groups."""
+    channels = _cheapest(config, config.in_channels_per_group, config.in_channels)
+    return DirectPlan(channels, config.in_channels // channels)
+
+
+def segmented_plan(config: DeformConvConfig) -> DirectPlan:
+    """A thread has channels of one offset group, of any groups."""
+    channels = _cheapest(config, 1, config.channels_per_offset_group)
+    return DirectPlan(channels, config.in_channels // channels)
+
+
+def shuffled_plan(config: DeformConvConfig) -> DirectPlan:
+    """Some neighbouring threads have an offset group, whose dots they sum by shuffles."""
+    channels = segmented_plan(config).channels
+    vectors, lanes = config.channels_per_offset_group // channels, 1
+    while lanes < min(vectors, 32):
+        lanes *= 2
+    return DirectPlan(channels, config.offset_groups, lanes)
+
+
+def _cheapest(config: DeformConvConfig, step: int, extent: int) -> int:
+    """Channels of a thread, a multiple of `step` that divides `extent`: 16 bytes at most, unless a
+    step has more, and with the fewest instructions for each.
+    """
+    dtype = config.float_type
+
+    def cost(channels: int) -> float:
+        run = vector_width(dtype, channels, config.channels_per_offset_group)
+        positions = channels // run_of(config, channels)
+        tap = positions * _POSITION + channels // run * _LOADS + _PIXEL / config.taps
+        return tap / channels
+
+    largest = max(step, 16 // dtype.bytes)
+    return min((c for c in range(step, largest + 1, step) if extent % c == 0), key=cost)
+
+
+def run_of(config: DeformConvConfig, channels: int) -> int:
+    """Neighbours that share an offset group, wherever a thread's channels begin."""
+    run = 1
+    for size in range(1, channels + 1):
+        if channels % size == 0 and config.channels_per_offset_group % size == 0:
+            run = size
+    return run
+
+
+def _bytes(config: DeformConvConfig) -> int:
     return config.float_type.bytes
 
 
-def _depth(config: DeformableConvConfig, extent: int) -> int:
+def _depth(config: DeformConvConfig, extent: int) -> int:
     """K of a tile: 64 bytes a row, or 32 where there is not more."""
     return at_least(extent, 32 // _bytes(config), 64 // _bytes(config))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import s32, u32, u64
-from ptx.kernels.deform_conv.config import DeformableConvConfig
-from ptx.tile.pixels import Geometry, OutputPixel
+from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.tile.pixels import Geometry, OutputPixel, pixel_index
 from ptx.tile.vectors import load_words, widen
 
-__all__ = ["Offsets", "Position", "Sample", "Sampler"]
+__all__ = ["Offsets", "Position", "Sample", "Sampler", "interpolate"]
 
+_SAMPLE_BYTES = 12 * 1024  # of shared memory for what a block keeps of samples
 _FAR = 2.0**30  # beyond any image; base + _FAR still is an s32
 
 
@@ -67,19 +70,15 @@ class Offsets:
     """
 
     k: Kernel
-    config: DeformableConvConfig
+    config: DeformConvConfig
     geometry: Geometry
     offset: Pointer
     mask: Pointer | None
 
     @staticmethod
-    def declare(k: Kernel, config: DeformableConvConfig) -> tuple[Pointer, Pointer | None]:
-        """Declares the parameters offset, and mask if there is one."""
-        dtype = config.float_type
-        offset = k.pointer("offset", config.offset_type or dtype, readonly=True)
-        if not config.use_modulation:
-            return offset, None
-        return offset, k.pointer("mask", config.mask_type or dtype, readonly=True)
+    def of(k: Kernel, config: DeformConvConfig, p: Any) -> Offsets:
+        """The offsets and mask, if there is one, among a kernel's parameters."""
+        return Offsets(k, config, Geometry.of(p), p.offset, p.mask)
 
     def position(self, pixel: OutputPixel, group: Val | int, tap: Val, there: Val) -> Position:
         """Where a tap samples, for an offset group; nothing is read where `there` is off."""
@@ -152,9 +151,10 @@ class Sample:
     inside: tuple[Val, Val, Val, Val]
 
     def weights(self) -> tuple[Val, Val, Val, Val]:
-        """Of the corners, without the mask."""
+        """Of the corners, with the mask."""
         hy, hx = 1.0 - self.ly, 1.0 - self.lx
-        return hy * hx, hy * self.lx, self.ly * hx, self.ly * self.lx
+        a, b, c, d = hy * hx, hy * self.lx, self.ly * hx, self.ly * self.lx
+        return a * self.mask, b * self.mask, c * self.mask, d * self.mask
 
 
 class Sampler:
@@ -178,10 +178,10 @@ class Sampler:
         self.insides = k.shared("sample_inside", u32, count)
 
     @staticmethod
-    def taps_that_fit(config: DeformableConvConfig, rows: int, bytes_: int) -> int:
-        """How many taps of `rows` pixels fit so many bytes: all, or at least one."""
+    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
+        """How many taps of `rows` pixels fit `_SAMPLE_BYTES`: all, or at least one."""
         each = rows * (3 * config.coordinate_type.bytes + 8)
-        return max(1, min(config.taps, bytes_ // each))
+        return max(1, min(config.taps, _SAMPLE_BYTES // each))
 
     def fill(self, first_pixel: Val, group: Val | int, first_tap: Val | int) -> None:
         """Calculates the samples of `rows` pixels and `taps` taps from the first ones.
@@ -206,8 +206,7 @@ class Sampler:
             bits = k.var(u32, 0)
             for number, inside in enumerate(position.inside()):
                 bits.set(bits | k.select(inside & there, 1 << number, 0, u32))
-            height, width = (k.bitcast(size, s32) for size in (sizes.in_h, sizes.in_w))
-            corner = (k.bitcast(pixel.image, s32) * height + position.y) * width + position.x
+            corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
             self.fractions[0].store(e, position.ly)
             self.fractions[1].store(e, position.lx)
             self.corners.store(e, k.select(bits.eq(0), 0, corner))
@@ -225,3 +224,14 @@ class Sampler:
         one = k.var(self.config.coordinate_type, 1.0)
         mask = one if self.masks is None else self.masks.load(at)
         return Sample(ly, lx, mask, self.corners.load(at), (*inside,))  # pyright: ignore
+
+
+def interpolate(weights: Sequence[Val], corners: Sequence[Sequence[Val]]) -> list[Val]:
+    """The weighted sums of four corners' channels, all of one type: one sum for each channel."""
+    sums = []
+    for elements in zip(*corners, strict=True):
+        total = weights[0] * elements[0]
+        for weight, element in zip(weights[1:], elements[1:], strict=True):
+            total = total.kernel.fma(weight, element, total)
+        sums.append(total)
+    return sums

@@ -8,7 +8,7 @@ from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.plan import choose
 
-__all__ = ["CONFIGS", "SHAPES"]
+__all__ = ["CONFIGS", "ROWS", "SHAPES"]
 
 # Memory-bound products: name -> (m, n, k). Each has a twin with no size that a vector divides.
 SHAPES = {
@@ -45,3 +45,10 @@ def _all() -> dict[str, GemmConfig]:
 
 
 CONFIGS = _all()
+
+# The rows that each of `SHAPES` has, by the name of the configuration.
+ROWS = {
+    name: {"g": 1, "r": max(SHAPES[shape][:2])}
+    for name in CONFIGS
+    if (shape := name.partition("/")[0]) in SHAPES
+}

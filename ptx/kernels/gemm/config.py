@@ -29,7 +29,6 @@ class GemmConfig:
       depth: what is summed over: K.
       large_k_axis, small_k_axis: the axis of each operand, 0 or 1, that counts along K.
       swapped: the large operand is op(B), and the result is stored transposed.
-      row_multiple: a power of two that divides the number of rows.
       parts: of K, which are summed after; None for strategies that have K in one piece.
       float_type: of all tensors but partial sums: f16, bf16, f32 or f64.
       exact: f32 is multiplied as f32, not rounded to TF32.
@@ -43,7 +42,6 @@ class GemmConfig:
     large_k_axis: int = 1
     small_k_axis: int = 0
     swapped: bool = False
-    row_multiple: int = 16
     parts: int | None = None
     float_type: DType = f32
     exact: bool = False
@@ -51,15 +49,13 @@ class GemmConfig:
     use_c: bool = False
     use_beta: bool = False
 
-    @property
-    def large_width(self) -> int:
-        """Neighbouring elements of the large operand that may be read together."""
-        extent = self.depth if self.large_k_axis == 1 else self.row_multiple
-        return vector_width(self.float_type, extent)
+    def large_width(self, rows: int) -> int:
+        """Neighbouring elements of the large operand, of `rows` rows, that are read together."""
+        return vector_width(self.float_type, self.depth if self.large_k_axis == 1 else rows)
 
     @property
     def small_width(self) -> int:
-        """The same of the small operand."""
+        """Neighbouring elements of the small operand that are read together."""
         extent = self.depth if self.small_k_axis == 1 else self.columns
         return vector_width(self.float_type, extent)
 
@@ -67,7 +63,7 @@ class GemmConfig:
         """Raises ValueError that names the field at fault, if one is."""
         if self.strategy not in STRATEGIES:
             raise ValueError(f"strategy must be one of {STRATEGIES}, got {self.strategy!r}")
-        for name in ("columns", "depth", "row_multiple"):
+        for name in ("columns", "depth"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if max(self.columns, self.depth) >= LARGEST or self.columns * self.depth >= 2 * LARGEST:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from ptx.isa.dtypes import DType
 from ptx.isa.targets import Target
+from ptx.kernel import Sizes
 from ptx.kernels.gemm.config import (
     SHALLOW_DEPTH,
     STRATEGIES,
     GemmConfig,
     largest_resident_depth,
 )
+from ptx.tile.occupancy import leaves_idle, sum_parts
 from ptx.tile.plan import TilePlan, at_least, atom_name
 from ptx.tile.shared import SharedTile
 
-__all__ = ["SplitPlan", "StreamPlan", "choose", "split_plan", "stream_plan"]
+__all__ = ["SplitPlan", "StreamPlan", "choose", "gemm_plan"]
 
-_SPLIT_BLOCKS = 264  # two for each SM of an H100 or H200: each part's sums cost memory
 _FLIGHT_BYTES = 26 * 1024  # what memory brings to an SM in the time of one access
 _DEEPEST = 8  # stages
 _LEAST_DEPTH = 512  # of a part of K
@@ -29,10 +29,12 @@ class StreamPlan(TilePlan):
     """Tiles of a kernel that goes through rows and keeps the small operand.
 
     Attributes:
+      large_width: elements of the large operand that are read together.
       chunks: of `k` along K, all of which the small operand has in shared memory.
       held: the small operand's fragments stay in registers.
     """
 
+    large_width: int = 1
     chunks: int = 1
     held: bool = False
 
@@ -42,10 +44,17 @@ class SplitPlan(TilePlan):
     """Tiles of a kernel whose warps have parts of K.
 
     Attributes:
+      large_width: elements of the large operand that are read together.
       split: groups of `warps`, each of which has all of the tile.
     """
 
+    large_width: int = 1
     split: int = 4
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.product_threads * self.split
 
 
 def choose(
@@ -93,7 +102,9 @@ def choose(
     rows, columns = (n, m) if swapped else (m, n)
     blocks = batch * -(-rows // 128) * -(-columns // 128)
     if strategy == "auto":
-        if k > largest_resident_depth(float_type) or (k >= 4 * SHALLOW_DEPTH and blocks < 132):
+        if k > largest_resident_depth(float_type) or (
+            k >= 4 * SHALLOW_DEPTH and leaves_idle(blocks)
+        ):
             strategy = "warp_parallel"
         else:
             strategy = "shallow_k" if k <= SHALLOW_DEPTH else "cache_persistent"
@@ -103,7 +114,7 @@ def choose(
     parts = None
     if strategy == "warp_parallel":
         tiles = batch * -(-rows // (256 if columns <= 16 else 64)) * -(-columns // 64)
-        parts = max(1, min(_SPLIT_BLOCKS // tiles, k // _LEAST_DEPTH))
+        parts = sum_parts(tiles, k // _LEAST_DEPTH, per_sm=2)
     config = GemmConfig(
         strategy,
         columns=columns,
@@ -111,7 +122,6 @@ def choose(
         large_k_axis=0 if transposed_large else 1,
         small_k_axis=1 if transposed_small else 0,
         swapped=swapped,
-        row_multiple=math.gcd(rows, 16),
         parts=parts,
         float_type=float_type,
         exact=exact,
@@ -123,7 +133,15 @@ def choose(
     return config
 
 
-def stream_plan(config: GemmConfig, target: Target) -> StreamPlan:
+def gemm_plan(config: GemmConfig, target: Target, sizes: Sizes | None) -> StreamPlan | SplitPlan:
+    """Tiles of a product with so many rows r; without sizes, rows that a vector divides."""
+    large_width = config.large_width(16 if sizes is None else sizes["r"])
+    if config.parts is None:
+        return _stream_plan(config, target, large_width)
+    return _split_plan(config, target, large_width)
+
+
+def _stream_plan(config: GemmConfig, target: Target, large_width: int) -> StreamPlan:
     """Tiles for 'shallow_k' and 'cache_persistent'.
 
     N covers all columns if it can: each further tile reads the large operand again. Stages are as
@@ -133,7 +151,7 @@ def stream_plan(config: GemmConfig, target: Target) -> StreamPlan:
     narrowest = 32 if width == 2 and name else 16
     n = at_least(config.columns, narrowest, 128 if name or width < 8 else 64)
     # What cannot be copied past the registers takes room there, until its chunk is free.
-    single = config.large_width * width < 4 or not target.supports("sm_80")
+    single = large_width * width < 4 or not target.supports("sm_80")
     k = at_least(config.depth, 32 // width, (64 if single else 128) // width)
     held = config.strategy == "shallow_k" and name is not None
     if held:
@@ -153,22 +171,25 @@ def stream_plan(config: GemmConfig, target: Target) -> StreamPlan:
             config.float_type, k_extent=k, extent=n, k_axis=config.small_k_axis, stages=chunks
         )
         if stages * stage + resident <= target.shared_per_block or n == narrowest:
-            return StreamPlan(m, n, k, warps, stages, chunks=chunks, held=held, min_blocks=1)
+            return StreamPlan(
+                m, n, k, warps, stages,
+                min_blocks=1, large_width=large_width, chunks=chunks, held=held,
+            )  # fmt: skip
         n //= 2
 
 
-def split_plan(config: GemmConfig, target: Target) -> SplitPlan:
+def _split_plan(config: GemmConfig, target: Target, large_width: int) -> SplitPlan:
     """Tiles for 'warp_parallel': each warp, or pair of warps, has its own part of each chunk of K.
 
     Tiles of few columns have many rows: each tile reads its columns' operand again.
     """
     dtype = config.float_type
-    narrow = not target.supports("sm_80") or config.large_width * dtype.bytes < 4
+    narrow = not target.supports("sm_80") or large_width * dtype.bytes < 4
     doubles = dtype.bytes == 8 and atom_name(config, target) is None
     n = at_least(config.columns, 16, 32 if doubles else 64)
     m = 64 if narrow else min(256, 4096 // n)
     if config.large_k_axis == 0:
-        m = min(m, 128 * config.large_width)  # a copy for each thread
+        m = min(m, 128 * large_width)  # a copy for each thread
     k = 128 // dtype.bytes
     # Sums in f64 take two registers each, and so much shared memory too when they are added up.
     warps, split = ((2, 1), 2) if dtype.bytes == 8 else ((1, 1), 4)
@@ -177,4 +198,4 @@ def split_plan(config: GemmConfig, target: Target) -> SplitPlan:
         for extent, axis in ((m, config.large_k_axis), (n, config.small_k_axis))
     )
     stages = min(4, target.shared_per_block // stage) if target.supports("sm_80") else 2
-    return SplitPlan(m, n, k, warps, stages, min_blocks=1, split=split)
+    return SplitPlan(m, n, k, warps, stages, min_blocks=1, large_width=large_width, split=split)

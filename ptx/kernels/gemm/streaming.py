@@ -2,175 +2,124 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import u32
-from ptx.isa.targets import Target
+from ptx.kernel import Instance
 from ptx.kernels.gemm.config import GemmConfig
-from ptx.kernels.gemm.operands import Matrix, Sizes, operands, scalar
-from ptx.kernels.gemm.plan import StreamPlan, stream_plan
+from ptx.kernels.gemm.operands import Matrix, operands, scalar
+from ptx.kernels.gemm.plan import StreamPlan
 from ptx.kernels.gemm.result import GemmResult
-from ptx.kernels.limits import check_grid
-from ptx.launch import Launch
-from ptx.registry import Shapes
 from ptx.tile.dense import DenseTile
-from ptx.tile.math import FusedMultiplyAdd, TensorCores, permuted_column
-from ptx.tile.pipeline import Cursor
+from ptx.tile.fma import FusedMultiplyAdd
+from ptx.tile.layout import permuted_column
+from ptx.tile.loop import Cursor, Loop
+from ptx.tile.occupancy import enough_blocks
 from ptx.tile.plan import atom_of
-from ptx.tile.ring import Ring
-from ptx.tile.shared import SharedTile
-from ptx.tile.vectors import accumulator_of
+from ptx.tile.shared import SharedTile, Stage
+from ptx.tile.tensor_cores import TensorCores
 
-__all__ = ["stream_dynamic_shared", "stream_launch", "streaming_gemm"]
+__all__ = ["streaming_blocks", "streaming_gemm"]
 
-_BLOCKS = 528  # of a launch: four for each SM of an H100 or H200
-_LABELS = {"shallow_k": "shallowk", "cache_persistent": "cachepersist"}
+_BLOCKS = enough_blocks(4)  # of a launch
 
 
-def streaming_gemm(config: GemmConfig, target: Target) -> str:
-    """The PTX of a kernel whose blocks go through tiles of rows, and keep the small operand.
+def streaming_gemm(k: Kernel, config: GemmConfig, plan: StreamPlan, p: Any) -> None:
+    """Writes a kernel whose blocks go through tiles of rows, and keep the small operand.
 
     A block has `StreamPlan.n` columns (grid y) of one product. The small operand's part of them is
     loaded once, into shared memory, and of a shallow K from there into registers. The blocks of a
     product (grid x) take turns with its tiles of rows, which pass through a ring of shared memory:
     while one is multiplied the next ones are on their way, those of the next tile too while a
     tile's result is written.
-
-    Parameters: large and small operand, alpha and beta where there are such, result, in which c
-    is; and the u32 rows, blocks of a product, and steps: see `Sizes`.
     """
-    plan = stream_plan(config, target)
-    dtype, wide = config.float_type, accumulator_of(config.float_type)
-    name = f"bw_gemm_{dtype}_{plan.m}x{plan.n}x{plan.k}_{_LABELS[config.strategy]}"
-    k = Kernel(name, target, block=plan.threads, min_blocks=plan.min_blocks)
-    large, small = (k.pointer(name, dtype, readonly=True) for name in ("large", "small"))
-    alpha = k.pointer("alpha", wide, readonly=True) if config.use_alpha else None
-    beta = k.pointer("beta", wide, readonly=True) if config.use_beta else None
-    result = k.pointer("result", dtype)
-    rows, blocks = k.param("rows", u32), k.param("blocks", u32)
-    batch, block = k.ctaid("x") // blocks, k.ctaid("x") % blocks
+    dtype = config.float_type
+    product, block = k.ctaid("x") // p.blocks, k.ctaid("x") % p.blocks
     first_column = k.ctaid("y") * plan.n
-    k.name(product=batch, first_tile=block, first_column=first_column)
-    a_matrix, b_matrix = operands(k, config, large, small, rows, batch)
+    k.name(product=product, first_tile=block, first_column=first_column)
+    a_matrix, b_matrix = operands(k, config, plan, p, product)
     written = GemmResult(
-        k, config, result + k.mul_wide(batch, rows) * config.columns, rows,
-        alpha=None if alpha is None else scalar(k, alpha, "alpha", batch),
-        beta=None if beta is None else scalar(k, beta, "beta", batch),
+        k, config, p.y + k.mul_wide(product, p.rows) * config.columns, p.rows,
+        alpha=scalar(p.alpha, p.alpha_step, product),
+        beta=scalar(p.beta, p.beta_step, product),
     )  # fmt: skip
 
     a = SharedTile.make(
         k, "a", dtype, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis,
         dynamic=True, stages=plan.stages,
     )  # fmt: skip
+    atom = atom_of(config, k.target)
     b = SharedTile.make(
         k, "b", dtype, k_extent=plan.k, extent=plan.n, k_axis=config.small_k_axis,
         dynamic=True, stages=plan.chunks,
+        permuted=atom is not None and dtype.bytes == 2,  # then a lane writes 16 bytes
     )  # fmt: skip
-    atom = atom_of(config, target)
-    permuted = atom is not None and dtype.bytes == 2  # then a lane writes 16 bytes
     math = (
         FusedMultiplyAdd(k, a, b, plan.threads)
         if atom is None
-        else TensorCores(k, atom, a, b, plan.warps, permuted=permuted)
+        else TensorCores(k, atom, a, b, plan.warps)
     )
 
-    tiles = (rows + (plan.m - 1)) // plan.m
-    turns = (tiles - block + (blocks - 1)) // blocks
+    tiles = (p.rows + (plan.m - 1)) // plan.m
+    turns = (tiles - block + (p.blocks - 1)) // p.blocks
     cursor = Cursor(k, turn=turns, chunk=plan.chunks)
 
     def large_at(row: Val, column: Val) -> tuple[Pointer, Val]:
-        across, along = (column, row) if a.k_axis == 0 else (row, column)
-        tile = block + cursor["turn"] * blocks
+        across, along = (column, row) if a.layout.k_axis == 0 else (row, column)
+        tile = block + cursor["turn"] * p.blocks
         return a_matrix.at(tile * plan.m + across, cursor["chunk"] * plan.k + along)
 
-    producer = DenseTile(k, a, large_at, width=min(a_matrix.width, plan.k), threads=plan.threads)
-    k.comment("the small operand")
-    kept = _Kept(k, b, b_matrix, first_column, plan, permuted=permuted)
-    kept.start()
-    ring = Ring(k, [producer], cursor, turns * plan.chunks, plan.stages)
-    ring.start()
-    kept.wait(plan.stages - 1)
+    source = DenseTile(k, a, large_at, width=min(a_matrix.width, plan.k), threads=plan.threads)
+    _begin_small_operand(k, b, b_matrix, first_column, plan)
+    loop = Loop(k, cursor, [source], stages=plan.stages, chunks=turns * plan.chunks)
+    loop.start()
     if plan.held and isinstance(math, TensorCores):
+        loop.arrive()
         math.hold()
-    with k.loop(block, tiles, blocks, name="tile") as tile:
+    with k.loop(block, tiles, p.blocks, name="tile") as tile:
         math.clear()
         with k.loop(plan.chunks, name="chunk", label="BW_K_LOOP") as chunk:
-            math.multiply(ring.next(), chunk)
-            ring.release()
+            math.multiply(loop.next(), Stage(chunk))
+            loop.release()
         k.comment("this tile's result")
         written.store(math, tile * plan.m, first_column)
-    ring.end()
-    return k.text()
+    loop.end()
 
 
-class _Kept:
-    """The small operand's columns of a block, with all of K.
+def _begin_small_operand(
+    k: Kernel, tile: SharedTile, matrix: Matrix, first_column: Val, plan: StreamPlan
+) -> None:
+    """Begins to load the small operand's columns of a block, with all of K.
+
+    They arrive together with the first chunk of the large operand.
 
     Args:
       k: the kernel.
       tile: a stage for each chunk of K.
-      matrix: where they are.
+      matrix: where the columns are.
       first_column: the block's.
       plan: tiles.
-      permuted: whether column p of the tile is column `permuted_column(p)` of the block.
     """
-
-    def __init__(
-        self,
-        k: Kernel,
-        tile: SharedTile,
-        matrix: Matrix,
-        first_column: Val,
-        plan: StreamPlan,
-        *,
-        permuted: bool,
-    ):
-        self.k, self.chunks = k, plan.chunks
-        self.chunk = k.var(u32, 0, "kept")
-        width = min(matrix.width, plan.k)
-        if permuted and tile.k_axis == 0:
-            width = min(width, 2)  # so many neighbours stay neighbours
+    k.comment("the small operand")
+    layout, width = tile.layout, min(matrix.width, plan.k)
+    if layout.permuted and layout.k_axis == 0:
+        width = min(width, 2)  # so many neighbours stay neighbours
+    with k.loop(plan.chunks, name="kept_chunk") as chunk:
 
         def at(row: Val, column: Val) -> tuple[Pointer, Val]:
-            across, along = (column, row) if tile.k_axis == 0 else (row, column)
-            across = permuted_column(across) if permuted else across
-            return matrix.at(first_column + across, self.chunk * plan.k + along)
+            across, along = (column, row) if layout.k_axis == 0 else (row, column)
+            across = permuted_column(across) if layout.permuted else across
+            return matrix.at(first_column + across, chunk * plan.k + along)
 
-        self.producer = DenseTile(k, tile, at, width=width, threads=plan.threads)
-
-    def start(self) -> None:
-        """Begins to load them."""
-        with self.k.loop(self.chunks, name="kept_chunk") as chunk:
-            self.chunk.set(chunk)
-            self.producer.begin(chunk, None)
-            self.producer.finish(chunk)
-        if self.k.target.supports("sm_80"):
-            self.k.cp_async_commit()
-
-    def wait(self, later: int) -> None:
-        """They are there for all threads; `later` groups of copies have been begun since."""
-        if self.k.target.supports("sm_80"):
-            self.k.cp_async_wait(later)
-        self.k.barrier()
+        source = DenseTile(k, tile, at, width=width, threads=plan.threads)
+        source.begin(Stage(chunk), None)
+        source.finish(Stage(chunk))
 
 
-def stream_launch(config: GemmConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for large and small operand, c, alpha, beta and result."""
-    plan, sizes = stream_plan(config, target), Sizes.of(config, shapes)
-    tiles, across = -(-sizes.rows // plan.m), -(-config.columns // plan.n)
-    most = max(1, _BLOCKS // max(1, sizes.batch * across))
+def streaming_blocks(instance: Instance) -> int:
+    """Blocks that take turns with the tiles of rows of a product."""
+    plan, sizes = instance.plan, instance.sizes
+    tiles, across = -(-sizes["r"] // plan.m), -(-sizes["n"] // plan.n)
+    most = max(1, _BLOCKS // max(1, sizes["g"] * across))
     turns = max(1, -(-tiles // most))
-    blocks = -(-tiles // turns)  # whose turns are as many, or one less
-    grid = (sizes.batch * blocks, across, 1)
-    check_grid(grid)
-    arguments = (*sizes.addresses(config), *sizes.numbers(blocks))
-    return Launch(grid, (plan.threads, 1, 1), arguments)
-
-
-def stream_dynamic_shared(config: GemmConfig, target: Target) -> int:
-    """Bytes of dynamic shared memory."""
-    plan, dtype = stream_plan(config, target), config.float_type
-    return SharedTile.shared_bytes(
-        dtype, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis, stages=plan.stages
-    ) + SharedTile.shared_bytes(
-        dtype, k_extent=plan.k, extent=plan.n, k_axis=config.small_k_axis, stages=plan.chunks
-    )
+    return -(-tiles // turns)  # whose turns are as many, or one less

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 
 import pytest
 from support.texts import COPY
@@ -9,6 +10,7 @@ from support.texts import COPY
 from oxijax.__main__ import main
 from ptx import registry
 from ptx.isa.targets import TARGETS
+from ptx.kernel import KernelDefinition, Written
 from ptx.registry import kernels, register
 
 MODULE = "support.cli_registry"
@@ -22,26 +24,35 @@ def empty_registry(monkeypatch):
     sys.modules.pop(MODULE, None)
 
 
-def generate(config: int, target) -> str:
-    return f"// {config} {target}"
+def definition(name: str, configs: Mapping[str, int], needs: str = "sm_75") -> KernelDefinition:
+    def body(k, config, plan, p) -> str:
+        return f"// {config} {k.target}"
+
+    return KernelDefinition(
+        name=name,
+        configs=configs,
+        parameters=(),
+        grid=lambda instance: (1, 1, 1),
+        body=body,
+        needs=needs,
+    )
 
 
 # ---- the registry
 
 
 def test_register():
-    kernel = register("k", {"one": 1, "two": 2}, generate, needs="sm_80")
+    kernel = register(definition("k", {"one": 1, "two": 2}, needs="sm_80"))
     assert list(kernels()) == ["k"]
     assert kernels()["k"] is kernel
     assert list(kernel.configs) == ["one", "two"]
-    assert kernel.ptx("two", TARGETS["sm_90"]) == "// 2 sm_90"
+    assert kernel.write_named("two", TARGETS["sm_90"]) == Written("// 2 sm_90", 0)
     assert kernel.needs == "sm_80"
-    assert kernel.dynamic_shared(2, TARGETS["sm_90"]) == 0
 
 
 def test_entries_are_frozen():
     configs = {"one": 1}
-    kernel = register("k", configs, generate)
+    kernel = register(definition("k", configs))
     configs["two"] = 2
     assert list(kernel.configs) == ["one"]
     with pytest.raises(AttributeError, match="cannot assign"):
@@ -53,15 +64,15 @@ def test_entries_are_frozen():
 
 
 def test_wrong_registrations():
-    register("k", {"one": 1}, generate)
+    register(definition("k", {"one": 1}))
     with pytest.raises(ValueError, match="'k' is registered already"):
-        register("k", {"two": 2}, generate)
+        register(definition("k", {"two": 2}))
     with pytest.raises(ValueError, match="'empty' needs at least one configuration"):
-        register("empty", {}, generate)
+        definition("empty", {})
     with pytest.raises(ValueError, match=r"needs of kernel 'late' must be a target, got 'sm_99'"):
-        register("late", {"one": 1}, generate, needs="sm_99")
+        definition("late", {"one": 1}, needs="sm_99")
     with pytest.raises(ValueError, match=r"kernel k has the configurations one, not 'two'"):
-        kernels()["k"].ptx("two", TARGETS["sm_90"])
+        kernels()["k"].write_named("two", TARGETS["sm_90"])
     assert list(kernels()) == ["k"]
 
 
@@ -119,7 +130,12 @@ def test_check(capsys, tmp_path):
         ("spills", "spills", "spilling spills registers: "),
         ("rejected", "error", "line 24: bat.sync        0;\n    Not a name of any known instruct"),
         ("says_too_little", "error", "red.v4.f32 needs sm_90 or later, and the target is sm_86"),
-        ("dynamic_of_no_size", "error", "dynamic shared memory, and the registry does not say"),
+        ("dynamic_of_no_size", "error", "dynamic shared memory, and does not say how much"),
+        (
+            "dynamic_of_other_size",
+            "error",
+            "a launch has 8192 bytes of dynamic shared memory, and ",
+        ),
         ("too_large", "error", "no block of copy fits on an SM: 128 threads of "),
         ("broken", "error", "ZeroDivisionError: "),
     ],
@@ -138,7 +154,7 @@ def test_check_fails(capsys, tmp_path, kernel, status, message):
 def test_one_failure_among_others(capsys):
     assert check("--target", "sm_86") == 1
     printed = capsys.readouterr().out
-    assert "5 assembled, 6 failed, 0 lack" in printed
+    assert "5 assembled, 7 failed, 0 lack" in printed
     passed = [row[:2] for row in rows(printed) if row[5:6] == ["0"] and row[-1] != "0"]
     assert passed == [["copy", "small"], ["copy", "large"], ["dynamic", "1024"]]
 
@@ -164,8 +180,8 @@ def test_a_narrow_terminal_cuts_no_figure(capsys, monkeypatch):
 def test_no_kernels(capsys, command):
     assert main([command]) == 2
     assert "the module ptx.kernels registers no kernel" in capsys.readouterr().err
-    assert main([command, "--registry", "ptx.kernel"]) == 2
-    assert "no module ptx.kernel\n" in capsys.readouterr().err
+    assert main([command, "--registry", "ptx.nothing"]) == 2
+    assert "no module ptx.nothing\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["check", "ptx"])
@@ -209,11 +225,36 @@ def test_ptx_prints_the_text(capsys):
     assert "tile[32768]" in printed
 
 
+def test_ptx_writes_all_texts(capsys, tmp_path):
+    register(definition("k", {"one": 1, "odd/two": 2}))
+    arguments = ("ptx", "--registry", "ptx.registry", "--output", str(tmp_path / "all"))
+    assert main([*arguments, "--target", "sm_80"]) == 0
+    files = {
+        path.relative_to(tmp_path / "all").as_posix(): path.read_text()
+        for path in (tmp_path / "all").rglob("*.ptx")
+    }
+    assert files == {"k/one.ptx": "// 1 sm_80", "k/odd/two.ptx": "// 2 sm_80"}
+    for option in ("--sass", "--config=one"):
+        assert main([*arguments, option]) == 2
+        assert "--output writes the PTX of all configurations" in capsys.readouterr().err
+
+
+def test_ptx_writes_the_texts_of_one_kernel(capsys, tmp_path):
+    assert ptx("says_too_little", "--output", str(tmp_path), "--target", "sm_80") == 0
+    assert "red.v4.f32 needs sm_90 or later" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert ptx("copy", "--output", str(tmp_path), "--target", "sm_90") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+    text = (tmp_path / "copy" / "large.ptx").read_text()
+    assert ptx("copy", "--config", "large", "--target", "sm_90") == 0
+    assert capsys.readouterr().out == text
+
+
 def test_ptx_lists_the_kernels(capsys):
     assert ptx() == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "copy (sm_80 and later): small, large"
-    assert len(printed) == 8
+    assert len(printed) == 9
 
 
 @pytest.mark.parametrize(

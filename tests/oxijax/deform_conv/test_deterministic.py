@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
-from support.deform_conv_checks import PRECISIONS, STRANGE_OFFSETS, assert_has_kernels
+from support.deform_conv_checks import STRANGE_OFFSETS, assert_has_kernels, float64_reference
 from support.helpers import assert_close, astype
+from support.places import PRECISIONS
 
 import oxijax
 import ptx
@@ -17,10 +18,7 @@ from oxijax._core import config as _config
 from oxijax.testing import CASES, DeformConvCase, emulate_gpu
 from ptx.emulator import Buffer, EmulatorError, launch
 from ptx.isa.assembler import assemble
-from ptx.kernels.deform_conv import (
-    DeformableConvConfig,
-    generate_deformable_conv_backward_input_gather_ptx,
-)
+from ptx.kernels.deform_conv import BACKWARD_INPUT_GATHER, DeformConvConfig
 
 TARGETS = ("sm_75", "sm_80", "sm_90")
 # In an order of their own: not the pairs that the scattering kernel is tested with.
@@ -33,12 +31,12 @@ SAMPLE = (
 FLAGS = ("--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic_ops")
 
 
-def gradient(case, precision=None, function=oxijax.deform_conv):
+def gradient(case, precision=None):
     """The function of operands and grad_y that returns the gradient to x, of a case."""
 
     def run(operands, grad_y):
         def y(x):
-            return function(x, *operands[1:], precision=precision, **case.options)
+            return oxijax.deform_conv(x, *operands[1:], precision=precision, **case.options)
 
         return jax.vjp(y, operands[0])[1](grad_y)[0]
 
@@ -46,10 +44,8 @@ def gradient(case, precision=None, function=oxijax.deform_conv):
 
 
 def expected_gradient(case, operands, grad_y):
-    """The reference's, in float64."""
-    with jax.enable_x64(True):
-        run = jax.jit(gradient(case, function=oxijax.reference.deform_conv))
-        return np.asarray(run(astype(operands, jnp.float64), grad_y.astype(jnp.float64)))
+    """The gradient to x in float64."""
+    return float64_reference(operands, grad_y, **case.options)["dx"]
 
 
 def gathered(case, operands, grad_y, target="sm_90", schedule=None, precision=None):
@@ -306,10 +302,10 @@ class TestSwitch:
 
 
 LAYERS = {
-    "wide": DeformableConvConfig(128, 128),
-    "odd": DeformableConvConfig(5, 7),
-    "offset-groups": DeformableConvConfig(64, 64, offset_groups=16),
-    "groups": DeformableConvConfig(64, 64, groups=4, offset_groups=2),
+    "wide": DeformConvConfig(128, 128),
+    "odd": DeformConvConfig(5, 7),
+    "offset-groups": DeformConvConfig(64, 64, offset_groups=16),
+    "groups": DeformConvConfig(64, 64, groups=4, offset_groups=2),
 }
 
 
@@ -324,7 +320,7 @@ def test_spills_nothing(layer, target):
         ("f64", False),
     ]:
         config = dataclasses.replace(LAYERS[layer], float_type=getattr(ptx, dtype), exact=exact)
-        text = generate_deformable_conv_backward_input_gather_ptx(config, target)
+        text = BACKWARD_INPUT_GATHER.write(config, target).text
         (kernel,) = assemble(text, target).values()
         name = f"deformable_conv_backward_input_gather_{dtype}_3x3"
         assert (kernel.kernel, kernel.spills, kernel.local_bytes) == (name, 0, 0)
@@ -332,8 +328,8 @@ def test_spills_nothing(layer, target):
 
 def test_addresses_have_64_bits():
     """A sample whose gradients lie beyond 2^32 bytes is looked for there."""
-    config = DeformableConvConfig(8, 64, kernel_h=1, kernel_w=1)
-    text = generate_deformable_conv_backward_input_gather_ptx(config, "sm_80")
+    config = DeformConvConfig(8, 64, kernel_h=1, kernel_w=1)
+    text = BACKWARD_INPUT_GATHER.write(config, "sm_80").text
     sample = 2**30 // 64 + 3
     buffers = [
         np.array([0] * 13 + [1] * 13, np.uint32),  # one image of one pixel, in the cell 12

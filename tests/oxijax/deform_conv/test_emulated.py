@@ -3,7 +3,6 @@
 import functools
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from support.deform_conv_checks import (
     check,
     check_far_offsets,
     check_strange_offset,
+    float64_reference,
     of_case,
     of_golden,
 )
@@ -20,8 +20,8 @@ from support.helpers import NAMES, assert_close, astype, values_and_gradients
 from support.places import PRECISIONS, emulated
 
 import oxijax
-from oxijax._deform_conv import cuda as _deform_conv_cuda
 from oxijax.testing import CASES, emulate_gpu
+from ptx.kernels.deform_conv import plan
 
 TARGETS = ("sm_75", "sm_80", "sm_90")
 COMBINATIONS = list(itertools.product(PRECISIONS, TARGETS))
@@ -44,8 +44,15 @@ def test_case(name, precision, target):
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
 def test_large_tiles(name, precision, monkeypatch):
     """Layers as small as these get small tiles, unless they are told otherwise."""
-    monkeypatch.setattr(_deform_conv_cuda, "is_small_grid", lambda config, pixels: False)
+    asked = []
+
+    def is_small_grid(config, pixels):
+        asked.append(pixels)
+        return False
+
+    monkeypatch.setattr(plan, "is_small_grid", is_small_grid)
     check(*of_case(name), precision, emulated("sm_80", schedule=1))
+    assert asked
 
 
 @pytest.mark.usefixtures("x64")
@@ -84,18 +91,10 @@ def test_far_offsets():
 @pytest.mark.parametrize("mask_dtype", ["float32", "bfloat16"])
 def test_dtypes_of_offset_and_mask(offset_dtype, mask_dtype):
     case, options = of_case("v2")
-    x, offset, weight, mask, bias = (case[name] for name in NAMES)
-    operands = [
-        *(jnp.asarray(x, jnp.bfloat16), jnp.asarray(offset, offset_dtype)),
-        *(jnp.asarray(weight, jnp.bfloat16), jnp.asarray(mask, mask_dtype)),
-        jnp.asarray(bias, jnp.bfloat16),
-    ]
-    grad_y = jnp.asarray(case["grad_y"], jnp.bfloat16)
-    reference = functools.partial(oxijax.reference.deform_conv, **options)
-    with jax.enable_x64(True):
-        wide = astype(operands, jnp.float64)
-        expected = values_and_gradients(reference, wide, grad_y.astype(jnp.float64))
-        expected = {name: np.asarray(value) for name, value in expected.items()}
+    operands = list(astype([case[name] for name in NAMES], jnp.bfloat16, offset_dtype))
+    operands[3] = case["mask"].astype(mask_dtype)
+    grad_y = case["grad_y"].astype(jnp.bfloat16)
+    expected = float64_reference(operands, grad_y, **options)
     with emulate_gpu():
         results = values_and_gradients(
             functools.partial(oxijax.deform_conv, **options), operands, grad_y

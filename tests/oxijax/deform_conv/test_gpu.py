@@ -262,16 +262,23 @@ class TestErrors:
     def call(self, gpu, name, text, grid):
         from support import launch_samples as samples
 
-        from oxijax._core.launch import launch
-        from ptx.launch import Address, Launch
+        from oxijax._core.launch import call
+        from ptx import f32
+        from ptx.kernel import In, KernelDefinition, Out, Plan
         from ptx.registry import register
 
         config = samples.Elementwise()
-        arguments = (Address(0), Address(1))
-        geometry = Launch(grid, (32, 1, 1), arguments)
-        register(name, {"default": config}, lambda *_: text, launch=lambda *_: geometry)
+        kernel = register(
+            KernelDefinition(
+                name=name,
+                configs={"default": config},
+                parameters=(In("x", "n", dtype=f32), Out("y", "n", dtype=f32)),
+                plan=lambda config, target, sizes: Plan(32),
+                grid=lambda instance: grid,
+                body=lambda k, config, plan, p: text,
+            )
+        )
         x = np.ones(32, np.float32)
-        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
         primitive = samples.KernelPrimitive(
             name,
             operands={"x": "n"},
@@ -279,7 +286,7 @@ class TestErrors:
             sizes=lambda config, sizes: sizes,
             folds=[samples.Fold("n")],
             reference=lambda config, x: (x,),
-            cuda=lambda config, x: tuple(launch(name, config, [x], [like])),
+            cuda=lambda config, x: call(kernel, config, x=x),
         )
         return run(gpu, lambda x: primitive(config, x), x)[1][0]
 

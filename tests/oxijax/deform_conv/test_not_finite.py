@@ -2,10 +2,10 @@
 
 import functools
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.helpers import values_and_gradients
+from support.deform_conv_checks import named
+from support.helpers import astype, program_of
 
 import oxijax
 from oxijax.testing import CASES, emulate_gpu
@@ -20,25 +20,27 @@ LAYERS = {
 }
 
 
+@functools.cache
+def programs(name):
+    """The layer and its gradients by kernels, and by the reference: each is compiled once."""
+    options, precision = CASES[name].options, LAYERS[name][1]
+    return (
+        program_of(functools.partial(oxijax.deform_conv, precision=precision, **options)),
+        program_of(functools.partial(oxijax.reference.deform_conv, precision="highest", **options)),
+    )
+
+
 def results(name, change):
     """(kernels', reference's) output and gradients, of operands that `change` has changed."""
-    dtype, precision, _ = LAYERS[name]
-    case = CASES[name]
+    case, dtype = CASES[name], LAYERS[name][0]
     operands = [None if v is None else np.array(v) for v in case.operands()]
     change(*operands)
     # Offsets stay in float32, which knows how far they are.
-    dtypes = [dtype, "float32", dtype, "float32", dtype]
-    arrays = [
-        None if v is None else jnp.asarray(v, d) for v, d in zip(operands, dtypes, strict=True)
-    ]
-    grad_y = jnp.asarray(case.grad_y(), dtype)
-    functions = (
-        functools.partial(oxijax.deform_conv, precision=precision, **case.options),
-        functools.partial(oxijax.reference.deform_conv, precision="highest", **case.options),
-    )
+    arrays, grad_y = astype(operands, dtype, "float32"), case.grad_y().astype(dtype)
+    kernels, reference = programs(name)
     with emulate_gpu("sm_90"):
-        ours = values_and_gradients(functions[0], arrays, grad_y)
-    return ours, values_and_gradients(functions[1], arrays, grad_y)
+        ours = named(kernels(arrays, grad_y), arrays)
+    return ours, named(reference(arrays, grad_y), arrays)
 
 
 def assert_same(name, ours, expected):

@@ -4,17 +4,24 @@ import dataclasses
 import re
 
 import pytest
+from support.deform_conv_problem import KERNELS
 from support.paths import DOCS
 
 from oxijax.__main__ import main
 from ptx.isa.sass import disassemble
 from ptx.isa.targets import TARGETS
+from ptx.kernels.deform_conv import (
+    BACKWARD_INPUT_GATHER,
+    BACKWARD_OFFSET,
+    BACKWARD_WEIGHT,
+    FORWARD,
+)
 from ptx.kernels.deform_conv.catalog import CONFIGS, IMAGES, NETWORKS
-from ptx.kernels.deform_conv.config import DeformableConvConfig
+from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.model import MODELLED, work
-from ptx.kernels.deform_conv.plan import backward_data_plan, backward_weight_plan, forward_plan
+from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.model import DEVICES, Modelled, modelled
-from ptx.registry import kernels
+from ptx.tile.direct import DirectPlan
 
 PAGE = (DOCS / "performance.md").read_text()
 # Kernel, layer, target and modelled microseconds on an H200 in bf16.
@@ -29,7 +36,7 @@ def limits(written: str) -> tuple[float, float]:
 
 def time_of(kernel: str, config: str, target: str) -> Modelled:
     layer = config.partition("/")[0]
-    entry = kernels()[f"deform_conv_{kernel}"]
+    entry = KERNELS[kernel]
     done = work(entry, CONFIGS[config], TARGETS[target], IMAGES[layer])
     return modelled(done, DEVICES[target])
 
@@ -51,8 +58,8 @@ def test_modelled_times(kernel, layer, target, written):
 @pytest.mark.parametrize("layer", NETWORKS)
 @pytest.mark.parametrize("kernel", MODELLED)
 def test_main_loops(kernel, layer, target):
-    entry, gpu = kernels()[f"deform_conv_{kernel}"], TARGETS[target]
-    sass = disassemble(entry.ptx(f"{layer}/bf16", gpu), gpu)
+    entry, gpu = KERNELS[kernel], TARGETS[target]
+    sass = disassemble(entry.write_named(f"{layer}/bf16", gpu).text, gpu)
     loop = sass.main_loop
     assert loop.count("HMMA.16816.F32.BF16") >= 16
     assert loop.count("LDGSTS.E.BYPASS.128") >= 1  # B
@@ -64,40 +71,40 @@ def test_main_loops(kernel, layer, target):
 
 @pytest.mark.parametrize("kernel", MODELLED)
 def test_a_wrong_plan_is_noticed(kernel):
-    entry, target = kernels()[f"deform_conv_{kernel}"], TARGETS["sm_90"]
-    text = entry.ptx("BasicVSR++/bf16", target)
-    swapped = dataclasses.replace(entry, generate=lambda config, target: text)
+    entry, target = KERNELS[kernel], TARGETS["sm_90"]
+    other, write = CONFIGS["BasicVSR++/bf16"], entry.body
+    plan = entry.plan(other, target, None)
+    swapped = dataclasses.replace(entry, body=lambda k, c, _, p: write(k, other, plan, p))
     with pytest.raises(ValueError, match=r"is out of date|loops around the products"):
         work(swapped, CONFIGS["R50-c4/bf16"], target, IMAGES["R50-c4"])
 
 
 def test_what_is_not_modelled():
     target, images = TARGETS["sm_90"], (1, 16, 16)
-    forward = kernels()["deform_conv_forward"]
     with pytest.raises(ValueError, match="without tensor cores is not modelled"):
-        work(forward, CONFIGS["16-channels/f32-exact"], target, images)
+        work(FORWARD, CONFIGS["16-channels/f32-exact"], target, images)
     with pytest.raises(ValueError, match="modelled are tables of corners and positions"):
-        work(forward, CONFIGS["16-channels/bf16"], target, images)
-    gather = kernels()["deform_conv_backward_input_gather"]
+        work(FORWARD, CONFIGS["16-channels/bf16"], target, images)
     with pytest.raises(ValueError, match="not deform_conv_backward_input_gather"):
-        work(gather, CONFIGS["R50-c3/bf16"], target, images)
+        work(BACKWARD_INPUT_GATHER, CONFIGS["R50-c3/bf16"], target, images)
 
 
 def test_configurations_cover_the_plans():
     """Every kind of plan that the chooser makes has a configuration that check assembles."""
-    assert all(isinstance(config, DeformableConvConfig) for config in CONFIGS.values())
+    assert all(isinstance(config, DeformConvConfig) for config in CONFIGS.values())
     for config in CONFIGS.values():
         config.validate()
-    assert any(config.small_grid for config in CONFIGS.values())
     for target in (TARGETS["sm_75"], TARGETS["sm_90"]):
-        plans = {
-            plan: {plan(config, target).corners for config in CONFIGS.values()}
-            for plan in (forward_plan, backward_weight_plan)
-        }
         wanted = {"samples"} if target.sm == 75 else {"samples", "table", "positions"}
-        assert plans == {forward_plan: wanted, backward_weight_plan: wanted}
-        streamed = {backward_data_plan(c, target).streamed for c in CONFIGS.values()}
-        assert streamed == ({False} if target.sm == 75 else {False, True})
+        for kernel in (FORWARD, BACKWARD_OFFSET, BACKWARD_WEIGHT):
+            plans = [kernel.plan(c, target, kernel.launch_sizes.get(n)) for n, c in CONFIGS.items()]
+            assert {plan.corners for plan in plans if isinstance(plan, SamplePlan)} == wanted
+            assert any(isinstance(plan, DirectPlan) for plan in plans)
+    assert FORWARD.launch_sizes
+    for name, sizes in FORWARD.launch_sizes.items():
+        config, target = CONFIGS[name], TARGETS["sm_90"]
+        small, large = (FORWARD.plan(config, target, s) for s in (sizes, None))
+        assert small != large
 
 
 def test_the_command(capsys):

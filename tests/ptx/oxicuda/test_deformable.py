@@ -36,13 +36,10 @@ GENERATORS = {
 }
 # Pointers that a kernel cannot do without, and those that come with a mask.
 POINTERS = {
-    "forward": ({"input", "offset", "weight", "output"}, {"mask"}),
-    "backward_input": ({"grad_output", "offset", "weight", "grad_input"}, {"mask"}),
-    "backward_offset": (
-        {"grad_output", "input", "offset", "weight", "grad_offset"},
-        {"mask", "grad_mask"},
-    ),
-    "backward_weight": ({"grad_output", "input", "offset"}, {"mask"}),
+    "forward": ({"x", "offset", "weight", "y"}, {"mask"}),
+    "backward_input": ({"grad_y", "offset", "weight", "grad_x"}, {"mask"}),
+    "backward_offset": ({"grad_y", "x", "offset", "weight", "grad_offset"}, {"mask", "grad_mask"}),
+    "backward_weight": ({"grad_y", "x", "offset"}, {"mask"}),
 }
 
 
@@ -180,7 +177,7 @@ def test_entry_names(kernel, dtype):
 
 @pytest.mark.parametrize("kernel", GENERATORS)
 def test_parameters(kernel):
-    """Those of the document, but for sizes; without modulation nothing speaks of a mask."""
+    """Those of the document, by the names of operands; without modulation there is no mask."""
     always, with_mask = POINTERS[kernel]
     text = GENERATORS[kernel](CONFIG)
     assert entry(text)[1] >= always | with_mask
@@ -262,10 +259,10 @@ def test_ptx_command_lists_them(capsys):
         assert line.endswith(": " + ", ".join(CONFIGS))
 
 
-@pytest.mark.parametrize("name", [name for name in kernels() if name.startswith("deformable_conv")])
-def test_every_configuration_is_written(name):
+@pytest.mark.parametrize("kernel", [*GENERATORS, "backward_input_gather"])
+def test_every_configuration_is_written(kernel):
     """For a target with all paths; that each assembles is what `python -m oxijax check` says."""
-    kernel = kernels()[name]
-    for config in kernel.configs:
-        found, _ = entry(kernel.ptx(config, ptx.TARGETS["sm_90"]))
-        assert found.startswith(f"{name}_")
+    registered = kernels()[f"deform_conv_{kernel}"]
+    for config in registered.configs:
+        found, _ = entry(registered.write_named(config, "sm_90").text)
+        assert found.startswith(f"deformable_conv_{kernel}_")

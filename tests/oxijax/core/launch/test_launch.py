@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import re
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,12 @@ from support import launch_samples
 from support.launch_samples import Elementwise, accumulate, broken, scale_and_add
 
 from oxijax._core import launch as _launch
-from oxijax._core.launch import _emulation, _handler, _resolve
+from oxijax._core.launch import _emulation, _handler
 from oxijax._core.launch._spec import Spec, key_of
 from oxijax.testing import emulate_gpu
-from ptx import f16, f32
-from ptx.registry import register
+from ptx import f16, f32, registry
+from ptx.kernel import KernelDefinition
+from ptx.launch import Address
 
 pytestmark = pytest.mark.quick
 
@@ -171,13 +173,36 @@ def test_donated_buffer_is_reused():
 
 
 def test_wrong_alias():
-    like = jax.ShapeDtypeStruct((2, 3), jnp.float32)
-
     def alias(x):
-        return _launch.launch("accumulate", Elementwise(), [x, x], [like] * 2, aliases={1: 0})
+        return _launch.call(launch_samples.ACCUMULATE, Elementwise(), x=x, total=x.T)
 
-    with pytest.raises(ValueError, match=r"operand 1 cannot become result 0: float32\[3, 2\]"):
+    with pytest.raises(ValueError, match=r"total must have n = 3, got \(2, 3\)"):
         jax.eval_shape(alias, jnp.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("x",), "scale_and_add takes x, y, and was given x"),
+        (("x", "y", "z"), "scale_and_add takes x, y, and was given x, y, z"),
+    ],
+)
+def test_wrong_operands(names, message):
+    def call(x):
+        operands: dict[str, Any] = dict.fromkeys(names, x)
+        return _launch.call(launch_samples.SCALE_AND_ADD, Elementwise(), **operands)
+
+    with pytest.raises(TypeError, match=message):
+        jax.eval_shape(call, jnp.zeros((3, 2)))
+
+
+def test_operand_of_another_dtype():
+    def call(x):
+        operands = {"x": x, "y": x.astype(jnp.bfloat16)}
+        return _launch.call(launch_samples.SCALE_AND_ADD, Elementwise(), **operands)
+
+    with pytest.raises(TypeError, match="scale_and_add: y must be float32, got bfloat16"):
+        jax.eval_shape(call, jnp.zeros((3, 2)))
 
 
 def test_empty_operands_launch_nothing(launches):
@@ -262,7 +287,7 @@ FAULTS = {
     "unwritten": "UnwrittenError",
     "bad PTX": "UnknownInstructionError",
     "no PTX": "there is no PTX for this configuration",
-    "block of 1025": "at most 1024 threads",
+    "block of 1025": "block=1025 is not 1 to 1024 threads",
 }
 
 
@@ -374,15 +399,17 @@ class TestSpec:
         other = dataclasses.replace(self.SPEC, config=Elementwise(0.1, 128)).to_json()
         assert len({key_of(text), key_of(other), key_of(text)}) == 2
 
-    def test_configuration_of_tuples_and_dtypes(self):
+    def test_configuration_of_tuples_and_dtypes(self, monkeypatch):
         @dataclasses.dataclass(frozen=True)
         class Config:
             dtype: object = f16
             pads: tuple[tuple[int, int], ...] = ((1, 2), (3, 4))
             name: str | None = None
 
-        register("spec_test_config", {"default": Config()}, lambda config, target: "")
-        spec = dataclasses.replace(self.SPEC, kernel="spec_test_config", config=Config(f32))
+        configs = {"default": Config()}
+        kernel = dataclasses.replace(launch_samples.BROKEN, name="spec_test", configs=configs)
+        monkeypatch.setitem(registry._KERNELS, "spec_test", kernel)
+        spec = dataclasses.replace(self.SPEC, kernel="spec_test", config=Config(f32))
         assert Spec.from_json(spec.to_json()) == spec
 
     @pytest.mark.parametrize("alpha", [1j, np.float32(1), [1.0], {"a": 1}])
@@ -406,41 +433,31 @@ class TestLaunchesThatDoNotFit:
     """A kernel's own description of its launch is checked before anything is loaded."""
 
     def run(self, monkeypatch, **changes):
-        kernel = _resolve.registered("scale_and_add")
+        right = KernelDefinition.launch
 
-        def launch(config, target, shapes):
-            assert kernel.launch is not None
-            right = kernel.launch(config, target, shapes)
-            return dataclasses.replace(right, **changes)
+        def launch(self, config, target, shapes):
+            return dataclasses.replace(right(self, config, target, shapes), **changes)
 
-        wrong = dataclasses.replace(kernel, launch=launch if changes else None)
-        monkeypatch.setattr(_resolve, "registered", lambda name: wrong)
+        monkeypatch.setattr(KernelDefinition, "launch", launch)
         config = Elementwise(alpha=9.0)  # which no test has loaded
         with emulate_gpu(), pytest.raises(jax.errors.JaxRuntimeError) as caught:
             scale_and_add(matrix(2), matrix(2), config).block_until_ready()
         return str(caught.value)
-
-    def test_no_launch(self, monkeypatch):
-        assert "registered without a launch" in self.run(monkeypatch)
 
     def test_empty_grid(self, monkeypatch):
         message = self.run(monkeypatch, grid=(0, 1, 1))
         assert "grid=(0, 1, 1) leaves result 0 of shape (2, 5) unwritten" in message
 
     def test_result_is_no_argument(self, monkeypatch):
-        arguments = (_launch_address(0), _launch_address(1), _launch_address(1), np.uint32(10))
+        arguments = (Address(0), Address(1), Address(1), np.uint32(10))
         assert "result 0 is no argument" in self.run(monkeypatch, arguments=arguments)
 
     def test_no_such_buffer(self, monkeypatch):
-        arguments = (_launch_address(0), _launch_address(3), _launch_address(2), np.uint32(10))
+        arguments = (Address(0), Address(3), Address(2), np.uint32(10))
         assert "[0, 2, 3] of a call that has 3 buffers" in self.run(
             monkeypatch, arguments=arguments
         )
 
     def test_too_many_arguments(self, monkeypatch):
-        message = self.run(monkeypatch, arguments=(_launch_address(2),) * 97)
+        message = self.run(monkeypatch, arguments=(Address(2),) * 97)
         assert "at most 96 arguments, got 97" in message
-
-
-def _launch_address(buffer):
-    return launch_samples.Address(buffer)

@@ -14,10 +14,10 @@ SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
 WINDOWS = "ptx.kernels.conv.windows.WindowRows.__init__"
 STRIDES = "ptx.kernels.conv.backward_input._axis"
 TAP = "ptx.kernels.conv.product.WindowProduct._tap"
-STORE = "ptx.kernels.conv.product.WindowProduct.store"
+STORE = "ptx.kernels.conv.product.WindowProduct.store.<locals>.locate.<locals>.element"
 CHUNK = "ptx.kernels.conv.product.WindowProduct._tiled.<locals>"
-WEIGHT_GRADIENT = "ptx.kernels.conv.backward_weight.generate_conv_backward_weight_ptx"
-BIAS = "ptx.kernels.conv.forward.generate_conv_forward_ptx.<locals>.with_bias"
+WEIGHT_GRADIENT = "ptx.kernels.conv.backward_weight._tiled_backward_weight"
+BIAS = "ptx.kernels.conv.forward._tiled_forward.<locals>.with_bias"
 
 EQUIVALENT = [
     *TILE_ENGINE,
@@ -85,13 +85,6 @@ EQUIVALENT = [
         STORE,
         "setp add and",
         "source constant operator operands",
-    ),
-    Reason(
-        "a bias may be loaded that is not used, as what it is added to is not stored",
-        BIAS,
-        "and setp",
-        "source constant operator operands",
-        Result.OTHER,
     ),
     Reason(
         "what takes the place of a bias that is not there is not stored",

@@ -4,28 +4,16 @@ import dataclasses
 import re
 
 import pytest
-from support.deform_conv_kernels import KERNELS, Call, assert_written_once
+from support.deform_conv_kernels import KERNELS, Call
 
 from ptx.emulator import Report
-from ptx.isa.targets import TARGETS, Target
-from ptx.kernels.deform_conv import CONFIGS, DeformableConvConfig, backward_input_gather
+from ptx.isa.targets import TARGETS
+from ptx.kernels.deform_conv import CONFIGS, DeformConvConfig
 from ptx.kernels.deform_conv.backward_data_streamed import taps_per_block
-from ptx.kernels.deform_conv.plan import (
-    SamplePlan,
-    backward_data_plan,
-    backward_weight_plan,
-    forward_plan,
-    is_direct,
-)
+from ptx.kernels.deform_conv.plan import SamplePlan
+from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import atom_name
 
-PLANS = {
-    "forward": forward_plan,
-    "backward_offset": backward_data_plan,
-    "backward_input": backward_data_plan,
-    "backward_weight": backward_weight_plan,
-    "backward_input_gather": lambda config, target: backward_input_gather._plan(config),
-}
 # sm_75 has other tensor cores and no asynchronous copies, sm_90 has vector atomics.
 VARIANTS = [
     (kernel, name, target)
@@ -35,11 +23,17 @@ VARIANTS = [
 ]
 
 
-def path(kernel: str, config: DeformableConvConfig, target: Target) -> tuple[object, ...]:
+def call_of(kernel: str, name: str, target: str) -> Call:
+    """A small call, whose plan is nevertheless the one that the configuration stands for."""
+    small = name in KERNELS[kernel].launch_sizes
+    return Call(kernel, CONFIGS[name], images=3, height=7, width=9, target=target, small=small)
+
+
+def path(call: Call) -> tuple[object, ...]:
     """What the chooser has chosen, but for sizes."""
-    if kernel != "backward_input_gather" and is_direct(config):
+    kernel, config, target, plan = call.kernel, call.config, TARGETS[call.target], call.plan
+    if isinstance(plan, DirectPlan):
         return kernel, "direct", config.float_type.name
-    plan = PLANS[kernel](config, target)
     vector_atomics = kernel == "backward_input" and plan.streamed and target.supports("sm_90")
     partial = plan.streamed and has_partial_tiles(plan, kernel, config)
     many_taps = target.supports("sm_80") and config.taps > 9  # more than there is room for
@@ -60,18 +54,16 @@ def cheapest() -> list[tuple[str, str, str]]:
 
     found: dict[tuple[object, ...], tuple[str, str, str]] = {}
     for variant in sorted(VARIANTS, key=cost):
-        kernel, name, target = variant
-        found.setdefault(path(kernel, CONFIGS[name], TARGETS[target]), variant)
+        found.setdefault(path(call_of(*variant)), variant)
     return sorted(found.values())
 
 
 def run(call: Call) -> Report:
     """The kernel's launch, and where taps are shared out among blocks one with all that fit."""
     report = call.run()
-    if call.kernel != "backward_input":  # which adds to memory
-        assert_written_once(call, report)
     if ".param .u32 taps_per_block" in call.text:
-        plan = backward_data_plan(call.config, TARGETS[call.target])
+        plan = call.plan
+        assert isinstance(plan, SamplePlan)
         most = taps_per_block(call.config, plan, blocks=10**6)
         report = report.merge(dataclasses.replace(call, taps_per_block=most).run())
     return report
@@ -86,7 +78,9 @@ def is_beyond(text: str) -> bool:
     return re.match(r"@%p\d+ (ld|st|red)\.global", text) is not None
 
 
-def has_partial_tiles(plan: SamplePlan, kernel: str, config: DeformableConvConfig) -> bool:
+def has_partial_tiles(plan: SamplePlan | DirectPlan, kernel: str, config: DeformConvConfig) -> bool:
+    if isinstance(plan, DirectPlan):
+        return False
     run = config.in_channels_per_group if plan.narrow else config.segment
     if kernel == "forward":
         return config.out_channels_per_group % plan.n > 0
@@ -96,10 +90,9 @@ def has_partial_tiles(plan: SamplePlan, kernel: str, config: DeformableConvConfi
 
 
 def check(kernel: str, name: str, target: str) -> None:
-    config = CONFIGS[name]
-    call = Call(kernel, config, images=3, height=7, width=9, target=target)
+    call = call_of(kernel, name, target)
     never = run(call).never_executed
-    if has_partial_tiles(PLANS[kernel](config, TARGETS[target]), kernel, config):
+    if has_partial_tiles(call.plan, kernel, call.config):
         never = [(line, text) for line, text in never if not is_beyond(text)]
     assert never == []
 

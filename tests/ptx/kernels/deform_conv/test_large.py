@@ -12,19 +12,16 @@ import pytest
 from support.deform_conv_kernels import Call
 from support.far import window
 
-from ptx.emulator import Buffer, EmulatorError, launch
+from ptx.emulator import Buffer, EmulatorError
 from ptx.isa.dtypes import bf16, f32, f64
-from ptx.isa.targets import TARGETS
-from ptx.kernels.deform_conv import DeformableConvConfig as Layer
+from ptx.kernels.deform_conv import DeformConvConfig as Layer
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 from ptx.kernels.limits import PIXELS, TABLE_PIXELS
-from ptx.launch import Address
-from ptx.registry import kernels
+from ptx.testing.call import launch, numpy_dtype
 
 IMAGES, WIDTH = 8, 32
 SMALL, LAST = 16, 8  # rows of the small image, and those of the output that are calculated
 PARTS = 2**16 - 1  # of the weights' gradient: the last one has the last rows
-IMAGE = ("x", "zeros", "offset", "mask", "grad_y")  # arrays [N, height, width, channels]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,51 +52,51 @@ class Far:
         return IMAGES * self.height * WIDTH
 
     @property
-    def buffers(self) -> list[tuple[Buffer, tuple[int, ...]]]:
-        """Windows on operands and results, and the shapes of what they are windows on."""
-        call, found = self.call, []
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the large arrays, as they lie in memory, by name."""
+        call, height = self.call, self.height
+        cells = IMAGES * (height + 2 * CELL_BORDER) * (WIDTH + 2 * CELL_BORDER)
+        sizes = {"n": IMAGES, "h": height, "w": WIDTH, "p": height, "q": WIDTH, "s": PARTS}
+        if call.kernel == "backward_input_gather":
+            sizes |= {"s": self.pixels, "z": cells + 1}
+        return call.definition.shapes(call.config, sizes)
+
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        """Windows on operands and results, by name."""
+        call, shapes, found = self.call, self.shapes, {}
         gathers = call.kernel == "backward_input_gather"
         before = np.uint32(self.pixels - SMALL * WIDTH)  # samples before those of the small image
-        for name, array in call.arrays.items():
-            shape = array.shape
-            if name in IMAGE:
-                shape = (IMAGES, self.height, *shape[2:])
-                array = array if name in ("x", "zeros") or gathers else array[:, -LAST:]
-            elif name == "starts":
-                cells = IMAGES * (self.height + 2 * CELL_BORDER) * (WIDTH + 2 * CELL_BORDER)
-                array, shape = array + before, (*shape[:2], cells + 1)
-            elif name == "order":
-                array, shape = array + before, (*shape[:2], self.pixels)
-            elif name == "corner_weights":
-                shape = (shape[0], self.pixels, *shape[2:])
-            found.append((window(array, shape, writable=name == "zeros"), shape))
-        if call.kernel == "backward_input":  # the result is where the zeros are
-            return [*found, found[-1]]
-        for shape, dtype in zip(call.result_shapes, call.result_types, strict=True):
-            large, part = (IMAGES, self.height, *shape[2:]), (1, LAST, *shape[2:])
-            if call.kernel == "backward_weight":
-                large, part = (PARTS, *shape[1:]), (1, *shape[1:])
-            found.append((window(np.full(part, np.nan, dtype), large, writable=True), large))
+        for name, parameter in call.definition.operands(call.config).items():
+            array = call.arrays[name].transpose(parameter.axes(call.config))
+            if name in ("offset", "mask", "grad_y") and not gathers:
+                array = array[:, -LAST:]
+            elif name in ("starts", "order"):
+                array = array + before
+            found[name] = window(array, shapes[name], writable=name == "zeros")
+        for name, result in call.definition.results(call.config).items():
+            if name == "grad_x" and not gathers:  # the result is where the zeros are
+                found[name] = found["zeros"]
+                continue
+            part = (1, *((LAST, *shapes[name][2:]) if name != "partial" else shapes[name][1:]))
+            unwritten = np.full(part, np.nan, numpy_dtype(result.dtype_of(call.config)))
+            found[name] = window(unwritten, shapes[name], writable=True)
         return found
 
     def run(self, text: str | None = None) -> None:
         """Launches the last blocks, and compares what they write."""
-        call, target = self.call, TARGETS[self.call.target]
-        kernel, buffers = kernels()[f"deform_conv_{call.kernel}"], self.buffers
-        assert max(int(np.prod(shape)) for _, shape in buffers) > 2**31
-        assert kernel.launch is not None
-        how = kernel.launch(call.config, target, [shape for _, shape in buffers])
+        call, buffers, shapes = self.call, self.buffers, self.shapes
+        assert max(int(np.prod(shape)) for shape in shapes.values()) > 2**31
+        how = call.definition.launch(call.config, call.target, list(shapes.values()))
         launch(
-            text or call.text, how.grid, how.block,
-            [buffers[a.buffer][0] if isinstance(a, Address) else a for a in how.arguments],
-            dynamic_shared=kernel.dynamic_shared(call.config, target), statistics=False,
-            blocks=self.last_blocks(how.grid),
+            call.definition, call.config, call.target, buffers, shapes,
+            text=text, blocks=self.last_blocks(how.grid),
         )  # fmt: skip
         expected = [
             e if e.shape[:2] != (1, SMALL) or call.kernel == "backward_input" else e[:, -LAST:]
             for e in call.expected
         ]
-        results = [b.array.ravel() for b, _ in buffers[len(call.arrays) :]]
+        results = [buffers[name].array.ravel() for name in call.definition.results(call.config)]
         call.compare([r[-e.size :][None] for r, e in zip(results, expected, strict=True)], expected)
 
     def last_blocks(self, grid: tuple[int, int, int]) -> list[int]:

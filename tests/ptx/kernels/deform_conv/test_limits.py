@@ -3,31 +3,31 @@
 import pytest
 
 from ptx.isa.dtypes import bf16, f64
-from ptx.isa.targets import TARGETS
-from ptx.kernels.deform_conv import DeformableConvConfig as Layer
+from ptx.kernels.deform_conv import (
+    BACKWARD_INPUT,
+    BACKWARD_INPUT_GATHER,
+    BACKWARD_OFFSET,
+    BACKWARD_WEIGHT,
+    FORWARD,
+)
+from ptx.kernels.deform_conv import DeformConvConfig as Layer
 from ptx.kernels.limits import PIXELS, TABLE_PIXELS
 from ptx.launch import Launch
-from ptx.registry import kernels
 
 TABLE, GENERAL = Layer(64, 64, float_type=bf16), Layer(20, 24, float_type=f64)
-KERNELS = ("forward", "backward_offset", "backward_input", "backward_weight")
+KERNELS = {
+    "forward": FORWARD,
+    "backward_offset": BACKWARD_OFFSET,
+    "backward_input": BACKWARD_INPUT,
+    "backward_weight": BACKWARD_WEIGHT,
+}
 
 
 def launched(kernel: str, config: Layer, images: int, in_size, out_size, parts: int = 1) -> Launch:
     """The launch for images and outputs of some sizes."""
-    pixels = (images, *out_size)
-    x, grad_y = (images, *in_size, config.in_channels), (*pixels, config.out_channels)
-    offset, mask = (*pixels, config.offset_channels), (*pixels, config.mask_channels)
-    weight = (config.taps, config.in_channels_per_group, config.out_channels)
-    shapes = {
-        "forward": [x, offset, weight, mask, grad_y],
-        "backward_offset": [x, offset, weight, mask, grad_y, offset, mask],
-        "backward_input": [offset, weight, mask, grad_y, x, x],
-        "backward_weight": [x, offset, mask, grad_y, (parts, *weight)],
-    }[kernel]
-    launch = kernels()[f"deform_conv_{kernel}"].launch
-    assert launch is not None
-    return launch(config, TARGETS["sm_80"], shapes)
+    (h, w), (p, q), definition = in_size, out_size, KERNELS[kernel]
+    shapes = definition.shapes(config, {"n": images, "h": h, "w": w, "p": p, "q": q, "s": parts})
+    return definition.launch(config, "sm_80", list(shapes.values()))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -80,31 +80,39 @@ def test_blocks():
             launched(kernel, depthwise, 2048, (1024, 1024), (1024, 1024))
 
 
-@pytest.mark.parametrize("kernel", KERNELS[:3])
+@pytest.mark.parametrize("kernel", ["forward", "backward_offset", "backward_input"])
 def test_empty_batches_are_launches_of_nothing(kernel):
     assert 0 in launched(kernel, GENERAL, 0, (8, 8), (8, 8)).grid
 
 
-def lists(images: int, height: int, width: int, samples: int, channels: int = 16) -> Launch:
-    config = Layer(channels, 8, 1, 1)
-    cells = images * (height + 4) * (width + 4)
-    shapes = [
-        *((1, 1, cells + 1), (1, 1, samples), (1, samples, 1, 4), (1, channels, 8)),
-        *((samples, 8), (images, height, width, channels)),
-    ]
-    launch = kernels()["deform_conv_backward_input_gather"].launch
-    assert launch is not None
-    return launch(config, TARGETS["sm_80"], shapes)
+def lists(
+    images: int, height: int, width: int, out_size: tuple[int, int], channels: int = 16
+) -> Launch:
+    """The launch for lists of the cells of images of some size, and of outputs of another."""
+    config, (p, q) = Layer(channels, 8, 1, 1), out_size
+    sizes = {"n": images, "h": height, "w": width, "p": p, "q": q, "s": images * p * q}
+    sizes["z"] = images * (height + 4) * (width + 4) + 1
+    shapes = BACKWARD_INPUT_GATHER.shapes(config, sizes)
+    return BACKWARD_INPUT_GATHER.launch(config, "sm_80", list(shapes.values()))
 
 
 def test_lists():
-    lists(2048, 1020, 1020, 2**31)
+    lists(2048, 1020, 1020, (2**10, 2**10))
     with pytest.raises(ValueError, match=r"cells of 2049 images.* 2\*\*31 at most"):
-        lists(2049, 1020, 1020, 64)
+        lists(2049, 1020, 1020, (8, 8))
     with pytest.raises(ValueError, match=r"samples of a tap.* 2\*\*31 at most"):
-        lists(1, 8, 8, 2**31 + 1)
+        lists(1, 8, 8, (2**31 + 1, 1))
     with pytest.raises(ValueError, match="blocks in x, and a launch takes 2147483647"):
-        lists(2048, 1020, 1020, 64, channels=64 * 65)
+        lists(2048, 1020, 1020, (8, 8), channels=64 * 65)
+
+
+@pytest.mark.parametrize(("dim", "wanted"), [("s", 64), ("z", 145)])
+def test_lists_of_other_images(dim, wanted):
+    config = Layer(16, 8, 1, 1)
+    sizes = {"n": 1, "h": 8, "w": 8, "p": 8, "q": 8, "s": 64, "z": 145}
+    shapes = BACKWARD_INPUT_GATHER.shapes(config, {**sizes, dim: wanted + 1})
+    with pytest.raises(ValueError, match=f"must have {dim} = {wanted}, got {wanted + 1}"):
+        BACKWARD_INPUT_GATHER.launch(config, "sm_80", list(shapes.values()))
 
 
 @pytest.mark.parametrize(

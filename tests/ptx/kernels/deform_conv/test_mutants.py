@@ -17,8 +17,8 @@ TABLE = f"{FAMILY}.corners"
 FORWARD = f"{FAMILY}.forward"
 TILED = f"{FAMILY}.backward_data_tiled"
 STREAMED = f"{FAMILY}.backward_data_streamed"
-TILED_END = f"{TILED}.tiled_backward_offset.<locals>.end"
-STREAMED_END = f"{STREAMED}.streamed_backward_offset.<locals>.end"
+TILED_END = f"{TILED}.tiled_backward_offset"
+STREAMED_END = f"{STREAMED}.streamed_backward_offset"
 STEPS = "source constant operator operands"
 
 EQUIVALENT = [
@@ -90,8 +90,8 @@ EQUIVALENT = [
         )
         for function in (
             f"{FORWARD}._tiled_forward.<locals>.sampled",
-            f"{TILED}._BackwardData._gradients",
-            f"{TILED}._BackwardData._weights",
+            f"{TILED}._Columns._gradients",
+            f"{TILED}._Columns._weights",
         )
     ),
     *(
@@ -102,13 +102,14 @@ EQUIVALENT = [
             STEPS,
         )
         for function in (
-            f"{FORWARD}.generate_deformable_conv_forward_ptx",
+            f"{FORWARD}._body.<locals>.locate.<locals>.element",
             f"{FORWARD}._tiled_forward",
             f"{FORWARD}._tiled_forward.<locals>.weights",
-            f"{TILED}._BackwardData.run",
-            f"{STREAMED}.streamed_backward_offset.<locals>.tile",
+            f"{TILED}._Columns.taps",
+            f"{TILED}._Columns.tiles",
+            STREAMED_END,
             f"{STREAMED}._Columns.segment",
-            f"{STREAMED}._Columns.there",
+            f"{STREAMED}._Columns.channels_ok",
         )
     ),
     Reason(
@@ -136,7 +137,7 @@ EQUIVALENT = [
     ),
     Reason(
         "what takes the place of a bias that is not there is not stored",
-        f"{FORWARD}.generate_deformable_conv_forward_ptx > {LOAD_WORDS}",
+        f"{FORWARD}._body.<locals>.with_bias > {LOAD_WORDS}",
         "mov",
         "destination",
         Result.OTHER,

@@ -12,10 +12,9 @@ from ptx.isa.assembler import assemble
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.isa.sass import disassemble, opcode
 from ptx.isa.targets import TARGETS
-from ptx.kernels.gemm import GemmConfig, choose, streaming
-from ptx.kernels.gemm.catalog import CONFIGS, SHAPES
-from ptx.kernels.gemm.generate import gemm_dynamic_shared, gemm_launch, generate_gemm_ptx
-from ptx.kernels.gemm.plan import split_plan, stream_plan
+from ptx.kernels.gemm import GEMM, GemmConfig, choose, streaming
+from ptx.kernels.gemm.catalog import CONFIGS, ROWS, SHAPES
+from ptx.kernels.gemm.plan import gemm_plan
 from ptx.launch import Address
 from ptx.tile.shared import SharedTile
 
@@ -121,11 +120,11 @@ def moved(name: str, dtype_name: str) -> int:
     m, n, k = SHAPES[name]
     config = choose(m, n, k, float_type=dtype)
     rows = n if config.swapped else m
-    plan = (stream_plan if config.parts is None else split_plan)(config, target)
+    plan = gemm_plan(config, target, {"r": rows})
     across = -(-config.columns // plan.n)
     tiles = -(-rows // plan.m)
-    shapes = [(rows, k), (k, config.columns), (rows, config.columns)]
-    blocks = gemm_launch(config, target, shapes).grid[0]
+    shapes = GEMM.shapes(config, {"g": 1, "r": rows})
+    blocks = GEMM.launch(config, target, [*shapes.values()]).grid[0]
     config = dataclasses.replace(config, columns=min(config.columns, plan.n))
     if config.parts is None:
         few = -(-tiles // blocks) * plan.m
@@ -141,20 +140,17 @@ def moved(name: str, dtype_name: str) -> int:
 def run_one_block(config: GemmConfig, rows: int) -> Report:
     """Runs a launch's only block on zeros."""
     target, element = TARGETS["sm_80"], NUMPY[config.float_type]
-    matrices = [(config.large_k_axis, rows), (config.small_k_axis, config.columns)]
-    shapes = [(e, config.depth) if axis == 1 else (config.depth, e) for axis, e in matrices]
-    buffers = [Buffer(np.zeros(shape, element), writable=False) for shape in shapes]
-    result = np.empty((rows, config.columns), element)
-    if config.parts is not None:
-        wide = np.float64 if config.float_type is f64 else np.float32
-        result = np.empty((1, config.parts, rows, config.columns), wide)
-    buffers.append(Buffer(result, initialized=False))
-    how = gemm_launch(config, target, [b.array.shape for b in buffers])
+    *operands, result = GEMM.shapes(config, {"g": 1, "r": rows}).values()
+    wide = np.float64 if config.float_type is f64 else np.float32
+    result_type = element if config.parts is None else wide
+    buffers = [Buffer(np.zeros(shape, element), writable=False) for shape in operands]
+    buffers.append(Buffer(np.empty(result, result_type), initialized=False))
+    how = GEMM.launch(config, target, [b.array.shape for b in buffers])
     arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
     arguments[4] = np.uint32(1)  # blocks of a product
     return launch(
-        generate_gemm_ptx(config, target), (1, 1, 1), how.block, arguments,
-        dynamic_shared=gemm_dynamic_shared(config, target), check_races=False,
+        how.text, (1, 1, 1), how.block, arguments,
+        dynamic_shared=how.dynamic_shared, check_races=False,
     )  # fmt: skip
 
 
@@ -175,10 +171,11 @@ def test_little_more_is_moved_than_has_to_be(name, dtype):
 @pytest.mark.parametrize("name", ALIGNED)
 def test_enough_is_on_its_way(name, dtype, target):
     """26 KB an SM: what an H200's memory brings in the time of one access."""
-    config, gpu = CONFIGS[f"{name}/{dtype}"], TARGETS[target]
-    (made,) = assemble(generate_gemm_ptx(config, gpu), gpu).values()
-    blocks = made.blocks_per_sm(dynamic_shared=gemm_dynamic_shared(config, gpu))
-    plan = (split_plan if config.parts is not None else stream_plan)(config, gpu)
+    case, gpu = f"{name}/{dtype}", TARGETS[target]
+    config, written = CONFIGS[case], GEMM.write_named(case, target)
+    (made,) = assemble(written.text, gpu).values()
+    blocks = made.blocks_per_sm(dynamic_shared=written.dynamic_shared)
+    plan = gemm_plan(config, gpu, ROWS[case])
     stage = SharedTile.shared_bytes(
         config.float_type, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis, stages=1
     )
@@ -190,7 +187,7 @@ def test_enough_is_on_its_way(name, dtype, target):
 @pytest.mark.parametrize("name", ALIGNED)
 def test_loads_are_of_16_bytes(name, dtype, target):
     """In the machine code of the main loop every global load brings 16 bytes."""
-    sass = disassemble(generate_gemm_ptx(CONFIGS[f"{name}/{dtype}"], target), TARGETS[target])
+    sass = disassemble(GEMM.write_named(f"{name}/{dtype}", target).text, TARGETS[target])
     opcodes = [opcode(i) for loop in sass.loops if loop.has_tensor for i in loop.own]
     loads = [name for name in opcodes if name.startswith(("LDG.", "LDGSTS"))]
     assert loads

@@ -9,22 +9,21 @@ from support.far import window
 from ptx.emulator import Buffer, launch
 from ptx.isa.dtypes import f32
 from ptx.isa.targets import TARGETS
-from ptx.kernels.gemm import GemmConfig, choose
-from ptx.kernels.gemm.generate import gemm_dynamic_shared, gemm_launch, generate_gemm_ptx
-from ptx.kernels.gemm.plan import split_plan, stream_plan
+from ptx.kernels.gemm import GEMM, GemmConfig, choose
+from ptx.kernels.gemm.plan import gemm_plan
 from ptx.launch import Address
 
 TARGET = TARGETS["sm_80"]
 
 
-def run_last_block(config: GemmConfig, shapes, blocks: int, buffers: list[Buffer], text: str):
+def run_last_block(config: GemmConfig, shapes, blocks: int, buffers: list[Buffer]):
     """Runs the last of so many blocks of a product."""
-    how = gemm_launch(config, TARGET, shapes)
+    how = GEMM.launch(config, TARGET, shapes)
     arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
     arguments[4] = np.uint32(blocks)
     launch(
-        text, (blocks, 1, 1), how.block, arguments, blocks=[blocks - 1],
-        dynamic_shared=gemm_dynamic_shared(config, TARGET), statistics=False,
+        how.text, (blocks, 1, 1), how.block, arguments, blocks=[blocks - 1],
+        dynamic_shared=how.dynamic_shared, statistics=False,
     )  # fmt: skip
 
 
@@ -36,20 +35,19 @@ def integers(*shape: int) -> np.ndarray:
 def test_the_last_rows(strategy, k):
     rows, columns = 1 << 27, 64
     config = choose(rows, columns, k, float_type=f32, exact=True, strategy=strategy)
-    few = stream_plan(config, TARGET).m
+    few = gemm_plan(config, TARGET, {"r": rows}).m
     a, b = integers(few, k), integers(k, columns)
     large = window(a, (rows, k), writable=False)
     y = window(np.zeros((few, columns), np.float32), (rows, columns), writable=True)
     shapes = [(rows, k), (k, columns), (rows, columns)]
-    text = generate_gemm_ptx(config, TARGET)
-    run_last_block(config, shapes, rows // few, [large, Buffer(b, False), y], text)
+    run_last_block(config, shapes, rows // few, [large, Buffer(b, False), y])
     np.testing.assert_array_equal(y.array.ravel()[-few * columns :].reshape(few, columns), a @ b)
 
 
 def test_the_last_part():
     depth, rows, columns = 1 << 26, 64, 63
     config = choose(rows, columns, depth, transpose_a=True, float_type=f32, exact=True)
-    plan = split_plan(config, TARGET)
+    plan = gemm_plan(config, TARGET, {"r": rows})
     few = 4 * plan.k
     parts = depth // few
     config = dataclasses.replace(config, parts=parts)
@@ -58,8 +56,7 @@ def test_the_last_part():
     small = window(b, (depth, columns), writable=False)
     shapes = [(depth, rows), (depth, columns), (1, parts, rows, columns)]
     y = window(np.zeros((rows, columns), np.float32), shapes[-1], writable=True)
-    text = generate_gemm_ptx(config, TARGET)
-    run_last_block(config, shapes, parts, [large, small, y], text)
+    run_last_block(config, shapes, parts, [large, small, y])
     np.testing.assert_array_equal(
         y.array.ravel()[-rows * columns :].reshape(rows, columns), a.T @ b
     )
@@ -68,7 +65,7 @@ def test_the_last_part():
 def test_rows_beyond_32_bits():
     config = choose(1 << 20, 16, 16, float_type=f32)
     with pytest.raises(ValueError, match=r"rows .* below 2\*\*31, got 2147483648"):
-        gemm_launch(config, TARGET, [(1 << 31, 16), (16, 16), (1 << 31, 16)])
+        GEMM.launch(config, TARGET, [(1 << 31, 16), (16, 16), (1 << 31, 16)])
 
 
 @pytest.mark.parametrize(("columns", "depth"), [(1 << 31, 1), (1 << 16, 1 << 16)])
@@ -81,4 +78,4 @@ def test_columns_and_depth_beyond_32_bits(columns, depth):
 def test_more_blocks_than_a_grid_has():
     config = choose(1 << 24, 1 << 24, 8, float_type=f32)
     with pytest.raises(ValueError, match="131072 blocks in y, and a launch takes 65535"):
-        gemm_launch(config, TARGET, [(1 << 24, 8), (8, 1 << 24), (1 << 24, 1 << 24)])
+        GEMM.launch(config, TARGET, [(1 << 24, 8), (8, 1 << 24), (1 << 24, 1 << 24)])

@@ -1,0 +1,30 @@
+"""Types and precisions of JAX and of kernels, and how they correspond."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import ptx
+
+__all__ = ["PTX_DTYPES", "is_exact", "numpy_dtype", "ptx_dtype"]
+
+# What operands may have, by the name that JAX gives it.
+PTX_DTYPES = {"float16": ptx.f16, "bfloat16": ptx.bf16, "float32": ptx.f32, "float64": ptx.f64}
+_NUMPY_NAMES = {dtype: name for name, dtype in PTX_DTYPES.items()}
+_NUMPY_NAMES |= {ptx.u32: "int32", ptx.s32: "int32"}  # JAX counts in int32; the bits are the same
+
+
+def ptx_dtype(dtype: jax.typing.DTypeLike) -> ptx.DType:
+    """The type of an operand as kernels name it."""
+    return PTX_DTYPES[jnp.dtype(dtype).name]
+
+
+def numpy_dtype(dtype: ptx.DType) -> np.dtype:
+    """The type of a kernel's array as JAX names it."""
+    return jnp.dtype(_NUMPY_NAMES[dtype])
+
+
+def is_exact(precision: lax.Precision, dtype: jax.typing.DTypeLike) -> bool:
+    """Whether products are of float32: HIGHEST asks for it, HIGH means TF32 on a GPU, as in XLA."""
+    return precision == lax.Precision.HIGHEST and jnp.dtype(dtype) == jnp.float32

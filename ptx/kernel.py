@@ -1,0 +1,479 @@
+"""A kernel as one value: its parameters are named once, and everything else is read off them.
+
+From a `KernelDefinition` come the parameters of the PTX text, the launch with its dynamic shared
+memory, the call from JAX, the documentation of the parameters, the bytes that a launch moves, and
+the calls that tests make.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ptx.builder import Kernel, provenance
+from ptx.isa.dtypes import DType, u32
+from ptx.isa.targets import TARGETS, Target
+from ptx.launch import Address, Launch
+
+__all__ = [
+    "Array",
+    "In",
+    "Instance",
+    "KernelDefinition",
+    "Out",
+    "Plan",
+    "PlanLike",
+    "Shapes",
+    "Size",
+    "Sizes",
+    "Written",
+]
+
+Config = TypeVar("Config")
+Shapes = Sequence[tuple[int, ...]]  # of a call's operands, then of its results
+Sizes = Mapping[str, int]  # of dimensions, by name
+
+
+class PlanLike(Protocol):
+    """What every plan says of a block.
+
+    Attributes:
+      threads: of a block.
+      min_blocks: that fit on an SM, which limits registers; None is no limit.
+    """
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def min_blocks(self) -> int | None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The plan of a kernel that chooses nothing but the size of its blocks: see `PlanLike`."""
+
+    threads: int = 128
+    min_blocks: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """A parameter that points to an array.
+
+    Attributes:
+      name: what callers, the PTX text and tests call it.
+      dims: the names of its dimensions in the caller's order, for example "n h w c", or a function
+        of the configuration that returns them. A leading one with a question mark may be 1 where
+        other arrays have more, or be left out.
+      dtype: the type of an element, or a function of the configuration that returns it; None is the
+        configuration's `float_type`.
+      layout: the order of the dimensions in memory, or a function of the configuration that returns
+        it; None is the caller's order.
+      flag: the field of the configuration that says whether the array is present; None where it
+        always is.
+    """
+
+    name: str
+    dims: str | Callable[[Any], str]
+    dtype: DType | Callable[[Any], DType] | None = None
+    layout: str | Callable[[Any], str] | None = None
+    flag: str | None = None
+
+    def is_present(self, config: Any) -> bool:
+        return self.flag is None or getattr(config, self.flag)
+
+    def dtype_of(self, config: Any) -> DType:
+        if self.dtype is None:
+            return config.float_type
+        return self.dtype if isinstance(self.dtype, DType) else self.dtype(config)
+
+    def dims_of(self, config: Any) -> tuple[str, ...]:
+        """The names of the dimensions, in the caller's order."""
+        return tuple(self._dims(config).replace("?", "").split())
+
+    def layout_of(self, config: Any) -> tuple[str, ...]:
+        """The names of the dimensions, in the order in which they lie in memory."""
+        layout = self.layout(config) if callable(self.layout) else self.layout
+        return self.dims_of(config) if layout is None else tuple(layout.split())
+
+    def axes(self, config: Any) -> tuple[int, ...]:
+        """For each dimension in memory, which dimension of the caller's array it is."""
+        dims = self.dims_of(config)
+        return tuple(dims.index(name) for name in self.layout_of(config))
+
+    def shareable(self, config: Any) -> str | None:
+        """The leading dimension that may be 1 or left out; None where there is none."""
+        first = self._dims(config).partition(" ")[0]
+        return first[:-1] if first.endswith("?") else None
+
+    def _dims(self, config: Any) -> str:
+        return self.dims(config) if callable(self.dims) else self.dims
+
+
+@dataclasses.dataclass(frozen=True)
+class In(Array):
+    """An operand, which the kernel only reads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Out(Array):
+    """A result, each element of which the kernel writes.
+
+    Attributes:
+      initial: the name of an operand of the same shape and type, whose memory becomes the
+        result's: the kernel finds its values in the result. None where the result holds nothing.
+      initial_flag: the field of the configuration that says whether `initial` is present; None
+        where it always is.
+    """
+
+    initial: str | None = None
+    initial_flag: str | None = None
+
+    def has_initial(self, config: Any) -> bool:
+        if self.initial is None or not self.is_present(config):
+            return False
+        return self.initial_flag is None or getattr(config, self.initial_flag)
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A parameter that is a number, a u32, known when the kernel is launched.
+
+    Attributes:
+      name: in the PTX text.
+      value: the number that a launch passes, of an `Instance`.
+      present: whether the kernel of a configuration and a plan has it; None where all have.
+    """
+
+    name: str
+    value: Callable[[Instance], int]
+    present: Callable[[Any, Any], bool] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """A kernel with all that is known when it is launched.
+
+    Attributes:
+      config: the configuration.
+      target: the GPU.
+      plan: what was chosen for them and for the sizes.
+      sizes: of every dimension of the arrays, by name.
+      shapes: of every array that is present, by name.
+    """
+
+    config: Any
+    target: Target
+    plan: Any
+    sizes: Sizes
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A PTX text.
+
+    Attributes:
+      text: the PTX module.
+      dynamic_shared: bytes of dynamic shared memory that a block of it needs.
+    """
+
+    text: str
+    dynamic_shared: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class KernelDefinition(Generic[Config]):
+    """A kernel, whole.
+
+    Attributes:
+      name: unique among the registered ones.
+      configs: named configurations, those that are assembled and tested: frozen dataclasses of
+        numbers, strings, tuples and dtypes, of one class.
+      parameters: arrays and sizes, in the order of the PTX text. Operands of a call are the `In`
+        that are present, in their order, then the initial values of results.
+      body: writes the kernel: called with the builder, the configuration, the plan, and a namespace
+        with a pointer or value for each parameter's name, None for one that is absent. A text that
+        it returns takes the place of what the builder has.
+      grid: the blocks in x, y and z of a launch.
+      plan: chooses what the configuration leaves open, for a target and for the sizes of a launch;
+        without sizes for a large one. Everything that the text depends on is in its result.
+      entry: the name of the PTX entry; None is the kernel's name.
+      known: sizes of dimensions that follow from the configuration.
+      check: raises ValueError for sizes that the kernel cannot count.
+      launch_sizes: for configurations of `configs` that stand for launches of some sizes, these:
+        the plan depends on them.
+      needs: the lowest target that has the kernel's instructions.
+    """
+
+    name: str
+    configs: Mapping[str, Config]
+    parameters: tuple[In | Out | Size, ...]
+    body: Callable[[Kernel, Config, Any, Any], str | None]
+    grid: Callable[[Instance], tuple[int, int, int]]
+    plan: Callable[[Config, Target, Sizes | None], PlanLike] = lambda config, target, sizes: Plan()
+    entry: Callable[[Config, Any], str] | None = None
+    known: Callable[[Config], Sizes] = lambda config: {}
+    check: Callable[[Instance], None] = lambda instance: None
+    launch_sizes: Mapping[str, Sizes] = dataclasses.field(default_factory=dict)
+    needs: str = "sm_75"
+
+    def __post_init__(self):
+        if not self.configs:
+            raise ValueError(f"kernel {self.name!r} needs at least one configuration")
+        if self.needs not in TARGETS:
+            raise ValueError(f"needs of kernel {self.name!r} must be a target, got {self.needs!r}")
+        if unknown := sorted(self.launch_sizes.keys() - self.configs.keys()):
+            raise ValueError(
+                f"launch_sizes of kernel {self.name!r} has no configuration for {unknown}"
+            )
+        object.__setattr__(self, "configs", types.MappingProxyType(dict(self.configs)))
+
+    # ---- what there is
+
+    def config(self, name: str) -> Config:
+        """The configuration called `name`; ValueError, which lists all, if there is none."""
+        if name not in self.configs:
+            names = ", ".join(self.configs)
+            raise ValueError(f"kernel {self.name} has the configurations {names}, not {name!r}")
+        return self.configs[name]
+
+    def operands(self, config: Config) -> Mapping[str, Array]:
+        """What a call passes, by name and in order: operands, then initial values of results."""
+        read = {p.name: p for p in self.parameters if isinstance(p, In) and p.is_present(config)}
+        results = self.results(config).values()
+        return read | {p.initial: p for p in results if p.initial and p.has_initial(config)}
+
+    def results(self, config: Config) -> Mapping[str, Out]:
+        """What a call returns, by name and in order."""
+        outs = [p for p in self.parameters if isinstance(p, Out)]
+        return {p.name: p for p in outs if p.is_present(config)}
+
+    def aliases(self, config: Config) -> dict[int, int]:
+        """For operands whose memory becomes a result's: their index, and that of the result."""
+        operands = list(self.operands(config))
+        return {
+            operands.index(result.initial): index
+            for index, result in enumerate(self.results(config).values())
+            if result.initial and result.has_initial(config)
+        }
+
+    def with_operands(self, config: Config, names: Sequence[str]) -> Config:
+        """The configuration of a call that passes these operands.
+
+        Raises:
+          TypeError: an operand that the kernel does not have, or one that it needs is missing.
+        """
+        flags: dict[str, bool] = {}
+        for parameter in self.parameters:
+            if isinstance(parameter, In) and parameter.flag:
+                flags[parameter.flag] = parameter.name in names
+            elif isinstance(parameter, Out) and parameter.initial_flag:
+                flags[parameter.initial_flag] = parameter.initial in names
+        config = dataclasses.replace(config, **flags)  # pyright: ignore[reportArgumentType]
+        expected = self.operands(config)
+        if set(expected) != set(names):
+            raise TypeError(
+                f"kernel {self.name} takes {', '.join(expected)}, and was given {', '.join(names)}"
+            )
+        return config
+
+    def sizes(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """The sizes of all dimensions, from the shapes of arrays in memory, by name.
+
+        Raises:
+          ValueError: arrays that disagree with each other or with the configuration.
+        """
+        sizes, ones = dict(self.known(config)), {}
+        arrays = {**self.operands(config), **self.results(config)}
+        for name, shape in shapes.items():
+            dims, shared = arrays[name].layout_of(config), arrays[name].shareable(config)
+            if shared is not None and len(shape) == len(dims) - 1:
+                ones[shared], dims = 1, dims[1:]
+            if len(shape) != len(dims):
+                raise ValueError(f"kernel {self.name}: {name} must be {list(dims)}, got {shape}")
+            for dim, size in zip(dims, shape, strict=True):
+                if size == 1 and dim == shared:
+                    ones[dim] = 1
+                elif sizes.setdefault(dim, size) != size:
+                    raise ValueError(
+                        f"kernel {self.name}: {name} must have {dim} = {sizes[dim]}, got {shape} "
+                        f"for {list(dims)}"
+                    )
+        return {**ones, **sizes}
+
+    def shapes(self, config: Config, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """The shape in memory of every array of a call, by name: operands, then results."""
+        sizes = {**self.known(config), **sizes}
+        arrays = {**self.operands(config), **self.results(config)}
+        return {
+            name: tuple(sizes[dim] for dim in array.layout_of(config))
+            for name, array in arrays.items()
+        }
+
+    def moved_bytes(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Bytes of all arrays of a call: what a launch moves if it touches each element once."""
+        arrays = {**self.operands(config), **self.results(config)}
+        return sum(
+            math.prod(shapes[name]) * array.dtype_of(config).bytes for name, array in arrays.items()
+        )
+
+    def signature(self, config: Config, plan: Any) -> list[str]:
+        """A line for each parameter of the text: its type, and what it is."""
+        lines = []
+        for parameter in self.parameters:
+            if isinstance(parameter, Size):
+                if parameter.present is None or parameter.present(config, plan):
+                    lines.append(f"{parameter.name}: u32")
+            elif parameter.is_present(config):
+                dims = ", ".join(parameter.layout_of(config))
+                role = "read" if isinstance(parameter, In) else "written"
+                if isinstance(parameter, Out) and parameter.has_initial(config):
+                    role = f"holds {parameter.initial}, then written"
+                lines.append(f"{parameter.name}: {parameter.dtype_of(config)} [{dims}], {role}")
+        return lines
+
+    # ---- the text and the launch
+
+    def write(
+        self,
+        config: Config,
+        target: Target | str,
+        sizes: Sizes | None = None,
+        *,
+        plan: PlanLike | None = None,
+    ) -> Written:
+        """The PTX of a configuration.
+
+        Args:
+          config: the configuration.
+          target: the GPU.
+          sizes: of the launch; None is a large one.
+          plan: instead of the one that the kernel would choose.
+
+        Raises:
+          UnsupportedError: the target lacks an instruction.
+          ValueError: a configuration that makes no sense.
+        """
+        target = TARGETS[target] if isinstance(target, str) else target
+        self._validate(config)
+        return _written(self, config, target, plan or self.plan(config, target, sizes))
+
+    def write_named(self, name: str, target: Target | str) -> Written:
+        """The PTX of the configuration called `name`; raises as `write` and `config` do."""
+        return self.write(self.config(name), target, self.launch_sizes.get(name))
+
+    def instance(
+        self,
+        config: Config,
+        target: Target | str,
+        shapes: Shapes,
+        *,
+        plan: PlanLike | None = None,
+    ) -> Instance:
+        """What is known of a call, from the shapes in memory of its operands, then its results.
+
+        Raises:
+          ValueError: shapes that do not fit each other, or that the kernel cannot count.
+        """
+        target = TARGETS[target] if isinstance(target, str) else target
+        self._validate(config)
+        operands, results = self.operands(config), self.results(config)
+        if len(shapes) != len(operands) + len(results):
+            raise ValueError(
+                f"kernel {self.name} has the operands {', '.join(operands)} and the results "
+                f"{', '.join(results)}, and a call has {len(shapes)} buffers"
+            )
+        named = dict(zip([*operands, *results], shapes, strict=True))
+        sizes = self.sizes(config, named)
+        plan = plan or self.plan(config, target, sizes)
+        instance = Instance(config, target, plan, sizes, named)
+        self.check(instance)
+        return instance
+
+    def launch(
+        self,
+        config: Config,
+        target: Target | str,
+        shapes: Shapes,
+        *,
+        plan: PlanLike | None = None,
+    ) -> Launch:
+        """The launch for arrays of these shapes, as they lie in memory: operands, then results.
+
+        Args:
+          config: the configuration.
+          target: the GPU.
+          shapes: of the part of a call that runs on one device.
+          plan: instead of the one that the kernel would choose.
+
+        Raises:
+          UnsupportedError: the target lacks an instruction.
+          ValueError: shapes that do not fit each other, or that the kernel cannot count.
+        """
+        instance = self.instance(config, target, shapes, plan=plan)
+        grid = self.grid(instance)
+        check_grid(grid)
+        written = _written(self, config, instance.target, instance.plan)
+        buffers = list(self.operands(config)) + list(self.results(config))
+        arguments: list[Address | np.generic] = []
+        for parameter in self.parameters:
+            if not isinstance(parameter, Size):
+                if parameter.is_present(config):
+                    arguments.append(Address(buffers.index(parameter.name)))
+            elif parameter.present is None or parameter.present(config, instance.plan):
+                value = parameter.value(instance)
+                if not 0 <= value < 2**32:
+                    raise ValueError(f"kernel {self.name}: {parameter.name} is {value}, no u32")
+                arguments.append(np.uint32(value))
+        block = (instance.plan.threads, 1, 1)
+        return Launch(grid, block, tuple(arguments), written.text, written.dynamic_shared)
+
+    def _validate(self, config: Config) -> None:
+        validate = getattr(config, "validate", None)
+        if validate is not None:
+            validate()
+
+
+def _written(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> Written:
+    write = _write.__wrapped__ if provenance.is_recorded() else _write
+    return write(kernel, config, target, plan)
+
+
+@functools.lru_cache(maxsize=1024)
+def _write(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> Written:
+    entry = kernel.name if kernel.entry is None else kernel.entry(config, plan)
+    k = Kernel(entry, target, block=plan.threads, min_blocks=plan.min_blocks)
+    parameters = types.SimpleNamespace()
+    for parameter in kernel.parameters:
+        value = None
+        if isinstance(parameter, Size):
+            if parameter.present is None or parameter.present(config, plan):
+                value = k.param(parameter.name, u32)
+        elif parameter.is_present(config):
+            readonly = isinstance(parameter, In)
+            value = k.pointer(parameter.name, parameter.dtype_of(config), readonly=readonly)
+        setattr(parameters, parameter.name, value)
+    text = kernel.body(k, config, plan, parameters)
+    if text is None:
+        text = k.text(kernel.signature(config, plan))
+    return Written(text, k.dynamic_shared_bytes)
+
+
+GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)  # blocks that a launch can have in x, y and z
+
+
+def check_grid(grid: tuple[int, int, int]) -> None:
+    """Raises ValueError, which names the limit, for more blocks than a launch can have."""
+    for axis, blocks, limit in zip("xyz", grid, GRID, strict=True):
+        if blocks > limit:
+            raise ValueError(
+                f"the grid would have {blocks} blocks in {axis}, and a launch takes {limit}: use "
+                "fewer groups or channels, or split the batch"
+            )

@@ -1,0 +1,189 @@
+"""The main loop of every heavy kernel: stages of shared memory are filled ahead of their use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ptx.builder import Kernel, Val, Var
+from ptx.isa.dtypes import u32
+from ptx.tile.arrival import arrival_of
+from ptx.tile.math import TileMath
+from ptx.tile.shared import STAGES, SharedTile, Stage
+
+__all__ = ["Cursor", "Loop", "Source", "multiply_all"]
+
+
+class Cursor:
+    """Counters of nested loops that a source goes through, one chunk of K at a time.
+
+    Args:
+      k: the kernel.
+      **extents: how far each counter goes, the outermost first: integers or registers.
+    """
+
+    def __init__(self, k: Kernel, **extents: Val | int):
+        self.k, self.extents = k, extents
+        self.counters: dict[str, Var] = {name: k.var(u32, 0, name) for name in extents}
+
+    def __getitem__(self, name: str) -> Var:
+        return self.counters[name]
+
+    @property
+    def chunks(self) -> Val | int:
+        """How many chunks there are."""
+        total: Val | int = 1
+        for extent in self.extents.values():
+            total = extent * total if isinstance(total, int) else total * extent
+        return total
+
+    def reset(self) -> None:
+        """Goes back to the first chunk."""
+        for counter in self.counters.values():
+            counter.set(0)
+
+    def advance(self) -> None:
+        """Goes on to the next chunk; after the last one comes the first."""
+        k, carry = self.k, None
+        for name, extent in reversed(self.extents.items()):
+            if isinstance(extent, int) and extent == 1:
+                continue
+            counter = self.counters[name]
+            counter += 1 if carry is None else k.select(carry, 1, 0, u32)
+            wrapped = counter.eq(extent)
+            counter.set(k.select(wrapped, 0, counter))
+            carry = wrapped
+
+
+class Source(Protocol):
+    """Fills a ring with the chunk that the cursor is at.
+
+    What takes long is begun before another stage is multiplied and finished after it.
+
+    Attributes:
+      tile: the ring.
+    """
+
+    tile: SharedTile
+
+    def begin(self, stage: Stage, where: Val | None) -> None:
+        """Starts to load; nothing is loaded where the predicate is off."""
+
+    def finish(self, stage: Stage) -> None:
+        """Puts into the stage what `begin` has loaded."""
+
+
+class Loop:
+    """Goes through chunks, one after the other, while those that follow are on their way.
+
+    Between `next` and `release` the chunk's stage may be read; every thread calls both, as often as
+    there are chunks. What happens between chunks delays no copies.
+
+    Args:
+      k: the kernel.
+      cursor: counts the chunks. Sources look at it; it is `stages - 1` chunks ahead of the one that
+        is multiplied.
+      sources: fill a stage with the chunk that the cursor is at.
+      stages: stages of the sources' rings, at least 2.
+      chunks: how many there are; all of the cursor's unless it is given.
+    """
+
+    def __init__(
+        self,
+        k: Kernel,
+        cursor: Cursor,
+        sources: Sequence[Source],
+        *,
+        stages: int,
+        chunks: Val | int | None = None,
+    ):
+        assert stages >= 2
+        self.k, self.cursor, self.sources, self.stages = k, cursor, sources, stages
+        self.chunks = cursor.chunks if chunks is None else chunks
+        self.arrival = arrival_of(k)
+        # Stages of a single ring are counted in bytes: a product would take another register.
+        self.step = sources[0].tile.layout.bytes if len(sources) == 1 else 1
+
+    def start(self) -> None:
+        """Begins to fill all stages but one, from the first chunk on.
+
+        Whatever the sources read from shared memory has been written, and a barrier passed, before.
+        """
+        k, chunks = self.k, self.chunks
+        k.comment("the first chunks")
+        self.cursor.reset()
+        for ahead in range(self.stages - 1):
+            if ahead:
+                self.arrival.commit()
+            if isinstance(chunks, Val) or ahead < chunks:
+                self._begin(ahead * self.step, chunks > ahead if isinstance(chunks, Val) else None)
+                self._finish(ahead * self.step)
+        self.read = k.var(u32, 0, "read")
+        self.filled = k.var(u32, (self.stages - 1) * self.step, "filled")
+        self.left = k.var(u32, chunks, "left")
+
+    def arrive(self) -> None:
+        """Waits until the next chunk is in its stage, for all threads."""
+        # Registers that sources have loaded stay out of the way where the commit comes this late.
+        self.arrival.commit()
+        self.arrival.wait(self.stages - 2)
+        self.k.barrier()
+
+    def next(self) -> Stage:
+        """Waits for the next chunk, and begins to fill the stage that is free.
+
+        Returns:
+          The stage in which the chunk is.
+        """
+        self.k.comment("this stage is full, and everybody is done with the one to be filled")
+        self.arrive()
+        self.left -= 1
+        self._begin(self.filled, self.left > self.stages - 2)
+        return Stage(self.read, self.step)
+
+    def release(self) -> None:
+        """Goes on to the next stage: this thread reads the chunk no more."""
+        self._finish(self.filled)
+        read = self.read.value()
+        self.read.set(self._following(read))
+        self.filled.set(read)  # what has been read is free
+
+    def end(self) -> None:
+        """Ends the loop after its last chunk: all tiles may be overwritten."""
+        self.arrival.commit()
+        self.arrival.wait(0)  # the last passes have begun chunks of zeros that nobody reads
+        self.k.barrier()
+
+    def _following(self, count: Val) -> Val:
+        if self.stages == 2:
+            return self.filled
+        following = count + self.step
+        return self.k.select(following.eq(self.stages * self.step), 0, following)
+
+    def _begin(self, count: Val | int, where: Val | None) -> None:
+        for source in self.sources:
+            source.begin(Stage(count, self.step), where)
+        self.cursor.advance()
+
+    def _finish(self, count: Val | int) -> None:
+        for source in self.sources:
+            source.finish(Stage(count, self.step))
+
+
+def multiply_all(
+    k: Kernel, cursor: Cursor, sources: Sequence[Source], math: TileMath, *, stages: int = STAGES
+) -> None:
+    """C += A @ B over all chunks of the cursor; see `Loop` for the arguments.
+
+    Shared memory that sources read has been filled, and a barrier passed, before; afterwards all
+    tiles may be overwritten.
+    """
+    loop = Loop(k, cursor, sources, stages=stages)
+    loop.start()
+    math.start()
+    chunks = loop.chunks
+    dtype = u32 if isinstance(chunks, int) else None
+    with k.loop(chunks, name="chunk", dtype=dtype, unroll=math.unrolled):
+        math.multiply(loop.next())
+        loop.release()
+    loop.end()
