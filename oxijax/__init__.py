@@ -1,4 +1,4 @@
-"""Deformable convolution for JAX, as primitives."""
+"""Deformable convolution, convolution and memory-bound matrix products for JAX, as primitives."""
 
 import importlib
 from typing import TYPE_CHECKING

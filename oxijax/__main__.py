@@ -35,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
       argv: arguments after the program's name; None reads them from `sys.argv`.
     """
-    parser = argparse.ArgumentParser(prog="oxijax", description="Deformable convolution for JAX.")
+    parser = argparse.ArgumentParser(
+        prog="oxijax",
+        description="Deformable convolution, convolution and matrix products for JAX: kernels, "
+        "checks and measurements.",
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command in _COMMANDS.items():

@@ -35,18 +35,7 @@ from ptx.isa.dtypes import (
 from ptx.isa.targets import TARGETS, Target, UnsupportedError, target_for
 
 if TYPE_CHECKING:
-    from ptx.kernels.conv import (
-        ConvConfig,
-        ConvProblem,
-        ImplicitGemmConv,
-        TileConfig,
-        gemm_k_to_filter_coords,
-        gemm_m_to_conv_coords,
-        generate_conv_backward_input_ptx,
-        generate_conv_backward_weight_ptx,
-        generate_conv_forward_ptx,
-        input_coord,
-    )
+    from ptx.kernels.conv import ConvConfig
     from ptx.oxicuda.bandwidth_gemm import (
         BandwidthGemmConfig,
         BandwidthTileConfig,
@@ -59,6 +48,17 @@ if TYPE_CHECKING:
         generate_deformable_conv_backward_offset_ptx,
         generate_deformable_conv_backward_weight_ptx,
         generate_deformable_conv_forward_ptx,
+    )
+    from ptx.oxicuda.implicit_gemm import (
+        ConvProblem,
+        ImplicitGemmConv,
+        TileConfig,
+        gemm_k_to_filter_coords,
+        gemm_m_to_conv_coords,
+        generate_conv_backward_input_ptx,
+        generate_conv_backward_weight_ptx,
+        generate_conv_forward_ptx,
+        input_coord,
     )
     from ptx.oxicuda.intensity import (
         ArithmeticIntensityAnalysis,
@@ -131,16 +131,16 @@ __all__ = [
 ]
 
 _KERNEL_MODULES = {  # where to find what only those need who have kernels written
-    "ConvProblem": "ptx.kernels.conv",
+    "ConvProblem": "ptx.oxicuda.implicit_gemm",
     "ConvConfig": "ptx.kernels.conv",
-    "ImplicitGemmConv": "ptx.kernels.conv",
-    "TileConfig": "ptx.kernels.conv",
-    "gemm_k_to_filter_coords": "ptx.kernels.conv",
-    "gemm_m_to_conv_coords": "ptx.kernels.conv",
-    "generate_conv_backward_input_ptx": "ptx.kernels.conv",
-    "generate_conv_backward_weight_ptx": "ptx.kernels.conv",
-    "generate_conv_forward_ptx": "ptx.kernels.conv",
-    "input_coord": "ptx.kernels.conv",
+    "ImplicitGemmConv": "ptx.oxicuda.implicit_gemm",
+    "TileConfig": "ptx.oxicuda.implicit_gemm",
+    "gemm_k_to_filter_coords": "ptx.oxicuda.implicit_gemm",
+    "gemm_m_to_conv_coords": "ptx.oxicuda.implicit_gemm",
+    "generate_conv_backward_input_ptx": "ptx.oxicuda.implicit_gemm",
+    "generate_conv_backward_weight_ptx": "ptx.oxicuda.implicit_gemm",
+    "generate_conv_forward_ptx": "ptx.oxicuda.implicit_gemm",
+    "input_coord": "ptx.oxicuda.implicit_gemm",
     "DeformableConvConfig": "ptx.oxicuda.deformable",
     "generate_deformable_conv_backward_input_ptx": "ptx.oxicuda.deformable",
     "generate_deformable_conv_backward_offset_ptx": "ptx.oxicuda.deformable",

@@ -1,10 +1,12 @@
 """Print a kernel's PTX, or list the kernels.
 
 No GPU is needed: this is the text that the driver gets. With --sass it is assembled, and what the
-machine code's loops consist of is printed instead.
+machine code's loops consist of is printed instead. With --output the texts of all configurations
+are written into a folder, so that `diff -r` compares what two versions of the code write.
 """
 
 import argparse
+import pathlib
 import sys
 from collections.abc import Mapping
 
@@ -31,16 +33,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sass", action="store_true", help="count the instructions of the machine code's loops"
     )
+    parser.add_argument(
+        "--output",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="write DIR/KERNEL/CONFIGURATION.ptx, for all kernels unless one is named",
+    )
     add_registry_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     kernels = registered_kernels(args.registry)
+    if args.kernel is not None and args.kernel not in kernels:
+        raise CommandError(f"no kernel {args.kernel!r}; there are {', '.join(kernels)}")
+    if args.output is not None:
+        if args.sass or args.config is not None:
+            raise CommandError("--output writes the PTX of all configurations")
+        chosen = kernels.values() if args.kernel is None else [kernels[args.kernel]]
+        for kernel in chosen:
+            _write(kernel, args.target, args.output / kernel.name)
+        return 0
     if args.kernel is None:
         _list(kernels)
         return 0
-    if args.kernel not in kernels:
-        raise CommandError(f"no kernel {args.kernel!r}; there are {', '.join(kernels)}")
     kernel = kernels[args.kernel]
     config = next(iter(kernel.configs)) if args.config is None else args.config
     target = TARGETS[args.target or kernel.needs]
@@ -55,6 +70,19 @@ def run(args: argparse.Namespace) -> int:
     except (UnsupportedError, PtxasNotFoundError, NvdisasmNotFoundError) as error:
         raise CommandError(str(error)) from error
     return 0
+
+
+def _write(kernel: KernelDefinition, target: str | None, folder: pathlib.Path) -> None:
+    """Writes a file for each configuration that the target can run."""
+    for config in kernel.configs:
+        try:
+            written = kernel.write_named(config, TARGETS[target or kernel.needs])
+        except UnsupportedError as error:
+            print(f"{kernel.name}/{config}: {error}", file=sys.stderr)
+            continue
+        path = folder / f"{config}.ptx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(written.text)
 
 
 def _loops(text: str, target: Target) -> str:

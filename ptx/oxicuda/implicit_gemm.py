@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from ptx.isa.dtypes import DType, f32
 from ptx.isa.targets import TARGETS, Target
+from ptx.kernel import Array, Written
+from ptx.kernels.conv import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.forward import (
-    forward_dynamic_shared,
-    forward_launch,
-    generate_conv_forward_ptx,
-)
-from ptx.kernels.conv.plan import forward_plan, is_small_grid
+from ptx.kernels.conv.plan import tiled_forward_plan
 from ptx.launch import Launch
 from ptx.oxicuda.tile_config import TileConfig, tile_bytes
 from ptx.tile.plan import TilePlan
@@ -24,10 +22,33 @@ __all__ = [
     "TileConfig",
     "gemm_k_to_filter_coords",
     "gemm_m_to_conv_coords",
+    "generate_conv_backward_input_ptx",
+    "generate_conv_backward_weight_ptx",
+    "generate_conv_forward_ptx",
     "input_coord",
 ]
 
 _PIXELS = 2**31  # an index is an s32
+
+
+def generate_conv_forward_ptx(config: ConvConfig, target: Target | str = "sm_80") -> str:
+    """The PTX of the forward kernel, for a launch of many pixels; its header lists the parameters.
+
+    Raises:
+      ValueError: a configuration that makes no sense.
+      UnsupportedError: the target lacks an instruction.
+    """
+    return FORWARD.write(config, target).text
+
+
+def generate_conv_backward_input_ptx(config: ConvConfig, target: Target | str = "sm_80") -> str:
+    """The PTX of the gradient to the input; see `generate_conv_forward_ptx`."""
+    return BACKWARD_INPUT.write(config, target).text
+
+
+def generate_conv_backward_weight_ptx(config: ConvConfig, target: Target | str = "sm_80") -> str:
+    """The PTX of the gradient to the weights; see `generate_conv_forward_ptx`."""
+    return BACKWARD_WEIGHT.write(config, target).text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,18 +136,26 @@ class ConvProblem:
         return pixels, self.out_channels, volume
 
     def config(self) -> ConvConfig:
-        """What kernels are generated from.
+        """What kernels are generated from, which knows no sizes and no bias.
 
         Raises:
           ValueError: a field is wrong, or the layout is not that of the kernels.
         """
-        pixels, _, _ = self.conv_to_gemm_dims()
+        self.validate()
         if self.layout != "NHWC":
             raise ValueError(
                 "kernels read and write NHWC: transpose the images and set layout='NHWC'"
             )
-        config = self._config()
-        return dataclasses.replace(config, small_grid=is_small_grid(config, pixels))
+        return self._config()
+
+    def sizes(self) -> dict[str, int]:
+        """Images n, their height h and width w, and those of the output, p and q.
+
+        Raises:
+          ValueError: a field is wrong.
+        """
+        (h, w), (p, q) = _two(self.in_dims, 1), _two(self.output_dims(), 1)
+        return {"n": self.batch, "h": h, "w": w, "p": p, "q": q}
 
     def _config(self) -> ConvConfig:
         return ConvConfig(
@@ -140,6 +169,19 @@ class ConvProblem:
 def _two(sizes: tuple[int, ...], missing: int) -> tuple[int, ...]:
     """Sizes of two dimensions: images of one have one row."""
     return (missing,) * (2 - len(sizes)) + tuple(sizes)
+
+
+def _with_tiles(parameter: Any) -> Any:
+    is_weight = isinstance(parameter, Array) and parameter.name == "weight"
+    return dataclasses.replace(parameter, layout="o i j e") if is_weight else parameter
+
+
+# The forward kernel, with tiles also for tiny groups.
+_TILED = dataclasses.replace(
+    FORWARD,
+    parameters=tuple(_with_tiles(parameter) for parameter in FORWARD.parameters),
+    plan=tiled_forward_plan,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +203,7 @@ class ImplicitGemmConv:
         """The tiles as the kernel has them; ValueError if there is no such kernel."""
         config, target = self.problem.config(), _target(self.target)
         if self.tile_config is None:
-            return forward_plan(config, target)
+            return tiled_forward_plan(config, target, self.problem.sizes())
         return self.tile_config.plan(config, target)
 
     @property
@@ -190,27 +232,35 @@ class ImplicitGemmConv:
 
     @property
     def dynamic_shared(self) -> int:
-        """Bytes of dynamic shared memory that a launch asks for."""
-        target = _target(self.target)
-        return forward_dynamic_shared(self.problem.config(), target, plan=self.plan)
+        """Bytes of dynamic shared memory that a launch asks for, with and without a bias."""
+        return self._write(bias=False).dynamic_shared
 
-    def generate_ptx(self) -> str:
-        """The PTX; `generate_conv_forward_ptx` says which parameters it has.
+    def generate_ptx(self, *, bias: bool = False) -> str:
+        """The PTX, whose header lists the parameters.
+
+        Args:
+          bias: whether the kernel adds a bias: a parameter that it does not have otherwise.
 
         Raises:
           ValueError: a field of the problem is wrong, or there is no such kernel.
         """
-        config = self.problem.config()
-        return generate_conv_forward_ptx(config, self.target, plan=self.plan)
+        return self._write(bias=bias).text
 
-    def launch(self, *, bias: bool) -> Launch:
-        """The launch: `Address` 0 is the images, then filters, bias if there is one, and output."""
-        problem, config = self.problem, self.problem.config()
-        x = (problem.batch, *_two(problem.in_dims, 1), problem.in_channels)
-        y = (problem.batch, *_two(problem.output_dims(), 1), problem.out_channels)
-        weight = (problem.out_channels, config.taps, config.in_channels_per_group)
-        shapes = [x, weight, *([(problem.out_channels,)] if bias else []), y]
-        return forward_launch(config, _target(self.target), shapes, plan=self.plan)
+    def launch(self, *, bias: bool = False) -> Launch:
+        """The launch of `generate_ptx(bias=bias)`, its text and dynamic shared memory included.
+
+        `Address` 0 is the images [N, H, W, C], then follow the filters [Co, R, S, C/G], the bias
+        [Co] if there is one, and the output [N, P, Q, Co].
+        """
+        config = self._config(bias=bias)
+        shapes = list(_TILED.shapes(config, self.problem.sizes()).values())
+        return _TILED.launch(config, self.target, shapes, plan=self.plan)
+
+    def _config(self, *, bias: bool) -> ConvConfig:
+        return dataclasses.replace(self.problem.config(), use_bias=bias)
+
+    def _write(self, *, bias: bool) -> Written:
+        return _TILED.write(self._config(bias=bias), self.target, plan=self.plan)
 
 
 def gemm_m_to_conv_coords(m: int, out_h: int, out_w: int) -> tuple[int, int, int]:

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from ptx.emulator import Buffer, Report, launch
+from ptx.emulator import Report
+from ptx.isa.dtypes import f64
 from ptx.isa.targets import TARGETS
-from ptx.kernels.conv import ConvConfig, backward_weight_parts, is_direct
-from ptx.launch import Address, Launch
-from ptx.registry import RegisteredKernel, kernels
+from ptx.kernel import KernelDefinition
+from ptx.kernels.conv import (
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    ConvConfig,
+    backward_weight_parts,
+)
+from ptx.launch import Launch
+from ptx.testing.call import bytes_stored, numpy_dtype, run
 
-__all__ = ["KERNELS", "NUMPY", "Call", "assert_written_once"]
+__all__ = ["KERNELS", "Call", "assert_written_once"]
 
-KERNELS = ("forward", "backward_input", "backward_weight")
-NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+_DEFINITIONS = {
+    "forward": FORWARD,
+    "backward_input": BACKWARD_INPUT,
+    "backward_weight": BACKWARD_WEIGHT,
+}
+KERNELS = tuple(_DEFINITIONS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of one of `KERNELS`; operands and results are as their launch functions say.
+    """A call of one of `KERNELS`.
 
     Operands are small odd integers, so that each product and sum is exact in any type and order.
     What is rounded, the results, is rounded alike here.
@@ -36,8 +47,8 @@ class Call:
       height, width: of an image.
       out_size: of the output; None for one with as much padding below as above, and likewise to
         the right.
-      bias: whether there is one, forward.
       parts: of the weights' gradient; None for as many as the library has.
+      small: whether the kernel has the plan of so small a launch; else that of a large one.
       seed: of the operands.
       target: for which the kernel is.
     """
@@ -48,15 +59,45 @@ class Call:
     height: int = 7
     width: int = 9
     out_size: tuple[int, int] | None = None
-    bias: bool = True
     parts: int | None = None
+    small: bool = False
     seed: int = 0
     target: str = "sm_80"
 
     @property
+    def definition(self) -> KernelDefinition[ConvConfig]:
+        """The kernel."""
+        return _DEFINITIONS[self.kernel]
+
+    @property
+    def plan(self) -> Any:
+        """The kernel's plan."""
+        sizes = self.sizes if self.small else None
+        return self.definition.plan(self.config, TARGETS[self.target], sizes)
+
+    @property
     def text(self) -> str:
         """The kernel's PTX."""
-        return self._registered.generate(self.config, TARGETS[self.target])
+        return self.launch.text
+
+    @property
+    def launch(self) -> Launch:
+        """The kernel's launch."""
+        return self.launch_of(self.definition.shapes(self.config, self.sizes))
+
+    def launch_of(self, shapes: Mapping[str, tuple[int, ...]]) -> Launch:
+        """The launch for operands and results of some shapes, as they lie in memory, by name."""
+        definition = self.definition
+        names = (*definition.operands(self.config), *definition.results(self.config))
+        ordered = [shapes[name] for name in names]
+        return definition.launch(self.config, self.target, ordered, plan=self.plan)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions that the configuration does not know, by name."""
+        (n, p, q), h, w = self.pixels, self.height, self.width
+        parts = self.parts or backward_weight_parts(self.config, n * p * q)
+        return {"n": n, "h": h, "w": w, "p": p, "q": q, "s": parts}
 
     @property
     def pixels(self) -> tuple[int, int, int]:
@@ -83,18 +124,12 @@ class Call:
 
     @functools.cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Operands as they lie in memory, by name, in the order of the call."""
+        """The kernel's operands, by name, with dimensions in the order of their `dims`."""
         c, o = self.config, self.operands
-        weight = o["weight"].reshape(c.out_channels, c.taps, -1)
-        if self.kernel == "backward_input" or is_direct(c):
-            weight = weight.transpose(1, 2, 0)
-        if self.kernel == "forward":
-            found = {"x": o["x"], "weight": weight} | ({"bias": o["bias"]} if self.bias else {})
-        elif self.kernel == "backward_input":
-            found = {"weight": weight, "grad_y": o["grad_y"]}
-        else:
-            found = {"x": o["x"], "grad_y": o["grad_y"]}
-        return {name: v.astype(NUMPY[c.float_type.name], order="C") for name, v in found.items()}
+        weight = o["weight"].reshape(c.out_channels, c.kernel_h, c.kernel_w, -1)
+        o = {**o, "weight": weight.transpose(1, 2, 3, 0)}
+        dtype = numpy_dtype(c.float_type)
+        return {name: o[name].astype(dtype, order="C") for name in self.definition.operands(c)}
 
     @functools.cached_property
     def expected(self) -> np.ndarray:
@@ -116,72 +151,45 @@ class Call:
         windows = x[self._places].reshape(c.taps, *self.pixels, c.groups, -1)
         if self.kernel == "backward_weight":
             gradient = np.einsum("tnpqgi,npqgo->tigo", windows, grad_y)
-            return gradient.reshape(c.taps, c.in_channels_per_group, -1)
+            shape = c.kernel_h, c.kernel_w, c.in_channels_per_group, c.out_channels
+            return gradient.reshape(shape)
         y = np.einsum("tnpqgi,goti->npqgo", windows, o["weight"])
-        return y.reshape(*self.pixels, -1) + (o["bias"] if self.bias else 0.0)
+        return y.reshape(*self.pixels, -1) + (o["bias"] if c.use_bias else 0.0)
 
     @property
     def result_type(self) -> np.dtype:
         """Of the kernel's result."""
-        name = self.config.float_type.name
-        wide = self.kernel == "backward_weight" and name != "f64"
-        return np.dtype(NUMPY["f32" if wide else name])
+        (result,) = self.definition.results(self.config).values()
+        return numpy_dtype(result.dtype_of(self.config))
 
-    @property
-    def result_shape(self) -> tuple[int, ...]:
-        """Of the kernel's result."""
-        shape = self.expected.shape
-        if self.kernel != "backward_weight":
-            return shape
-        return (self.parts or backward_weight_parts(self.config, int(np.prod(self.pixels))), *shape)
-
-    def run(
-        self, text: str | None = None, schedule: int | None = None, step_limit: int = 100_000
-    ) -> Report:
+    def run(self, text: str | None = None, schedule: int | None = None, **options: Any) -> Report:
         """Launches the kernel, or a text in its place; raises if anything is wrong.
 
         The result holds nothing before, and the emulator raises if a byte of it is not written.
         """
-        result = Buffer(np.empty(self.result_shape, self.result_type), initialized=False)
-        buffers = [*(Buffer(v, writable=False) for v in self.arrays.values()), result]
-        report = self.launch_with(buffers, text, schedule, step_limit)
-        self.compare(result.array)
+        result, report = self.result(self.arrays, text=text, schedule=schedule, **options)
+        self.compare(result)
+        assert report is not None
         return report
 
-    def plan(self, shapes: Sequence[tuple[int, ...]]) -> Launch:
-        """The launch for operands and results of some shapes."""
-        assert self._registered.launch is not None
-        return self._registered.launch(self.config, TARGETS[self.target], shapes)
-
-    def launch_with(
-        self,
-        buffers: Sequence[Buffer],
-        text: str | None = None,
-        schedule: int | None = None,
-        step_limit: int = 100_000,
-    ) -> Report:
-        """Launches on buffers: of the operands, then of the result."""
-        how = self.plan([b.array.shape for b in buffers])
-        arguments = [buffers[a.buffer] if isinstance(a, Address) else a for a in how.arguments]
-        return launch(
-            text or self.text, how.grid, how.block, arguments, schedule=schedule,
-            dynamic_shared=self._registered.dynamic_shared(self.config, TARGETS[self.target]),
-            statistics=False, step_limit=step_limit,
-        )  # fmt: skip
+    def result(
+        self, operands: Mapping[str, np.ndarray], **options: Any
+    ) -> tuple[np.ndarray, Report | None]:
+        """The kernel's result for some operands, and what the emulator says."""
+        options = {"plan": self.plan, "step_limit": 100_000, **options}
+        outcome = run(self.definition, self.config, self.target, operands, self.sizes, **options)
+        (result,) = outcome.results.values()
+        return result, outcome.report
 
     def compare(self, result: np.ndarray, expected: np.ndarray | None = None) -> None:
         """Asserts that a result, that of `backward_weight` by parts, is the expected one."""
-        wide = np.float64 if self.config.float_type.name == "f64" else np.float32
+        wide = np.float64 if self.config.float_type is f64 else np.float32
         rounded = (self.expected if expected is None else expected).astype(wide)
         rounded = rounded.astype(self.result_type).astype(wide)
         value = result.astype(wide)
         if self.kernel == "backward_weight":
             value = value.sum(0)
         np.testing.assert_array_equal(value.reshape(rounded.shape), rounded)
-
-    @property
-    def _registered(self) -> RegisteredKernel[ConvConfig]:
-        return kernels()[f"conv_{self.kernel}"]
 
     @functools.cached_property
     def _places(self) -> np.ndarray:
@@ -197,9 +205,7 @@ class Call:
 
 def assert_written_once(call: Call, report: Report, text: str | None = None) -> None:
     """All stores together write as many bytes as the result has, and the launch all of them."""
-    lines, written = (text or call.text).splitlines(), 0
-    for line, count in report.executed.items():
-        store = re.search(r"\bst\.global(?:\.v(\d))?\.[a-z]+(\d+) ", lines[line - 1])
-        if store:
-            written += count * int(store[1] or 1) * int(store[2]) // 8
-    assert written == int(np.prod(call.result_shape)) * call.result_type.itemsize
+    size = int(np.prod([call.sizes["s"], *call.expected.shape]))
+    if call.kernel != "backward_weight":
+        size = call.expected.size
+    assert bytes_stored(text or call.text, report) == size * call.result_type.itemsize

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -27,11 +28,13 @@ class Probe(Call):
     Attributes:
       strange: elements of images, of grad_y and forward of weights are infinite, the first and the
         last ones among them: what is beyond the end of something and multiplied by 0 shows.
+      bare: most of the images is 0, so that anything added shows.
       ties: most of the images is 0 and some of it tiny, so that forward with a bias many results
         lie just beside the middle between two neighbours, and the last of 24 bits of a sum decides.
     """
 
     strange: bool = False
+    bare: bool = False
     ties: bool = False
 
     @functools.cached_property
@@ -53,8 +56,8 @@ class Probe(Call):
             x = np.where(number < 20, odd(1, x.shape), 0.0)
             x = np.where(number < 4, x * TINY, x)
             bias = 384 + odd(6, bias.shape) + 1
-        if not self.bias:
-            x[:, :, x.shape[2] // 4 : -x.shape[2] // 4] = 0.0  # so that anything added shows
+        if self.bare:
+            x[:, :, x.shape[2] // 4 : -x.shape[2] // 4] = 0.0
         if self.strange:
             x, grad_y = self._strange(generator, x), self._strange(generator, grad_y)
             if self.kernel == "forward":
@@ -78,10 +81,8 @@ class Probe(Call):
         flat[[0, -1], [0, -1]] = np.inf
         return flat.reshape(images.shape)
 
-    def run(
-        self, text: str | None = None, schedule: int | None = None, step_limit: int = 2000
-    ) -> Report:
-        report = super().run(text, schedule, step_limit)
+    def run(self, text: str | None = None, schedule: int | None = None, **options: Any) -> Report:
+        report = super().run(text, schedule, **{"step_limit": 2000, **options})
         assert_written_once(self, report, text)
         return report
 
@@ -93,7 +94,8 @@ class Probe(Call):
 
 def probes(kernel: str, config: ConvConfig) -> tuple[Probe, ...]:
     """What each mutant of a kernel has to solve: partial tiles, several blocks and strips."""
-    make = functools.partial(Probe, kernel, dataclasses.replace(config, float_type=bf16))
+    config = dataclasses.replace(config, float_type=bf16, use_bias=True)
+    make = functools.partial(Probe, kernel, config)
     # So large an output that the last windows have all of their taps outside, or so small.
     below = -(-(9 + config.pad_h) // config.stride_h) + 1
     beside = -(-(7 + config.pad_w) // config.stride_w) + 1
@@ -101,7 +103,7 @@ def probes(kernel: str, config: ConvConfig) -> tuple[Probe, ...]:
     return (
         make(images=2, height=9, width=7, out_size=size, strange=True),
         # Strips of 16 columns, in a block each.
-        make(images=1, height=4, width=78, out_size=(4, 76), bias=False, seed=1),
+        make(images=1, height=4, width=78, out_size=(4, 76), bare=True, seed=1),
         # More pixels than `backward_weight` looks up together.
         make(images=3, height=13, width=33, ties=kernel == "forward", seed=2),
     )

@@ -51,18 +51,16 @@ def float64_results(case: ConvCase, operands, grad_y) -> dict[str, np.ndarray]:
     pads = (0, *(before for before, _ in case.pads))[-2:]
     taps = (1, *case.kernel_size)[-2:]
     config = ConvConfig(
-        x.shape[3], case.out_channels, *taps, *strides, *pads, *dilation, groups=case.groups
-    )
+        x.shape[3], case.out_channels, *taps, *strides, *pads, *dilation, groups=case.groups,
+        use_bias=bias is not None,
+    )  # fmt: skip
     products = weight.reshape(config.taps, -1, case.groups, config.out_channels_per_group)
     given = {"x": x, "weight": products.transpose(2, 3, 0, 1), "bias": bias, "grad_y": gradient}
     sizes = {"images": x.shape[0], "height": x.shape[1], "width": x.shape[2]}
     y, grad_x, grad_weight = (
-        _GivenCall(
-            kernel, config, **sizes, out_size=gradient.shape[1:3], bias=bias is not None,
-            given=given,
-        ).expected
+        _GivenCall(kernel, config, **sizes, out_size=gradient.shape[1:3], given=given).expected
         for kernel in KERNELS
-    )  # fmt: skip
+    )
     y = y.reshape(y.shape[0], *case.out_size, -1)
     grad_x, grad_weight = grad_x.reshape(inputs[0]), grad_weight.reshape(inputs[1])
     if case.channels_first:

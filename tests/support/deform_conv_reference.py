@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ptx.kernels.deform_conv import DeformableConvConfig
+from ptx.kernels.deform_conv import DeformConvConfig
 from support.deform_conv_kernels import Call
 
 __all__ = ["GivenCall", "call_on", "config_of", "float64_results", "to_nchw", "to_nhwc"]
@@ -32,7 +32,7 @@ class GivenCall(Call):
         return self.given
 
 
-def config_of(arrays: Arrays, strides, pads, dilation, **types: Any) -> DeformableConvConfig:
+def config_of(arrays: Arrays, strides, pads, dilation, **types: Any) -> DeformConvConfig:
     """The configuration of a layer, from the shapes of its NHWC operands.
 
     Args:
@@ -47,7 +47,7 @@ def config_of(arrays: Arrays, strides, pads, dilation, **types: Any) -> Deformab
     (stride_h, stride_w), (dilation_h, dilation_w) = strides, dilation
     (pad_h, _), (pad_w, _) = pads
     channels = arrays["x"].shape[3]
-    return DeformableConvConfig(
+    return DeformConvConfig(
         channels, out_channels, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w,
         dilation_h, dilation_w, groups=channels // in_group,
         offset_groups=arrays["offset"].shape[3] // (2 * kernel_h * kernel_w),
@@ -56,7 +56,7 @@ def config_of(arrays: Arrays, strides, pads, dilation, **types: Any) -> Deformab
 
 
 def call_on(
-    kernel: str, config: DeformableConvConfig, arrays: Arrays, target: str = "sm_80"
+    kernel: str, config: DeformConvConfig, arrays: Arrays, target: str = "sm_80"
 ) -> GivenCall:
     """A call of a kernel on NHWC operands and "grad_y" [N, Ho, Wo, Co]."""
     c, images, height, width = config, *arrays["x"].shape[:3]
@@ -68,7 +68,7 @@ def call_on(
     return GivenCall(kernel, config, images, height, width, target=target, given=given)
 
 
-def float64_results(config: DeformableConvConfig, arrays: Arrays) -> dict[str, np.ndarray]:
+def float64_results(config: DeformConvConfig, arrays: Arrays) -> dict[str, np.ndarray]:
     """The output "y", and the gradient "dx", "doffset", ... of each operand there is, NHWC."""
 
     def expected(kernel: str) -> list[np.ndarray]:

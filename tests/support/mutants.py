@@ -70,7 +70,7 @@ def part(text: str, line: int) -> str:
     """Where a line is: the last comment before it, and the last loop that begins after that."""
     comment, loop = "setup", ""
     for before in text.split("\n")[:line]:
-        if found := re.match(r"\s*// ([a-z].*)", before, re.I):
+        if found := re.match(r"\s+// ([a-z].*)", before, re.I):
             comment, loop = found[1].partition(":")[0], ""
         elif found := re.match(r"\$(loop_\w+?)_\d+:", before):
             loop = f" / {found[1]}"

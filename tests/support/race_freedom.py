@@ -51,12 +51,14 @@ class Launched(NamedTuple):
 def launched(call: Call, text: str) -> Launched:
     """Runs a text in the emulator, where it has to solve the call; how that launched it."""
     found: list[Launched] = []
+    emulate, module = ptx.emulator.launch, sys.modules[type(call).__module__]
 
     def launch(text: str, grid: Any, block: Any, arguments: Any, **options: Any) -> Report:
         found.append(Launched(grid, block, arguments, options["dynamic_shared"]))
-        return ptx.emulator.launch(text, grid, block, arguments, **options)
+        return emulate(text, grid, block, arguments, **options)
 
-    with mock.patch.object(sys.modules[type(call).__module__], "launch", launch):
+    launches = module if hasattr(module, "launch") else ptx.emulator
+    with mock.patch.object(launches, "launch", launch):
         call.run(text)
     (only,) = found
     return only

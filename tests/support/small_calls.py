@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ptx.isa.dtypes import f16
 from ptx.kernels.conv import ConvConfig
-from ptx.kernels.deform_conv import DeformableConvConfig
+from ptx.kernels.deform_conv import DeformConvConfig
 from ptx.testing.mutate import Mutant, mutants
 from support import conv_kernels, deform_conv_kernels
 from support.gemm_kernels import GemmProblem
@@ -39,12 +39,12 @@ def conv(kernel: str, channels: int, taps: int, *, width: int = 4) -> Call:
     outputs = min(channels, 32)
     if kernel == "backward_input":
         channels, outputs = outputs, channels
-    config = ConvConfig(channels, outputs, 1, taps, pad_h=0, pad_w=0, float_type=f16)
+    config = ConvConfig(channels, outputs, 1, taps, pad_h=0, pad_w=0, float_type=f16, use_bias=True)
     return conv_kernels.Call(kernel, config, images=1, height=2, width=width)
 
 
 def deform_conv(kernel: str, channels: int, offset_groups: int = 1) -> Call:
-    config = DeformableConvConfig(
+    config = DeformConvConfig(
         channels, channels, 1, 2, pad_h=0, pad_w=0, offset_groups=offset_groups, float_type=f16
     )
     return deform_conv_kernels.Call(kernel, config, images=1, height=1, width=4)

@@ -2,80 +2,63 @@
 
 from __future__ import annotations
 
-import numpy as np
+import functools
+from typing import Any
 
 from ptx.builder import Kernel, Val
-from ptx.isa.dtypes import s32, u32
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.dtypes import s32
+from ptx.kernel import In, Instance, KernelDefinition, Out, Size
+from ptx.kernels.conv.catalog import CONFIGS, FEW
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import is_direct
-from ptx.kernels.conv.direct_backward_input import (
-    direct_backward_input,
-    direct_backward_input_launch,
-)
+from ptx.kernels.conv.direct import PIXELS, strip_count
+from ptx.kernels.conv.direct_backward_input import direct_backward_input
 from ptx.kernels.conv.limits import check_windows
+from ptx.kernels.conv.parameters import GEOMETRY, WEIGHT, X, Y, known_sizes
 from ptx.kernels.conv.plan import backward_input_plan
 from ptx.kernels.conv.product import Weights, WindowProduct
 from ptx.kernels.conv.strides import chosen, stride_classes
 from ptx.kernels.conv.windows import Axis, WindowRows
-from ptx.kernels.limits import check_grid
-from ptx.launch import Address, Launch
-from ptx.registry import Shapes
-from ptx.tile.stream import StreamedTile
+from ptx.tile.direct import DirectPlan
+from ptx.tile.plan import TilePlan
 
-__all__ = [
-    "backward_input_dynamic_shared",
-    "backward_input_launch",
-    "generate_conv_backward_input_ptx",
-]
+__all__ = ["BACKWARD_INPUT"]
 
 
-def generate_conv_backward_input_ptx(config: ConvConfig, target: Target | str = "sm_80") -> str:
-    """The PTX of the gradient to the input.
+def _write(k: Kernel, config: ConvConfig, plan: TilePlan | DirectPlan, p: Any) -> None:
+    if isinstance(plan, DirectPlan):
+        direct_backward_input(k, config, plan, p)
+    else:
+        _tiled_backward_input(k, config, plan, p)
+
+
+def _tiled_backward_input(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> None:
+    """Writes the kernel that multiplies tiles.
 
     Tap i of output p reads row `p * stride - pad + i * dilation`. So row y is read by taps with
     `i * dilation = y + pad` modulo the stride, and no others. Rows, and columns, are sorted by that
     remainder: those of one class are read by the same taps, and their gradient is a convolution of
-    grad_output with these taps, without a zero in it.
+    grad_y with these taps, without a zero in it.
 
-    Parameters: weight [T, C/G, Co], grad_output [N, P, Q, Co], grad_input [N, H, W, C], and the u32
-    batch_size, in_h, in_w, out_h, out_w and strip_width. A block has `TilePlan.m` pixels of one
-    class (grid x, classes in grid z) and `TilePlan.n` input channels of one group (grid y).
-
-    Tiny groups, see `is_direct`, have no strip_width: a block has `direct.PIXELS` pixels of a row
-    and class for each thread, and the grid is all in x.
-
-    Raises:
-      ValueError: a configuration that makes no sense.
-      UnsupportedError: the target lacks an instruction.
+    A block has `plan.m` pixels of one class (grid x, classes in grid z) and `plan.n` input channels
+    of one group (grid y).
     """
-    config.validate()
-    target = TARGETS[target] if isinstance(target, str) else target
-    if is_direct(config):
-        return direct_backward_input(config, target)
-    plan = backward_input_plan(config, target)
-    dtype = config.float_type
-    name = f"implicit_gemm_conv_backward_input_{plan.m}x{plan.n}x{plan.k}_{dtype}"
-    k = Kernel(name, target, block=plan.threads, min_blocks=plan.min_blocks)
-    weight = k.pointer("weight", dtype, readonly=True)
-    grad_y = k.pointer("grad_output", dtype, readonly=True)
-    grad_x = k.pointer("grad_input", dtype)
-    names = ("batch_size", "in_h", "in_w", "out_h", "out_w")
-    images, in_h, in_w, out_h, out_w = (k.param(name, u32) for name in names)
     number = k.ctaid("z")
     class_y, class_x = number // config.stride_w, number % config.stride_w
-    y = _axis(k, class_y, in_h, out_h, config.kernel_h, config.stride_h, config.dilation_h,
+    y = _axis(k, class_y, p.in_h, p.out_h, config.kernel_h, config.stride_h, config.dilation_h,
               config.pad_h)  # fmt: skip
-    x = _axis(k, class_x, in_w, out_w, config.kernel_w, config.stride_w, config.dilation_w,
+    x = _axis(k, class_x, p.in_w, p.out_w, config.kernel_w, config.stride_w, config.dilation_w,
               config.pad_w)  # fmt: skip
-    rows = WindowRows(k, images, y, x, (in_h, in_w), rows=plan.m, threads=plan.threads)
+    rows = WindowRows(
+        k, p.batch_size, y, x, (p.in_h, p.in_w),
+        strip_width=p.strip_width, rows=plan.m, threads=plan.threads,
+    )  # fmt: skip
 
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     tiles = -(-in_group // plan.n)
     group, first_in = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
     k.name(group=group, first_in=first_in)
     weights = Weights(
-        first=weight + k.mul_wide(first_in, config.out_channels) + group * out_group,
+        first=p.weight + k.mul_wide(first_in, config.out_channels) + group * out_group,
         columns=in_group - first_in,
         column=config.out_channels,
         tap=in_group * config.out_channels,
@@ -83,12 +66,11 @@ def generate_conv_backward_input_ptx(config: ConvConfig, target: Target | str = 
         all_columns=in_group % plan.n == 0,
     )
     product = WindowProduct(
-        k, config, plan, rows, grad_y + group * out_group, config.out_channels, out_group, weights
+        k, config, plan, rows, p.grad_y + group * out_group, config.out_channels, out_group, weights
     )
     sums = product.run()
     k.comment("the gradient")
-    product.store(sums, grad_x + (group * in_group + first_in), config.in_channels)
-    return k.text()
+    product.store(sums, p.grad_x + (group * in_group + first_in), config.in_channels)
 
 
 def _axis(
@@ -115,30 +97,47 @@ def _axis(
     )
 
 
-def backward_input_launch(config: ConvConfig, target: Target, shapes: Shapes) -> Launch:
-    """The launch for weight, grad_y and grad_x.
+def _entry(config: ConvConfig, plan: TilePlan | DirectPlan) -> str:
+    if isinstance(plan, DirectPlan):
+        m, n = plan.down * PIXELS, plan.across * plan.channels
+        depth = config.taps * config.out_channels_per_group
+    else:
+        m, n, depth = plan.m, plan.n, plan.k
+    return f"implicit_gemm_conv_backward_input_{m}x{n}x{depth}_{config.float_type}"
 
-    Raises:
-      ValueError: the images, or the output, are larger than the kernel can count.
-    """
-    (_, out_h, out_w, _), (images, in_h, in_w, _) = shapes[1], shapes[2]
-    check_windows(config, images, (in_h, in_w), (out_h, out_w), backward_input=True)
-    if is_direct(config):
-        return direct_backward_input_launch(config, shapes)
-    plan = backward_input_plan(config, target)
-    # The largest class; blocks of smaller ones that have nothing end at once.
-    height, width = -(-in_h // config.stride_h), -(-in_w // config.stride_w)
-    strip = WindowRows.strip_width(width)
-    tiles = config.groups * -(-config.in_channels_per_group // plan.n)
+
+def _grid(instance: Instance) -> tuple[int, int, int]:
+    config, plan, sizes = instance.config, instance.plan, instance.sizes
     classes = config.stride_h * config.stride_w
-    grid = (WindowRows.blocks(images, height, width, plan.m), tiles, classes)
-    check_grid(grid)
-    numbers = (images, in_h, in_w, out_h, out_w, strip)
-    buffers = (Address(0), Address(1), Address(2))
-    return Launch(grid, (plan.threads, 1, 1), (*buffers, *(np.uint32(n) for n in numbers)))
+    # The largest class; blocks, or threads, of smaller ones that have nothing end at once.
+    pixels = sizes["n"], -(-sizes["h"] // config.stride_h), -(-sizes["w"] // config.stride_w)
+    if isinstance(plan, DirectPlan):
+        return plan.blocks(strip_count(*pixels)) * classes, 1, 1
+    tiles = config.groups * -(-config.in_channels_per_group // plan.n)
+    return WindowRows.blocks(*pixels, plan.m), tiles, classes
 
 
-def backward_input_dynamic_shared(config: ConvConfig, target: Target) -> int:
-    """Bytes of dynamic shared memory."""
-    plan = backward_input_plan(config, target)
-    return StreamedTile.shared_bytes(plan.n, plan.stages) if plan.streamed else 0
+BACKWARD_INPUT = KernelDefinition(
+    name="conv_backward_input",
+    configs=CONFIGS,
+    few=FEW,
+    parameters=(
+        In("weight", WEIGHT),
+        In("grad_y", Y),
+        Out("grad_x", X),
+        *GEOMETRY,
+        Size(
+            "strip_width",
+            lambda instance: WindowRows.strip_width(
+                -(-instance.sizes["w"] // instance.config.stride_w)
+            ),
+            present=lambda config, plan: isinstance(plan, TilePlan),
+        ),
+    ),
+    known=known_sizes,
+    plan=backward_input_plan,
+    entry=_entry,
+    body=_write,
+    grid=_grid,
+    check=functools.partial(check_windows, backward_input=True),
+)

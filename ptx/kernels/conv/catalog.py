@@ -7,7 +7,7 @@ import dataclasses
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.kernels.conv.config import ConvConfig
 
-__all__ = ["CONFIGS", "RESNET50"]
+__all__ = ["CONFIGS", "FEW", "RESNET50"]
 
 Config = ConvConfig
 
@@ -48,21 +48,22 @@ RESNET50 = {
     "conv5-shortcut": (_one(1024, 2048, 2), 14),
 }
 
+# Each path of the kernels has configurations with a bias, and others without.
 _VARIANTS = {
     "odd": Config(5, 7),
-    "three": Config(3, 64, 7, 7, 2, 2, 3, 3),
-    "groups": Config(24, 40, 2, 3, 1, 2, 0, 1, 2, 1, groups=2),
-    "depthwise": Config(32, 32, groups=32),
+    "three": Config(3, 64, 7, 7, 2, 2, 3, 3, use_bias=True),
+    "groups": Config(24, 40, 2, 3, 1, 2, 0, 1, 2, 1, groups=2, use_bias=True),
+    "depthwise": Config(32, 32, groups=32, use_bias=True),
     "depthwise-s2": Config(32, 32, stride_h=2, stride_w=2, groups=32),  # as in MobileNet
-    "depthwise-7x7": Config(96, 96, 7, 7, pad_h=3, pad_w=3, groups=96),  # as in ConvNeXt
-    "depthwise-multiplier": Config(21, 42, 5, 5, 2, 3, 1, 2, 1, 2, groups=21),
+    "depthwise-7x7": Config(96, 96, 7, 7, pad_h=3, pad_w=3, groups=96, use_bias=True),  # ConvNeXt
+    "depthwise-multiplier": Config(21, 42, 5, 5, 2, 3, 1, 2, 1, 2, groups=21, use_bias=True),
     "depthwise-1d": Config(16, 16, 1, 40, 1, 1, 0, 39, 1, 2, groups=16),
     "groups-of-3": Config(9, 6, groups=3),
-    "groups-of-4": Config(16, 16, groups=4),
-    "wide": Config(128, 128),
-    "small-grid": Config(128, 128, small_grid=True),
+    "groups-of-4": Config(16, 16, groups=4, use_bias=True),
+    "wide": Config(128, 128, use_bias=True),
+    "small-grid": Config(128, 128),  # of few pixels: see `FEW`
     "thin": Config(32, 32, stride_h=2, stride_w=2),
-    "1d": Config(64, 64, 1, 40, pad_h=0, pad_w=20),
+    "1d": Config(64, 64, 1, 40, pad_h=0, pad_w=20, use_bias=True),
 }
 
 
@@ -80,3 +81,8 @@ def _all() -> dict[str, Config]:
 
 
 CONFIGS = _all()
+FEW = {
+    name: {"n": 1, "h": 8, "w": 8, "p": 8, "q": 8}
+    for name in CONFIGS
+    if name.startswith("small-grid/")
+}

@@ -22,7 +22,7 @@ class ConvConfig:
       groups: channel groups, each with its own weights.
       float_type: of all tensors: f16, bf16, f32 or f64.
       exact: f32 is multiplied as f32, not rounded to TF32.
-      small_grid: there are few output pixels, so that large tiles would leave SMs idle.
+      use_bias: forward, a bias is added to each output channel.
     """
 
     in_channels: int
@@ -38,7 +38,7 @@ class ConvConfig:
     groups: int = 1
     float_type: DType = f32
     exact: bool = False
-    small_grid: bool = False
+    use_bias: bool = False
 
     def validate(self) -> None:
         """Raises ValueError that names the field at fault, if one is."""

@@ -22,8 +22,8 @@ __all__ = [
     "PixelRow",
     "TapLine",
     "Weights",
-    "blocks_per_sm",
     "direct_plan",
+    "direct_weight_plan",
     "is_direct",
     "outputs_of",
     "products_of",
@@ -60,21 +60,27 @@ def is_direct(config: ConvConfig) -> bool:
 
 
 def direct_plan(config: ConvConfig) -> DirectPlan:
-    """A thread has whole groups: 16 bytes of inputs and of outputs at most, unless one has more."""
+    """The plan of a direct kernel, forward or backward to input.
+
+    A thread has whole groups: 16 bytes of inputs and of outputs at most, unless one group has more.
+    """
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     most = max(1, 16 // (config.float_type.bytes * max(in_group, out_group)))
     groups = max(number for number in range(1, most + 1) if config.groups % number == 0)
-    return DirectPlan(groups * in_group, config.groups // groups)
+    # The weights of a tap take registers.
+    min_blocks = 4 if in_group * out_group <= _TINY else 3
+    return DirectPlan(groups * in_group, config.groups // groups, min_blocks=min_blocks)
+
+
+def direct_weight_plan(config: ConvConfig) -> DirectPlan:
+    """The plan of the direct kernel backward to the weights, whose sums in f64 take registers."""
+    min_blocks = 3 if config.float_type.bytes < 8 else 2
+    return dataclasses.replace(direct_plan(config), min_blocks=min_blocks)
 
 
 def outputs_of(config: ConvConfig, plan: DirectPlan) -> int:
     """Output channels of a thread."""
     return plan.channels // config.in_channels_per_group * config.out_channels_per_group
-
-
-def blocks_per_sm(config: ConvConfig) -> int:
-    """Blocks that shall fit an SM, which limits registers: weights of a tap take some of them."""
-    return 4 if config.in_channels_per_group * config.out_channels_per_group <= _TINY else 3
 
 
 def strip_count(images: int, height: int, width: int) -> int:

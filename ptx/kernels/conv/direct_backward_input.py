@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-
-import numpy as np
+from typing import Any
 
 from ptx.builder import Kernel
 from ptx.isa.dtypes import s32, u32
-from ptx.isa.targets import Target
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import (
     PIXELS,
     PixelRow,
     TapLine,
     Weights,
-    blocks_per_sm,
-    direct_plan,
     outputs_of,
     products_of,
-    strip_count,
     strips_of,
 )
 from ptx.kernels.conv.strides import chosen, stride_classes
-from ptx.kernels.limits import check_grid
-from ptx.launch import Address, Launch
-from ptx.registry import Shapes
-from ptx.tile.direct import THREADS, DirectThread
+from ptx.tile.direct import DirectPlan, DirectThread
 from ptx.tile.pixels import Geometry, pixel_index
 from ptx.tile.vectors import accumulator_of, store_elements
 
-__all__ = ["direct_backward_input", "direct_backward_input_launch"]
+__all__ = ["direct_backward_input"]
 
 
-def direct_backward_input(config: ConvConfig, target: Target) -> str:
-    """The PTX; see `generate_conv_backward_input_ptx`.
+def direct_backward_input(k: Kernel, config: ConvConfig, plan: DirectPlan, p: Any) -> None:
+    """Writes the kernel, whose grid is all in x.
 
     Blocks of all classes of the same pixels follow each other: they read the same gradients, and
     write to the same rows.
     """
-    plan, dtype = direct_plan(config), config.float_type
     outputs = outputs_of(config, plan)
-    m, n = plan.down * PIXELS, plan.across * plan.channels
-    depth = config.taps * config.out_channels_per_group
-    name = f"implicit_gemm_conv_backward_input_{m}x{n}x{depth}_{dtype}"
-    k = Kernel(name, target, block=THREADS, min_blocks=blocks_per_sm(config))
-    weight = k.pointer("weight", dtype, readonly=True)
-    grad_y = k.pointer("grad_output", dtype, readonly=True)
-    grad_x = k.pointer("grad_input", dtype)
-    sizes = Geometry.declare(k)
+    sizes = Geometry.of(p)
 
     stride_h, stride_w = config.stride_h, config.stride_w
     classes_y = stride_classes(config.kernel_h, stride_h, config.dilation_h, config.pad_h)
@@ -75,11 +59,12 @@ def direct_backward_input(config: ConvConfig, target: Target) -> str:
     row = k.var(s32, k.bitcast(strip.y + start_y, s32), "row")
     column = k.bitcast(first_column, s32)
     start = pixel_index(strip.image, row, column, sizes.out_h, sizes.out_w)  # it may be outside
-    place = (grad_y + first_out + k.mul_wide(start, config.out_channels)).variable()
+    place = (p.grad_y + first_out + k.mul_wide(start, config.out_channels)).variable()
     tap = config.in_channels_per_group * config.out_channels
-    taps = (weight + first_out + k.mul_wide(tap_y, config.kernel_w * tap)).variable()
+    taps = (p.weight + first_out + k.mul_wide(tap_y, config.kernel_w * tap)).variable()
     sums = [
-        [k.var(accumulator_of(dtype), 0.0) for _ in range(plan.channels)] for _ in range(PIXELS)
+        [k.var(accumulator_of(config.float_type), 0.0) for _ in range(plan.channels)]
+        for _ in range(PIXELS)
     ]
     products = [(o, i, number) for i, o, number in products_of(config, plan)]
     up, step = classes_y[0].output_step, classes_y[0].step
@@ -99,20 +84,7 @@ def direct_backward_input(config: ConvConfig, target: Target) -> str:
     k.comment("the gradient")
     first = first_column * stride_w + first_x
     pixel = pixel_index(strip.image, y, first, sizes.in_h, sizes.in_w)
-    result = grad_x + channel + k.mul_wide(pixel, config.in_channels)
+    result = p.grad_x + channel + k.mul_wide(pixel, config.in_channels)
     for number, values in enumerate(sums):
         where = there & ((first_column + number) * stride_w + first_x < sizes.in_w)
         store_elements(result + number * stride_w * config.in_channels, values, where=where)
-    return k.text()
-
-
-def direct_backward_input_launch(config: ConvConfig, shapes: Shapes) -> Launch:
-    """The launch; see `backward_input_launch`."""
-    (_, out_h, out_w, _), (images, in_h, in_w, _) = shapes[1], shapes[2]
-    # The largest class; of smaller ones some threads have nothing.
-    height, width = -(-in_h // config.stride_h), -(-in_w // config.stride_w)
-    blocks = direct_plan(config).blocks(strip_count(images, height, width))
-    numbers = (np.uint32(size) for size in (images, in_h, in_w, out_h, out_w))
-    grid = (blocks * config.stride_h * config.stride_w, 1, 1)
-    check_grid(grid)
-    return Launch(grid, (THREADS, 1, 1), (Address(0), Address(1), Address(2), *numbers))

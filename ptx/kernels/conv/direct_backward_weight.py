@@ -3,55 +3,62 @@
 from __future__ import annotations
 
 import dataclasses
-
-import numpy as np
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import s32, u32, u64
-from ptx.isa.targets import Target
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import (
     PIXELS,
     PixelRow,
     TapLine,
-    direct_plan,
+    direct_weight_plan,
     outputs_of,
     products_of,
-    strip_count,
     strips_of,
 )
-from ptx.kernels.limits import check_grid
-from ptx.launch import Address, Launch
-from ptx.registry import Shapes
-from ptx.tile.direct import THREADS, DirectThread, add_product, add_up
+from ptx.tile.direct import DirectPlan, DirectThread, add_product, add_up
 from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import Geometry, PixelWalk, pixel_index
 from ptx.tile.vectors import accumulator_of, load_elements
 
-__all__ = ["direct_backward_weight", "direct_backward_weight_launch", "direct_weight_parts"]
+__all__ = [
+    "direct_backward_weight",
+    "direct_weight_blocks",
+    "direct_weight_entry",
+    "direct_weight_parts",
+]
 
 _PART = 1024  # pixels at least
 _SUM_REGISTERS = 56  # of a thread: seven taps of eight channels
 
 
-def direct_backward_weight(config: ConvConfig, target: Target) -> str:
-    """The PTX; see `generate_conv_backward_weight_ptx`.
+def direct_weight_blocks(config: ConvConfig) -> int:
+    """Blocks of one part: channels and taps."""
+    spans = -(-config.kernel_w // _span(config))
+    return direct_weight_plan(config).chunks * config.kernel_h * spans
+
+
+def direct_weight_parts(config: ConvConfig, pixels: int) -> int:
+    """Parts that the pixels are cut into; see `backward_weight_parts`."""
+    return sum_parts(direct_weight_blocks(config), -(-pixels // _PART), per_sm=8)
+
+
+def direct_weight_entry(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
+    """What a block has at a time: rows and columns of the weights, and output pixels."""
+    m = _span(config) * config.in_channels_per_group
+    return m, plan.across * outputs_of(config, plan), plan.down * PIXELS
+
+
+def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: Any) -> None:
+    """Writes the kernel, whose grid is all in x.
 
     A block has some channels and some taps of one row of the kernel. Each thread goes through
     every `plan.down`-th strip of the part; then the block adds up its threads' sums, always in the
     same order.
     """
-    plan, dtype = direct_plan(config), config.float_type
     in_group, outputs, taps = config.in_channels_per_group, outputs_of(config, plan), _span(config)
-    m, n = taps * in_group, plan.across * outputs
-    name = f"implicit_gemm_conv_backward_weight_{m}x{n}x{plan.down * PIXELS}_{dtype}"
-    blocks = 3 if dtype.bytes < 8 else 2  # on an SM: sums in f64 take two registers each
-    k = Kernel(name, target, block=THREADS, min_blocks=blocks)
-    x = k.pointer("input", dtype, readonly=True)
-    grad_y = k.pointer("grad_output", dtype, readonly=True)
-    partial = k.pointer("partial", accumulator_of(dtype))
-    sizes = Geometry.declare(k)
-    strips_per_part = k.param("strips_per_part", u32)
+    sizes = Geometry.of(p)
 
     thread = DirectThread(k, plan)
     spans = -(-config.kernel_w // taps)
@@ -62,20 +69,23 @@ def direct_backward_weight(config: ConvConfig, target: Target) -> str:
     tap_y, tap_x = number // spans, number % spans * taps
     channel, first_out = thread.unit * plan.channels, thread.unit * outputs
     strips = strips_of(sizes, sizes.out_h, sizes.out_w)
-    first_strip = part * strips_per_part
-    end_strip = k.min(first_strip + strips_per_part, strips.pixels)
+    first_strip = part * p.strips_per_part
+    end_strip = k.min(first_strip + p.strips_per_part, strips.pixels)
     k.name(part=part, channel=channel, first_out=first_out, first_strip=first_strip)
 
     down = k.bitcast(tap_y * config.dilation_h, s32) - config.pad_h
     right = k.bitcast(tap_x * config.dilation_w, s32) - config.pad_w
     line, products = TapLine(taps, config.stride_w, config.dilation_w), products_of(config, plan)
-    sums = [[k.var(partial.dtype, 0.0) for _ in range(in_group * outputs)] for _ in range(taps)]
-    image = _Image(config, sizes, x + channel, down, right, plan.channels)
+    sums = [
+        [k.var(p.grad_weight_parts.dtype, 0.0) for _ in range(in_group * outputs)]
+        for _ in range(taps)
+    ]
+    image = _Image(config, sizes, p.x + channel, down, right, plan.channels)
     with k.if_(thread.there & (first_strip + thread.row < end_strip)):
         walk = PixelWalk(k, strips, first_strip + thread.row, plan.down)
         with k.loop(first_strip + thread.row, end_strip, plan.down, name="strip", unroll=False):
             row = image.row(walk)
-            gradients = _gradients(config, sizes, grad_y + first_out, walk, outputs)
+            gradients = _gradients(config, sizes, p.grad_y + first_out, walk, outputs)
             for column, readers in line.columns():
                 values = row.load(column)
                 for number, tap in readers:
@@ -94,10 +104,9 @@ def direct_backward_weight(config: ConvConfig, target: Target) -> str:
         if config.kernel_w % taps:
             where = where & (tap < config.kernel_w)
         at = k.mad_wide(row, config.out_channels, k.convert(out, u64))
-        (partial + at).store(0, total, where=where)
+        (p.grad_weight_parts + at).store(0, total, where=where)
 
     add_up(k, plan, thread, [total for of_tap in sums for total in of_tap], write)
-    return k.text()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,29 +155,7 @@ def _gradients(
 
 def _span(config: ConvConfig) -> int:
     """Taps of a block, of one row of the kernel: those whose sums fit a thread's registers."""
-    each = config.in_channels_per_group * outputs_of(config, direct_plan(config))
+    each = config.in_channels_per_group * outputs_of(config, direct_weight_plan(config))
     registers = each * accumulator_of(config.float_type).bytes // 4
     spans = -(-config.kernel_w * registers // _SUM_REGISTERS)
     return -(-config.kernel_w // spans)
-
-
-def _blocks(config: ConvConfig) -> int:
-    """Blocks of one part: channels and taps."""
-    spans = -(-config.kernel_w // _span(config))
-    return direct_plan(config).chunks * config.kernel_h * spans
-
-
-def direct_weight_parts(config: ConvConfig, pixels: int) -> int:
-    """Parts that the pixels are cut into; see `backward_weight_parts`."""
-    return sum_parts(_blocks(config), -(-pixels // _PART), per_sm=8)
-
-
-def direct_backward_weight_launch(config: ConvConfig, shapes: Shapes) -> Launch:
-    """The launch; see `backward_weight_launch`."""
-    (images, in_h, in_w, _), (_, out_h, out_w, _) = shapes[0], shapes[1]
-    parts = shapes[-1][0]
-    strips = -(-strip_count(images, out_h, out_w) // parts)
-    numbers = (np.uint32(size) for size in (images, in_h, in_w, out_h, out_w, strips))
-    grid = (_blocks(config) * parts, 1, 1)
-    check_grid(grid)
-    return Launch(grid, (THREADS, 1, 1), (Address(0), Address(1), Address(2), *numbers))

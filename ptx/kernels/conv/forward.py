@@ -3,71 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import u32, u64
-from ptx.isa.targets import TARGETS, Target
+from ptx.kernel import In, Instance, KernelDefinition, Out, Size
+from ptx.kernels.conv.catalog import CONFIGS, FEW
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import is_direct
-from ptx.kernels.conv.direct_forward import direct_forward, direct_forward_launch
+from ptx.kernels.conv.direct import PIXELS, is_direct, outputs_of, strip_count
+from ptx.kernels.conv.direct_forward import direct_forward
 from ptx.kernels.conv.limits import check_windows
+from ptx.kernels.conv.parameters import GEOMETRY, WEIGHT, X, Y, known_sizes
 from ptx.kernels.conv.plan import forward_plan
 from ptx.kernels.conv.product import Weights, WindowProduct
 from ptx.kernels.conv.windows import Axis, WindowRows
-from ptx.kernels.limits import check_grid
-from ptx.launch import Address, Launch
-from ptx.registry import Shapes
+from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import TilePlan
-from ptx.tile.stream import StreamedTile
 from ptx.tile.vectors import load_words, widen
 
-__all__ = ["forward_dynamic_shared", "forward_launch", "generate_conv_forward_ptx"]
+__all__ = ["FORWARD"]
 
 
-def generate_conv_forward_ptx(
-    config: ConvConfig, target: Target | str = "sm_80", *, plan: TilePlan | None = None
-) -> str:
-    """The PTX of the forward kernel.
+def _write(k: Kernel, config: ConvConfig, plan: TilePlan | DirectPlan, p: Any) -> None:
+    if isinstance(plan, DirectPlan):
+        direct_forward(k, config, plan, p)
+    else:
+        _tiled_forward(k, config, plan, p)
 
-    Parameters: input [N, H, W, C], weight [Co, T, C/G], bias [Co] or null, output [N, P, Q, Co],
-    and the u32 batch_size, in_h, in_w, out_h, out_w and strip_width. A block has `TilePlan.m`
-    pixels (grid x) and `TilePlan.n` output channels of one group (grid y).
 
-    Tiny groups, see `is_direct`, have weight [T, C/G, Co] and no strip_width: a block has
-    `direct.PIXELS` pixels of a row for each thread, and the grid is all in x.
+def _tiled_forward(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> None:
+    """Writes the kernel that multiplies tiles.
 
-    Args:
-      config: the convolution.
-      target: GPU.
-      plan: other tiles than `forward_plan` chooses: those that `TileConfig.plan` makes.
-
-    Raises:
-      ValueError: a configuration that makes no sense.
-      UnsupportedError: the target lacks an instruction.
+    A block has `plan.m` pixels (grid x) and `plan.n` output channels of one group (grid y).
     """
-    config.validate()
-    target = TARGETS[target] if isinstance(target, str) else target
-    if plan is None and is_direct(config):
-        return direct_forward(config, target)
-    plan = plan or forward_plan(config, target)
-    dtype = config.float_type
-    name = f"implicit_gemm_conv_{plan.m}x{plan.n}x{plan.k}_{dtype}"
-    k = Kernel(name, target, block=plan.threads, min_blocks=plan.min_blocks)
-    x = k.pointer("input", dtype, readonly=True)
-    weight = k.pointer("weight", dtype, readonly=True)
-    bias = k.pointer("bias", dtype, readonly=True)
-    y = k.pointer("output", dtype)
-    names = ("batch_size", "in_h", "in_w", "out_h", "out_w")
-    images, in_h, in_w, out_h, out_w = (k.param(name, u32) for name in names)
     axes = (
-        Axis(in_h, out_h, config.stride_h, config.dilation_h, -config.pad_h,
+        Axis(p.in_h, p.out_h, config.stride_h, config.dilation_h, -config.pad_h,
              config.kernel_h, config.kernel_h),
-        Axis(in_w, out_w, config.stride_w, config.dilation_w, -config.pad_w,
+        Axis(p.in_w, p.out_w, config.stride_w, config.dilation_w, -config.pad_w,
              config.kernel_w, config.kernel_w),
     )  # fmt: skip
-    rows = WindowRows(k, images, *axes, (out_h, out_w), rows=plan.m, threads=plan.threads)
+    rows = WindowRows(
+        k, p.batch_size, *axes, (p.out_h, p.out_w),
+        strip_width=p.strip_width, rows=plan.m, threads=plan.threads,
+    )  # fmt: skip
 
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     tiles = -(-out_group // plan.n)
@@ -75,7 +52,7 @@ def generate_conv_forward_ptx(
     channel = group * out_group + first_out
     k.name(group=group, first_out=first_out)
     weights = Weights(
-        first=weight + k.mul_wide(channel, config.taps * in_group),
+        first=p.weight + k.mul_wide(channel, config.taps * in_group),
         columns=out_group - first_out,
         column=config.taps * in_group,
         tap=in_group,
@@ -83,52 +60,58 @@ def generate_conv_forward_ptx(
         all_columns=out_group % plan.n == 0,
     )
     product = WindowProduct(
-        k, config, plan, rows, x + group * in_group, config.in_channels, in_group, weights
+        k, config, plan, rows, p.x + group * in_group, config.in_channels, in_group, weights
     )
     math = product.run()
 
-    k.comment("bias, unless it is null, and the output")
-    has_bias = _address(bias).ne(0)
-
     def with_bias(sums: Sequence[Val], column: Val, address: Pointer, exists: Val) -> Sequence[Val]:
-        words = load_words(bias + (channel + column), len(sums), where=exists & has_bias)
+        words = load_words(p.bias + (channel + column), len(sums), where=exists)
         return [total + b for total, b in zip(sums, widen(k, words), strict=True)]
 
-    product.store(math, y + channel, config.out_channels, with_bias)
-    return k.text()
+    k.comment("bias, and the output" if config.use_bias else "the output")
+    finish = with_bias if config.use_bias else None
+    product.store(math, p.y + channel, config.out_channels, finish)
 
 
-def _address(pointer) -> Val:
-    assert isinstance(pointer.base, Val)
-    assert pointer.base.dtype is u64
-    return pointer.base
+def _entry(config: ConvConfig, plan: TilePlan | DirectPlan) -> str:
+    if isinstance(plan, DirectPlan):
+        m, n = plan.down * PIXELS, plan.across * outputs_of(config, plan)
+        depth = config.taps * config.in_channels_per_group
+    else:
+        m, n, depth = plan.m, plan.n, plan.k
+    return f"implicit_gemm_conv_{m}x{n}x{depth}_{config.float_type}"
 
 
-def forward_launch(
-    config: ConvConfig, target: Target, shapes: Shapes, *, plan: TilePlan | None = None
-) -> Launch:
-    """The launch for x, weight, bias if there is one, and y; with the plan of the text.
-
-    Raises:
-      ValueError: the images, or the output, are larger than the kernel can count.
-    """
-    (images, in_h, in_w, _), y = shapes[0], shapes[-1]
-    check_windows(config, images, (in_h, in_w), (y[1], y[2]))
-    if plan is None and is_direct(config):
-        return direct_forward_launch(config, shapes)
-    plan = plan or forward_plan(config, target)
-    bias = Address(2) if len(shapes) == 4 else np.uint64(0)
-    numbers = (images, in_h, in_w, y[1], y[2], WindowRows.strip_width(y[2]))
+def _grid(instance: Instance) -> tuple[int, int, int]:
+    config, plan, sizes = instance.config, instance.plan, instance.sizes
+    pixels = sizes["n"], sizes["p"], sizes["q"]
+    if isinstance(plan, DirectPlan):
+        return plan.blocks(strip_count(*pixels)), 1, 1
     tiles = config.groups * -(-config.out_channels_per_group // plan.n)
-    grid = (WindowRows.blocks(y[0], y[1], y[2], plan.m), tiles, 1)
-    check_grid(grid)
-    arguments = (Address(0), Address(1), bias, Address(len(shapes) - 1))
-    return Launch(grid, (plan.threads, 1, 1), (*arguments, *(np.uint32(n) for n in numbers)))
+    return WindowRows.blocks(*pixels, plan.m), tiles, 1
 
 
-def forward_dynamic_shared(
-    config: ConvConfig, target: Target, *, plan: TilePlan | None = None
-) -> int:
-    """Bytes of dynamic shared memory, with the plan of the text."""
-    plan = plan or forward_plan(config, target)
-    return StreamedTile.shared_bytes(plan.n, plan.stages) if plan.streamed else 0
+FORWARD = KernelDefinition(
+    name="conv_forward",
+    configs=CONFIGS,
+    few=FEW,
+    parameters=(
+        In("x", X),
+        # What the products run along lies together; threads of direct kernels run along outputs.
+        In("weight", WEIGHT, layout=lambda config: WEIGHT if is_direct(config) else "o i j e"),
+        In("bias", "o", flag="use_bias"),
+        Out("y", Y),
+        *GEOMETRY,
+        Size(
+            "strip_width",
+            lambda instance: WindowRows.strip_width(instance.sizes["q"]),
+            present=lambda config, plan: isinstance(plan, TilePlan),
+        ),
+    ),
+    known=known_sizes,
+    plan=forward_plan,
+    entry=_entry,
+    body=_write,
+    grid=_grid,
+    check=check_windows,
+)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from ptx.kernels.conv.config import ConvConfig
+from ptx.kernel import Instance
 from ptx.kernels.limits import PIXELS, check_count, check_sizes
 
 __all__ = ["check_windows"]
 
 
-def check_windows(
-    config: ConvConfig,
-    images: int,
-    in_size: tuple[int, int],
-    out_size: tuple[int, int],
-    *,
-    backward_input: bool = False,
-) -> None:
+def check_windows(instance: Instance, *, backward_input: bool = False) -> None:
     """Raises ValueError, which names the limit, for sizes that a kernel cannot count.
 
     Args:
-      config: the convolution.
-      images: how many.
-      in_size: height and width of the images.
-      out_size: of the output.
+      instance: the kernel, with the images' size h, w and the output's p, q.
       backward_input: whether windows are of the output's gradient, and not of the images.
     """
+    config, sizes = instance.config, instance.sizes
+    images, in_size, out_size = sizes["n"], (sizes["h"], sizes["w"]), (sizes["p"], sizes["q"])
     check_sizes(config, images, in_size, out_size)
     # A window's first tap is a pixel in an s32, and it may be outside: before the first image, or
     # behind the last gradient, from where a pixel gathers upwards. So are the steps to other taps.

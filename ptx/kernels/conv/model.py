@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from ptx.isa.targets import Target
-from ptx.kernels.conv.backward_weight import backward_weight_parts
+from ptx.kernel import Instance, KernelDefinition
+from ptx.kernels.conv.backward_weight import PIXELS_TOGETHER, backward_weight_parts
 from ptx.kernels.conv.catalog import RESNET50
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import is_direct
-from ptx.kernels.conv.plan import (
-    backward_input_plan,
-    backward_weight_plan,
-    forward_plan,
-    is_small_grid,
-)
+from ptx.kernels.conv.forward import FORWARD
 from ptx.launch import Address, Launch
 from ptx.model import L1_BYTES, BlockWork, Device, Image, Work, floor, launch_work
-from ptx.registry import RegisteredKernel
 from ptx.tile.plan import TilePlan
 from ptx.tile.vectors import vector_width
 
-__all__ = ["LAYERS", "MODELLED", "called", "floor_us", "launch", "work"]
+__all__ = ["LAYERS", "MODELLED", "floor_us", "launch", "work"]
 
 MODELLED = ("forward", "backward_input", "backward_weight")
 
@@ -33,26 +27,20 @@ LAYERS: dict[str, tuple[ConvConfig, Image]] = {
 
 
 def launch(
-    kernel: RegisteredKernel[ConvConfig], config: ConvConfig, target: Target, images: Image
+    kernel: KernelDefinition[ConvConfig], config: ConvConfig, target: Target, images: Image
 ) -> Launch:
     """The launch of a kernel on images; the arguments are those of `work`."""
-    name = kernel.name.removeprefix("conv_")
-    config = called(name, config, images)
-    assert kernel.launch is not None
-    launched = kernel.launch(config, target, [shape for shape, _ in _buffers(name, config, images)])
-    shared = kernel.dynamic_shared(config, target)
-    return dataclasses.replace(
-        launched, text=kernel.generate(config, target), dynamic_shared=shared
-    )
+    shapes = kernel.shapes(config, _sizes(config, images))
+    return kernel.launch(config, target, list(shapes.values()))
 
 
 def work(
-    kernel: RegisteredKernel[ConvConfig],
+    kernel: KernelDefinition[ConvConfig],
     config: ConvConfig,
     target: Target,
     images: Image,
 ) -> Work:
-    """What one launch does, without a bias.
+    """What one launch does.
 
     Args:
       kernel: `conv_forward` or another of `MODELLED`.
@@ -65,63 +53,50 @@ def work(
         plan says: then this file no longer describes the kernel.
     """
     name = kernel.name.removeprefix("conv_")
-    if name not in MODELLED or kernel.launch is None:
+    if name not in MODELLED:
         raise ValueError(f"modelled are {', '.join(MODELLED)}, not {kernel.name}")
     if is_direct(config):
         raise ValueError(f"modelled are products on tensor cores, {config} has direct kernels")
-    config = called(name, config, images)
-    buffers = _buffers(name, config, images)
-    launch = kernel.launch(config, target, [shape for shape, _ in buffers])
+    shapes = kernel.shapes(config, _sizes(config, images))
+    instance = kernel.instance(config, target, list(shapes.values()))
+    launched = launch(kernel, config, target, images)
+    later_bytes = 0.0
     if name == "backward_weight":
-        block = _backward_weight(config, target, launch)
+        block = _backward_weight(instance, launched)
+        for parts, result in kernel.results(config).items():
+            later_bytes += math.prod(shapes[parts]) * result.dtype_of(config).bytes
     else:
-        block = _window_product(name, config, target, launch)
-    sizes = [math.prod(shape) * width for shape, width in buffers]
+        block = _window_product(name, instance, launched)
     return launch_work(
         kernel,
         config,
         target,
-        launch,
+        launched,
         block,
-        memory_bytes=sum(sizes),
-        later_bytes=sizes[-1] if name == "backward_weight" else 0.0,
+        memory_bytes=kernel.moved_bytes(config, shapes),
+        later_bytes=later_bytes,
     )
-
-
-def called(name: str, config: ConvConfig, images: Image) -> ConvConfig:
-    """The configuration that the lowering chooses for these images.
-
-    Args:
-      name: of the kernel, one of `MODELLED`.
-      config: the convolution.
-      images: number, height and width of the input.
-    """
-    if name == "backward_weight":
-        return config
-    backward = name == "backward_input"
-    pixels = images[0] * math.prod(images[1:] if backward else _output_size(config, images))
-    small = is_small_grid(config, pixels, backward_input=backward)
-    return dataclasses.replace(config, small_grid=small)
 
 
 def floor_us(config: ConvConfig, images: Image, device: Device) -> float:
     """Microseconds that no kernel of a layer can beat: see `ptx.model.floor`."""
-    pixels = images[0] * math.prod(_output_size(config, images))
+    sizes = _sizes(config, images)
+    pixels = sizes["n"] * sizes["p"] * sizes["q"]
     products = pixels * config.taps * config.in_channels_per_group * config.out_channels
     # Backward, the same tensors are read and written, in other roles.
-    memory = sum(math.prod(shape) * width for shape, width in _buffers("forward", config, images))
+    memory = FORWARD.moved_bytes(config, FORWARD.shapes(config, sizes))
     return floor(products, memory, 2 / config.float_type.bytes, device)
 
 
-def _window_product(name: str, config: ConvConfig, target: Target, launch: Launch) -> BlockWork:
+def _window_product(name: str, instance: Instance, launch: Launch) -> BlockWork:
     """A block of the forward kernel, or of the one backward to input."""
-    plan_of, channels, pitch, columns = (
-        (forward_plan, config.in_channels, config.taps * config.in_channels_per_group,
-         config.out_channels)
+    config, target, plan = instance.config, instance.target, instance.plan
+    channels, pitch, columns = (
+        (config.in_channels, config.taps * config.in_channels_per_group, config.out_channels)
         if name == "forward"
-        else (backward_input_plan, config.out_channels, config.out_channels, config.in_channels)
-    )  # fmt: skip
-    plan, dtype = plan_of(config, target), config.float_type
+        else (config.out_channels, config.out_channels, config.in_channels)
+    )
+    dtype = config.float_type
     group = channels // config.groups
     taps = config.taps / launch.grid[2]  # of a class of the stride, in the mean
     a, b, rows, across = *_tile_bytes(config, plan), *plan.warps
@@ -146,12 +121,13 @@ def _window_product(name: str, config: ConvConfig, target: Target, launch: Launc
     return BlockWork(nest=[steps], products=plan.m * plan.n * plan.k * steps, l1_bytes=l1)
 
 
-def _backward_weight(config: ConvConfig, target: Target, launch: Launch) -> BlockWork:
-    plan, dtype = backward_weight_plan(config, target), config.float_type
+def _backward_weight(instance: Instance, launch: Launch) -> BlockWork:
+    config, target, plan = instance.config, instance.target, instance.plan
+    dtype = config.float_type
     last = launch.arguments[-1]
     assert not isinstance(last, Address)
     pixels = last.item()  # of a part
-    steps, lots = pixels / plan.k, math.ceil(pixels / _PIXELS)
+    steps, lots = pixels / plan.k, math.ceil(pixels / PIXELS_TOGETHER)
     a, b, rows, across = *_tile_bytes(config, plan), *plan.warps
     image = vector_width(dtype, config.in_channels_per_group, plan.m)
     gradient = vector_width(dtype, config.out_channels_per_group, plan.n)
@@ -169,9 +145,6 @@ def _backward_weight(config: ConvConfig, target: Target, launch: Launch) -> Bloc
         products=plan.m * plan.n * pixels,
         l1_bytes=l1,
     )
-
-
-_PIXELS = 512  # that the backward weight kernel looks at together
 
 
 def _tile_bytes(config: ConvConfig, plan: TilePlan) -> tuple[int, int]:
@@ -209,26 +182,9 @@ def _accesses(elements: int, together: int, width: int) -> float:
     return elements / (32 * together) * max(L1_BYTES, 32 * together * width)
 
 
-def _output_size(config: ConvConfig, images: Image) -> tuple[int, int]:
-    _, height, width = images
-    reach_h = config.dilation_h * (config.kernel_h - 1) + 1
-    reach_w = config.dilation_w * (config.kernel_w - 1) + 1
-    return (
-        (height + 2 * config.pad_h - reach_h) // config.stride_h + 1,
-        (width + 2 * config.pad_w - reach_w) // config.stride_w + 1,
-    )
-
-
-def _buffers(name: str, config: ConvConfig, images: Image) -> list[tuple[tuple[int, ...], int]]:
-    """Shape of each operand and result, as `launch` takes them, and bytes of an element."""
-    out = (images[0], *_output_size(config, images))
-    width, in_group = config.float_type.bytes, config.in_channels_per_group
-    x = ((*images, config.in_channels), width)
-    y = ((*out, config.out_channels), width)
-    weight = ((config.taps, in_group, config.out_channels), width)
-    if name == "forward":
-        return [x, ((config.out_channels, config.taps, in_group), width), y]
-    if name == "backward_input":
-        return [weight, y, x]
-    parts = backward_weight_parts(config, math.prod(out))
-    return [x, y, ((parts, *weight[0]), max(4, width))]
+def _sizes(config: ConvConfig, images: Image) -> dict[str, int]:
+    """The sizes of a launch on images, with the same padding on all sides."""
+    n, h, w = images
+    p = (h + 2 * config.pad_h - config.effective_kernel_h) // config.stride_h + 1
+    q = (w + 2 * config.pad_w - config.effective_kernel_w) // config.stride_w + 1
+    return {"n": n, "h": h, "w": w, "p": p, "q": q, "s": backward_weight_parts(config, n * p * q)}

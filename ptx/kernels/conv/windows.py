@@ -59,6 +59,7 @@ class WindowRows:
       images: how many.
       y, x: the axes.
       result: height and width of the images that are written.
+      strip_width: what the function of this name says of a row's windows.
       rows: windows of a block.
       threads: of the block.
     """
@@ -71,12 +72,12 @@ class WindowRows:
         x: Axis,
         result: tuple[Val, Val],
         *,
+        strip_width: Val,
         rows: int,
         threads: int,
     ):
         self.k, self.y, self.x = k, y, x
         assert threads >= rows
-        strip_width = k.param("strip_width", u32)
         self.indices = k.shared("window_results", u32, rows)
         self.starts = k.shared("window_starts", s32, rows)
         self.masked = y.most_taps * x.most_taps <= _MASK_TAPS

@@ -6,10 +6,12 @@ each where it is: in the registers of a lane, which has 8 neighbouring channels 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ptx.builder import Kernel, Pointer, Val
+from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import DTYPES, f32, tf32, u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows, TableRows
@@ -44,60 +46,38 @@ def streamed_backward_offset(
     gcol with the corners over all tiles of a tap; then the lanes of a pixel add up theirs. Where it
     has one lane's or half of them, the lane has all and writes at once.
     """
-    columns, x = _Columns(k, config, plan, p, offsets), p.x
-    product = columns.product
+    columns = _Columns(k, config, plan, p, offsets)
     if columns.table is None:
-
-        def part(pixel: OutputPixel, position: Position, group: Val, tap: Val, channel: Val,
-                 values: Sequence[Val], there: Val | None) -> None:  # fmt: skip
-            dots = _dots(k, x, config, offsets, pixel, position, channel, values, there)
-            gradients.store(
-                position.index, dots, position.ly, position.lx, position.mask, pixel.there
-            )
-
-        columns.run_positions(part)
+        with columns.taps() as tap:
+            for part in columns.parts(tap):
+                position, dots = part.position, _dots(k, p.x, offsets, part)
+                fractions = position.ly, position.lx
+                gradients.store(position.index, dots, *fractions, position.mask, part.pixel.there)
         return
-
-    dots = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(len(columns.lane_rows))]
-
-    def start() -> None:
-        for dot in (dot for row in dots for dot in row):
+    rows = columns.lane_rows
+    dots = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(len(rows))]
+    with columns.taps() as tap:
+        for dot in (dot for of_row in dots for dot in of_row):
             dot.set(0.0)
-
-    def tile(rows: TableRows, first_channel: Val, channels: Val | int) -> None:
-        k.comment("the dots of gcol with the four corners")
-        image = x + first_channel
-        for number, row in enumerate(product.rows()):
-            _, places = rows.places(number, image)
-            here = [k.var(f32, 0.0) for _ in range(4)]
-            for part, (column, sums) in enumerate(row.parts):
-                there = columns.there(column, channels)
-                at = [place + part * PART for place in places]
-                for total, place in zip(here, at, strict=True):
-                    for value, element in zip(sums, _elements(k, place, there), strict=True):
-                        total.set(k.fma(value, element, total))
-            for dot, total, inside in zip(dots[number], here, rows.inside(number), strict=True):
-                dot += k.select(inside, total, 0.0)
-
-    def end(group: Val, tap: Val) -> None:
+        with columns.tiles(tap) as tile:
+            k.comment("the dots of gcol with the four corners")
+            _add_dots(k, columns, tile, p.x + tile.channel, dots)
+        group, tap = k.ctaid("y"), columns.first_tap + tap
         k.comment("sum over the lanes of a pixel; each of them writes a row")
-        for dot in (dot for row in dots for dot in row):
+        for dot in (dot for of_row in dots for dot in of_row):
             for mask in (1, 2):
                 dot += k.shuffle("bfly", dot, mask)
-        member = columns.lane_rows.member
-        mine = [dot.value() for dot in dots[0]]
-        for number in range(1, len(columns.lane_rows)):
-            own = member.eq(number)
-            mine = [k.select(own, dot, m) for dot, m in zip(dots[number], mine, strict=True)]
-        row = columns.lane_rows.first + (member >> 1) * 16 + (member & 1) * 8
-        with k.if_(member < len(columns.lane_rows)):
+        own = [dot.value() for dot in dots[0]]
+        for index in range(1, len(rows)):
+            is_own = rows.member.eq(index)
+            own = [k.select(is_own, dot, o) for dot, o in zip(dots[index], own, strict=True)]
+        row = rows.first + (rows.member >> 1) * 16 + (rows.member & 1) * 8
+        with k.if_(rows.member < len(rows)):
             pixel = columns.pixels.read(row)
             position = offsets.position(pixel, group, tap, pixel.there)
             gradients.store(
-                position.index, mine, position.ly, position.lx, position.mask, pixel.there
+                position.index, own, position.ly, position.lx, position.mask, pixel.there
             )
-
-    columns.run_table(start, tile, end)
 
 
 def streamed_backward_input(
@@ -108,42 +88,27 @@ def streamed_backward_input(
     offsets: Offsets,
 ) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns, grad_x = _Columns(k, config, plan, p, offsets), p.grad_x
-    product = columns.product
-
-    def scatter(place: Pointer, weight: Val, values: Sequence[Val], where: Val) -> None:
-        scaled = [weight * value for value in values]
-        step = 4 if k.target.supports("sm_90") else 1
-        for i in range(0, len(scaled), step):
-            place.red(i, scaled[i] if step == 1 else scaled[i : i + step], where=where)
-
+    columns = _Columns(k, config, plan, p, offsets)
     if columns.table is None:
-
-        def part(pixel: OutputPixel, position: Position, group: Val, tap: Val, channel: Val,
-                 values: Sequence[Val], there: Val | None) -> None:  # fmt: skip
-            places = _position_places(k, grad_x, config, offsets, pixel, position, channel)
-            for place, weight, inside in zip(
-                places, position.weights(), position.inside(), strict=True
-            ):
-                weight = k.convert(weight, f32, "rn")
-                scatter(place, weight, values, inside if there is None else inside & there)
-
-        columns.run_positions(part)
+        with columns.taps() as tap:
+            for part in columns.parts(tap):
+                corners = _corner_addresses(p.grad_x, offsets, part)
+                weights, inside = part.position.weights(), part.position.inside()
+                for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
+                    where = _both(corner_ok, part.channels_ok)
+                    _scatter(k, address, k.convert(weight, f32, "rn"), part.values, where)
         return
-
-    def tile(rows: TableRows, first_channel: Val, channels: Val | int) -> None:
+    with columns.taps() as tap, columns.tiles(tap) as tile:
         k.comment("add gcol to the four corners")
-        image = grad_x + first_channel
-        for number, row in enumerate(product.rows()):
-            _, places = rows.places(number, image)
-            inside, weights = rows.inside(number), rows.weights(number)
+        image = p.grad_x + tile.channel
+        for index, row in enumerate(columns.product.rows()):
+            _, corners = tile.rows.places(index, image)
+            inside, weights = tile.rows.inside(index), tile.rows.weights(index)
             for part, (column, sums) in enumerate(row.parts):
-                there = columns.there(column, channels)
-                for place, weight, where in zip(places, weights, inside, strict=True):
-                    where = where if there is None else where & there
-                    scatter(place + part * PART, weight, sums, where)
-
-    columns.run_table(lambda: None, tile, lambda group, tap: None)
+                channels_ok = columns.channels_ok(column, tile.channels)
+                for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
+                    where = _both(corner_ok, channels_ok)
+                    _scatter(k, address + part * PART, weight, sums, where)
 
 
 def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> int:
@@ -159,6 +124,40 @@ def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> i
         room = CornerTable.taps_that_fit(config, plan.m)
     wanted = -(-enough_blocks(4) // max(1, blocks))  # parts that the taps are cut into
     return max(1, min(room, config.taps // wanted))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Tile:
+    """A tile whose gcol is in `_Columns.product`, of pixels whose corners are in a table.
+
+    Attributes:
+      rows: the lane's rows of the table.
+      channel: the lane's first one, of all channels.
+      channels: that are left in the tile's run, from its first one on.
+    """
+
+    rows: TableRows
+    channel: Val
+    channels: Val | int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """Values of gcol of one pixel and tap, of neighbouring channels of one offset group.
+
+    Attributes:
+      pixel: of the output; not there either where `channels_ok` is off.
+      position: where the tap samples.
+      channel: the first one, of all channels.
+      values: of gcol, one for each channel.
+      channels_ok: predicate: whether there are such channels; None where all are.
+    """
+
+    pixel: OutputPixel
+    position: Position
+    channel: Val
+    values: Sequence[Val]
+    channels_ok: Val | None
 
 
 class _Columns:
@@ -185,7 +184,7 @@ class _Columns:
             k, config, offsets.geometry, p.strip_width, rows=plan.m, threads=threads
         )
         self.first_tap = k.ctaid("z") * p.taps_per_block
-        self.taps = k.min(p.taps_per_block, config.taps - self.first_tap)
+        self.taps_here = k.min(p.taps_per_block, config.taps - self.first_tap)
         self.in_group, self.out_group = config.in_channels_per_group, config.out_channels_per_group
 
         self.table, self.run_length = None, config.segment
@@ -204,7 +203,7 @@ class _Columns:
         self.extents = {"segment": segments, "tile": tiles}
         self.group = self.first_channel // self.in_group  # of the first segment
         slices = {"slice": self.out_group // (ROW_BYTES // dtype.bytes)}
-        self.b_cursor = Cursor(k, tap=self.taps, **self.extents, **slices)
+        self.b_cursor = Cursor(k, tap=self.taps_here, **self.extents, **slices)
         b = StreamedTile(
             k, dtype, rows=plan.n, stages=plan.stages, locate=self._weights,
             pitch=config.out_channels, threads=threads,
@@ -215,65 +214,52 @@ class _Columns:
         self.product = StreamedProduct(k, atom, self.a, b.tile, self.lane_rows)
         self.loop = Loop(k, self.b_cursor, [b], stages=plan.stages)
 
-    def run_table(self, start, tile, end) -> None:
-        """Goes through the taps and tiles of the block's offset group.
+    @contextlib.contextmanager
+    def taps(self) -> Iterator[Val]:
+        """Writes the loop over the block's taps, which are counted from `first_tap`."""
+        k = self.k
+        if self.table is not None:
+            self.table.fill(self.pixels, k.ctaid("y"), self.first_tap, self.taps_here)
+            k.barrier()
+        self.loop.start()
+        self.product.start()
+        with k.loop(0, self.taps_here, name="tap") as tap:
+            yield tap
+        self.loop.end()
 
-        Args:
-          start: called before the tiles of a tap.
-          tile: called with gcol in `product`: (the table's rows, the lane's first channel, channels
-            of the tile).
-          end: called after the tiles of a tap: (offset group, tap).
-        """
-        k, plan, table, product = self.k, self.plan, self.table, self.product
+    @contextlib.contextmanager
+    def tiles(self, tap: Val) -> Iterator[_Tile]:
+        """Writes the loops over a tap's tiles of channels of the block's offset group."""
+        k, table, rows = self.k, self.table, self.lane_rows
         assert table is not None
-        table.fill(self.pixels, k.ctaid("y"), self.first_tap, self.taps)
-        k.barrier()
-        self.loop.start()
-        product.start()
-        with k.loop(0, self.taps, name="tap") as tap:
-            start()
-            with (
-                k.loop(self.extents["segment"], name="segment") as segment,
-                k.loop(self.extents["tile"], name="tile") as number,
-            ):
-                self._product()
-                done = number * plan.n
-                channel = self.first_channel + segment * self.run_length + done
-                first_row = tap * table.rows + self.lane_rows.first
-                rows = TableRows(table, first_row, self.lane_rows.offset)
-                tile(rows, channel + self.lane_rows.member * LANE_CHANNELS, self.run_length - done)
-            end(k.ctaid("y"), self.first_tap + tap)
-        self.loop.end()
+        with (
+            k.loop(self.extents["segment"], name="segment") as segment,
+            k.loop(self.extents["tile"], name="tile") as tile,
+        ):
+            self._multiply()
+            done = tile * self.plan.n
+            channel = self.first_channel + segment * self.run_length + done
+            first_entry = tap * table.rows + rows.first
+            table_rows = TableRows(table, first_entry, rows.offset)
+            lane_channel = channel + rows.member * LANE_CHANNELS
+            yield _Tile(table_rows, lane_channel, self.run_length - done)
 
-    def run_positions(self, part) -> None:
-        """Goes through the taps of the block's tile of channels.
-
-        Args:
-          part: called with values of gcol: (pixel, position, offset group, tap, first channel,
-            values, predicate or None), all of one offset group.
-        """
-        k, config, product = self.k, self.config, self.product
+    def parts(self, tap: Val) -> Iterator[_Part]:
+        """Writes the product of a tap, of the block's tile of channels; its parts, one by one."""
+        config, tap = self.config, self.first_tap + tap
         width = min(LANE_CHANNELS, config.channels_per_offset_group)
-        self.loop.start()
-        product.start()
-        with k.loop(0, self.taps, name="tap") as number:
-            tap = self.first_tap + number
-            self._product()
-            for row in product.rows():
-                pixel = self.pixels.read(row.row)
-                for column, sums in row.parts:
-                    there = self.there(column, self.in_group - self.first_in_run)
-                    if there is not None:
-                        pixel = OutputPixel(
-                            pixel.index, pixel.image, pixel.y, pixel.x, pixel.there & there
-                        )
-                    for i in range(0, LANE_CHANNELS, width):
-                        channel = self.first_channel + self.first_in_run + column + i
-                        group = channel // config.channels_per_offset_group
-                        position = self.offsets.position(pixel, group, tap, pixel.there)
-                        values = sums[i : i + width]
-                        part(pixel, position, group, tap, channel, values, there)
-        self.loop.end()
+        self._multiply()
+        for row in self.product.rows():
+            pixel = self.pixels.read(row.row)
+            for column, sums in row.parts:
+                channels_ok = self.channels_ok(column, self.in_group - self.first_in_run)
+                if channels_ok is not None:
+                    pixel = dataclasses.replace(pixel, there=pixel.there & channels_ok)
+                for i in range(0, LANE_CHANNELS, width):
+                    channel = self.first_channel + self.first_in_run + column + i
+                    group = channel // config.channels_per_offset_group
+                    position = self.offsets.position(pixel, group, tap, pixel.there)
+                    yield _Part(pixel, position, channel, sums[i : i + width], channels_ok)
 
     def segment(self, cursor: Cursor) -> tuple[Val, Val]:
         """First channel, and group, of the segment that a cursor is at."""
@@ -282,12 +268,12 @@ class _Columns:
         first = self.first_channel + cursor["segment"] * self.run_length
         return first, first // self.in_group
 
-    def there(self, column: Val, channels: Val | int) -> Val | None:
+    def channels_ok(self, column: Val, channels: Val | int) -> Val | None:
         """Whether a lane's columns are channels at all; None where all are."""
         return column < channels if self.run_length % self.plan.n else None
 
-    def _product(self) -> None:
-        """Gcol of one tile."""
+    def _multiply(self) -> None:
+        """Calculates gcol of one tile."""
         self.product.clear()
         with self.k.loop(self.a.cursor.extents["slice"], name="slice", unroll=False):
             self.product.multiply(self.loop.next())
@@ -305,10 +291,10 @@ class _Columns:
             k.convert(group * self.out_group + out, u64),
         )
 
-        def there(further: int) -> Val | None:
+        def channel_ok(further: int) -> Val | None:
             return in_run + further < self.run_length if self.run_length % self.plan.n else None
 
-        return self.weight + at, there
+        return self.weight + at, channel_ok
 
 
 class _GradientRows:
@@ -317,12 +303,13 @@ class _GradientRows:
     def __init__(self, columns: _Columns, cursor: Cursor):
         self.k, self.columns, self.cursor = columns.k, columns, cursor
         k, config, rows = self.k, columns.config, columns.lane_rows
-        self.places = []
+        self.addresses = []
         for row in range(len(rows)):
-            index, there = columns.pixels.index(rows.first + rows.offset(row))
-            index = k.select(there, index, 0)  # what is made of it nobody looks at
+            index, pixel_ok = columns.pixels.index(rows.first + rows.offset(row))
+            # Rows without a pixel read those of the first one: nobody uses their products.
+            index = k.select(pixel_ok, index, 0)
             first = columns.grad_y + k.mul_wide(index, config.out_channels)
-            self.places.append(first + rows.member * (16 // config.float_type.bytes))
+            self.addresses.append(first + rows.member * (16 // config.float_type.bytes))
 
     def prepare(self) -> None:
         columns, cursor = self.columns, self.cursor
@@ -331,8 +318,8 @@ class _GradientRows:
         self.channel = columns.segment(cursor)[1] * columns.out_group + slice_
 
     def begin(self, row: int) -> tuple[Val, ...]:
-        place = self.places[row] + self.channel
-        return load_words(place, 16 // place.dtype.bytes)
+        address = self.addresses[row] + self.channel
+        return load_words(address, 16 // address.dtype.bytes)
 
     def finish(self, loaded: tuple[Val, ...]) -> Sequence[Val]:
         if loaded[0].dtype is f32:
@@ -341,45 +328,62 @@ class _GradientRows:
         return loaded
 
 
-def _elements(k: Kernel, place: Pointer, where: Val | None) -> list[Val]:
-    """A lane's channels at a place, in f32."""
-    count = 16 // place.dtype.bytes
+def _both(a: Val, b: Val | None) -> Val:
+    return a if b is None else a & b
+
+
+def _elements(k: Kernel, address: Pointer, count: int, where: Val | None) -> list[Val]:
+    """Neighbouring channels in f32; 0 where the predicate is off."""
+    step = min(16 // address.dtype.bytes, count)
     return [
         value
-        for i in range(0, LANE_CHANNELS, count)
-        for value in widen(k, load_words(place + i, count, where=where))
+        for i in range(0, count, step)
+        for value in widen(k, load_words(address + i, step, where=where))
     ]
 
 
-def _position_places(
-    k: Kernel,
-    image: Pointer,
-    config: DeformConvConfig,
-    offsets: Offsets,
-    pixel: OutputPixel,
-    position: Position,
-    channel: Val,
-) -> list[Pointer]:
-    """Where the four corners of a position lie, at a channel; only those inside exist."""
-    sizes = offsets.geometry
-    corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
-    return corner_index_places(image, corner, channel, config.in_channels, sizes.in_w)
+def _add_dots(
+    k: Kernel, columns: _Columns, tile: _Tile, image: Pointer, dots: Sequence[Sequence[Var]]
+) -> None:
+    """Adds to each row's four dots those of a tile's gcol with the four corners in an image."""
+    for index, row in enumerate(columns.product.rows()):
+        _, corners = tile.rows.places(index, image)
+        totals = [k.var(f32, 0.0) for _ in range(4)]
+        for part, (column, sums) in enumerate(row.parts):
+            channels_ok = columns.channels_ok(column, tile.channels)
+            addresses = [corner + part * PART for corner in corners]
+            for total, address in zip(totals, addresses, strict=True):
+                elements = _elements(k, address, LANE_CHANNELS, channels_ok)
+                for value, element in zip(sums, elements, strict=True):
+                    total.set(k.fma(value, element, total))
+        for dot, total, corner_ok in zip(dots[index], totals, tile.rows.inside(index), strict=True):
+            dot += k.select(corner_ok, total, 0.0)
 
 
-def _dots(k, x, config, offsets, pixel, position, channel, values, there) -> list[Val]:
-    """The dots of values of gcol with the four corners of a position."""
+def _dots(k: Kernel, x: Pointer, offsets: Offsets, part: _Part) -> list[Val]:
+    """The dots of a part's gcol with its four corners."""
     dots = []
-    places = _position_places(k, x, config, offsets, pixel, position, channel)
-    count = min(16 // x.dtype.bytes, len(values))
-    for place, inside in zip(places, position.inside(), strict=True):
-        where = inside if there is None else inside & there
-        elements = [
-            value
-            for i in range(0, len(values), count)
-            for value in widen(k, load_words(place + i, count, where=where))
-        ]
-        total = values[0] * elements[0]
-        for value, element in zip(values[1:], elements[1:], strict=True):
+    corners = _corner_addresses(x, offsets, part)
+    for address, corner_ok in zip(corners, part.position.inside(), strict=True):
+        where = _both(corner_ok, part.channels_ok)
+        elements = _elements(k, address, len(part.values), where)
+        total = part.values[0] * elements[0]
+        for value, element in zip(part.values[1:], elements[1:], strict=True):
             total = k.fma(value, element, total)
         dots.append(total)
     return dots
+
+
+def _corner_addresses(image: Pointer, offsets: Offsets, part: _Part) -> list[Pointer]:
+    """Where a part's four corners lie in an array [N, H, W, C]; only those inside exist."""
+    sizes, position = offsets.geometry, part.position
+    corner = pixel_index(part.pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
+    return corner_index_places(image, corner, part.channel, offsets.config.in_channels, sizes.in_w)
+
+
+def _scatter(k: Kernel, address: Pointer, weight: Val, values: Sequence[Val], where: Val) -> None:
+    """Adds weighted values to memory, four at once where the target can."""
+    scaled = [weight * value for value in values]
+    step = 4 if k.target.supports("sm_90") else 1
+    for i in range(0, len(scaled), step):
+        address.red(i, scaled[i] if step == 1 else scaled[i : i + step], where=where)

@@ -6,6 +6,9 @@ store them.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
@@ -33,46 +36,39 @@ def tiled_backward_offset(
     gradients: OffsetGradients,
 ) -> None:
     """Writes the gradients to offset and mask: a lane has some channels of each of its pixels."""
-    kernel = _BackwardData(k, config, plan, weight, grad_y, offsets)
-    math = kernel.math
-    zero_rows = [[k.var(math.accumulator, 0.0) for _ in range(4)] for _ in math.rows()]
-
-    def start() -> None:
-        for dot in (dot for dots in zero_rows for dot in dots):
+    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    math, sizes = columns.math, offsets.geometry
+    dots_of_rows = [[k.var(math.accumulator, 0.0) for _ in range(4)] for _ in math.rows()]
+    with columns.taps() as tap:
+        for dot in (dot for dots in dots_of_rows for dot in dots):
             dot.set(0.0)
-
-    def tile(first_channel: Val, channels: Val, tap: Val) -> None:
-        k.comment("the dots of gcol with the four corners")
-        for dots, row in zip(zero_rows, math.rows(), strict=True):
-            sample = kernel.sampler.read(row.row, tap)
-            for column, sums in row.parts:
-                width = vector_width(config.float_type, len(sums), config.segment)
-                for i in range(0, len(sums), width):
-                    places = corner_places(
-                        x, sample, first_channel + column + i, config.in_channels,
-                        kernel.sizes.in_w,
-                    )  # fmt: skip
-                    there = column + i < channels
-                    for dot, place, inside in zip(dots, places, sample.inside, strict=True):
-                        words = load_words(place, width, where=inside & there)
-                        for value, total in zip(widen(k, words), sums[i : i + width], strict=True):
-                            dot.set(k.fma(value, total, dot))
-
-    def end(group: Val, tap: Val) -> None:
+        with columns.tiles():
+            k.comment("the dots of gcol with the four corners")
+            for dots, row in zip(dots_of_rows, math.rows(), strict=True):
+                sample = columns.sampler.read(row.row, tap)
+                for column, sums in row.parts:
+                    width = vector_width(config.float_type, len(sums), config.segment)
+                    for i in range(0, len(sums), width):
+                        corners = corner_places(
+                            x, sample, columns.channel + column + i, config.in_channels, sizes.in_w
+                        )
+                        channels_ok = column + i < columns.channels
+                        values = sums[i : i + width]
+                        for dot, address, inside in zip(dots, corners, sample.inside, strict=True):
+                            words = load_words(address, width, where=inside & channels_ok)
+                            for element, value in zip(widen(k, words), values, strict=True):
+                                dot.set(k.fma(element, value, dot))
         k.comment("sum over the lanes that share a row; one of them writes")
         writer = (k.laneid() & sum(math.row_lanes)).eq(0)
-        for dots, row in zip(zero_rows, math.rows(), strict=True):
+        for dots, row in zip(dots_of_rows, math.rows(), strict=True):
             for dot in dots:
                 for mask in math.row_lanes:
                     dot += k.shuffle("bfly", dot, mask)
-            sample = kernel.sampler.read(row.row, tap - kernel.first_tap)
-            pixel = kernel.first_pixel + row.row
-            where = writer & (pixel < kernel.sizes.pixels) & (tap < config.taps)
-            gradients.store(
-                offsets.index(pixel, group, tap), dots, sample.ly, sample.lx, sample.mask, where
-            )
-
-    kernel.run(start, tile, end)
+            sample = columns.sampler.read(row.row, columns.tap - columns.first_tap)
+            pixel = columns.first_pixel + row.row
+            where = writer & (pixel < sizes.pixels) & (columns.tap < config.taps)
+            index = offsets.index(pixel, k.ctaid("y"), columns.tap)
+            gradients.store(index, dots, sample.ly, sample.lx, sample.mask, where)
 
 
 def tiled_backward_input(
@@ -85,28 +81,32 @@ def tiled_backward_input(
     grad_x: Pointer,
 ) -> None:
     """Adds gcol to the four corners of each sample."""
-    kernel = _BackwardData(k, config, plan, weight, grad_y, offsets)
-    math = kernel.math
-
-    def tile(first_channel: Val, channels: Val, tap: Val) -> None:
+    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    math = columns.math
+    with columns.taps() as tap, columns.tiles():
         k.comment("add gcol to the four corners")
         for row in math.rows():
-            sample = kernel.sampler.read(row.row, tap)
-            weights = [k.convert(w * sample.mask, math.accumulator, "rn") for w in sample.weights()]
+            sample = columns.sampler.read(row.row, tap)
+            weights = [k.convert(w, math.accumulator, "rn") for w in sample.weights()]
             for column, sums in row.parts:
-                places = corner_places(
-                    grad_x, sample, first_channel + column, config.in_channels, kernel.sizes.in_w
-                )
-                for weight, place, inside in zip(weights, places, sample.inside, strict=True):
-                    for i, total in enumerate(sums):
-                        there = inside & (column + i < channels)
-                        place.red(i, weight * total, where=there)
+                corners = corner_places(
+                    grad_x, sample, columns.channel + column, config.in_channels,
+                    offsets.geometry.in_w,
+                )  # fmt: skip
+                for factor, address, inside in zip(weights, corners, sample.inside, strict=True):
+                    for i, value in enumerate(sums):
+                        where = inside & (column + i < columns.channels)
+                        address.red(i, factor * value, where=where)
 
-    kernel.run(lambda: None, tile, lambda group, tap: None)
 
+class _Columns:
+    """gcol of a block's pixels and offset group, tile by tile.
 
-class _BackwardData:
-    """What both kernels have in common: gcol, for each offset group, tap and tile of channels."""
+    Attributes:
+      tap: that `taps` is at, of all; `first_tap` is the first one whose samples are kept.
+      channel, channels: the first one of the tile that `tiles` is at, of all channels, and how many
+        it has.
+    """
 
     def __init__(
         self,
@@ -138,36 +138,34 @@ class _BackwardData:
             DenseTile(k, b, self._weights, width=width, threads=plan.threads),
         ]
 
-    def run(self, start, tile, end) -> None:
-        """Goes through all taps and tiles of channels of the block's offset group.
-
-        Args:
-          start: called before the tiles of a tap.
-          tile: called with gcol in `math`: (first channel, channels of the tile, tap in sampler).
-          end: called after the tiles of a tap: (offset group, tap).
-        """
-        k, config, plan = self.k, self.config, self.plan
-        offset_group = k.ctaid("y")
-        per_group, segment = config.channels_per_offset_group, config.segment
-        with k.loop(0, config.taps, self.sampler.tap_count, name="first_tap") as first_tap:
+    @contextlib.contextmanager
+    def taps(self) -> Iterator[Val]:
+        """Writes the loops over all taps, which are counted from `first_tap`."""
+        k, sampler = self.k, self.sampler
+        with k.loop(0, self.config.taps, sampler.tap_count, name="first_tap") as first_tap:
             self.first_tap.set(first_tap)
-            self.sampler.fill(self.first_pixel, offset_group, first_tap)
+            sampler.fill(self.first_pixel, k.ctaid("y"), first_tap)
             k.barrier()
-            with k.loop(self.sampler.tap_count, name="tap") as tap:
+            with k.loop(sampler.tap_count, name="tap") as tap:
                 self.tap.set(first_tap + tap)
-                start()
-                with (
-                    k.loop(per_group // segment, name="segment") as number,
-                    k.loop(0, segment, plan.n, name="tile") as done,
-                ):
-                    self.channel.set(offset_group * per_group + number * segment + done)
-                    self.group.set(self.channel // config.in_channels_per_group)
-                    self.channels.set(k.min(segment - done, plan.n))
-                    self.math.clear()
-                    multiply_all(k, self.cursor, self.producers, self.math)
-                    tile(self.channel, self.channels, tap)
-                end(offset_group, self.tap)
+                yield tap
             k.barrier()
+
+    @contextlib.contextmanager
+    def tiles(self) -> Iterator[None]:
+        """Writes the loops over a tap's tiles of channels; gcol of each is in `math`."""
+        k, config, plan, offset_group = self.k, self.config, self.plan, self.k.ctaid("y")
+        per_group, length = config.channels_per_offset_group, config.segment
+        with (
+            k.loop(per_group // length, name="segment") as segment,
+            k.loop(0, length, plan.n, name="tile") as done,
+        ):
+            self.channel.set(offset_group * per_group + segment * length + done)
+            self.group.set(self.channel // config.in_channels_per_group)
+            self.channels.set(k.min(length - done, plan.n))
+            self.math.clear()
+            multiply_all(k, self.cursor, self.producers, self.math)
+            yield
 
     def _gradients(self, row: Val, column: Val) -> tuple[Pointer, Val]:
         k, config = self.k, self.config
@@ -175,8 +173,8 @@ class _BackwardData:
         pixel = self.first_pixel + row
         channel = self.group * config.out_channels_per_group + out
         at = k.mad_wide(pixel, config.out_channels, k.convert(channel, u64))
-        there = (out < config.out_channels_per_group) & (pixel < self.sizes.pixels)
-        return self.grad_y + at, there
+        where = (out < config.out_channels_per_group) & (pixel < self.sizes.pixels)
+        return self.grad_y + at, where
 
     def _weights(self, row: Val, column: Val) -> tuple[Pointer, Val]:
         k, config = self.k, self.config
@@ -188,7 +186,7 @@ class _BackwardData:
             config.out_channels,
             k.convert(self.group * config.out_channels_per_group + out, u64),
         )
-        there = (out < config.out_channels_per_group) & (row < self.channels)
+        where = (out < config.out_channels_per_group) & (row < self.channels)
         if config.taps % self.sampler.tap_count:
-            there = there & (self.tap < config.taps)
-        return self.weight + at, there
+            where = where & (self.tap < config.taps)
+        return self.weight + at, where

@@ -13,16 +13,14 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.isa.targets import TARGETS
 from ptx.kernel import Instance, KernelDefinition, Out, Size
+from ptx.kernels.deform_conv.backward_weight_samples import Block, samples_of
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import CornerTable, PixelTable
 from ptx.kernels.deform_conv.direct_backward_weight import (
     direct_backward_weight,
     direct_weight_blocks,
     direct_weight_parts,
 )
-from ptx.kernels.deform_conv.gather import GatherTile
-from ptx.kernels.deform_conv.gather_tiles import PositionGatherTile, TableGatherTile
 from ptx.kernels.deform_conv.parameters import (
     GRAD_Y,
     MASK,
@@ -41,13 +39,12 @@ from ptx.kernels.deform_conv.plan import (
     backward_weight_tiles,
     is_direct,
 )
-from ptx.kernels.deform_conv.sampling import Offsets, Sampler
+from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
 from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.occupancy import sum_parts
-from ptx.tile.pixels import OutputPixel
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import vector_width
@@ -69,9 +66,9 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
     run = _run(config, plan)
     tiles = -(-run // plan.m)  # of one run
     tile, rest = k.ctaid("x") % tiles, k.ctaid("x") // tiles
-    tap, number = rest % config.taps, rest // config.taps
+    tap, run_index = rest % config.taps, rest // config.taps
     first_in = tile * plan.m  # in the run
-    channel = number * run + first_in
+    channel = run_index * run + first_in
     group = channel // in_group
     first_out = k.ctaid("y") * plan.n
     first_pixel = k.ctaid("z") * pixels_per_part
@@ -84,74 +81,26 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
         for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
     )
     math = make_math(k, config, a, b, plan)
-    samples = _samples(plan)
-    pixel, count = k.var(u32, 0, "pixel"), k.var(u32, 0, "slices")
-    cursor = Cursor(k, slice=count)
-
-    def there(column: Val) -> Val | None:
-        return first_in + column < run if run % plan.m else None
+    pixels_at_once = _pixels_at_once(plan)
+    pixel, slices = k.var(u32, 0, "pixel"), k.var(u32, 0, "slices")
+    cursor = Cursor(k, slice=slices)
 
     def gradients(row: Val, column: Val) -> tuple[Pointer, Val]:
-        here, out = pixel + cursor["slice"] * plan.k + row, first_out + column
-        at = k.mad_wide(here, config.out_channels, k.convert(group * out_group + out, u64))
-        return grad_y + at, (here < end_pixel) & (out < out_group)
+        index, out = pixel + cursor["slice"] * plan.k + row, first_out + column
+        at = k.mad_wide(index, config.out_channels, k.convert(group * out_group + out, u64))
+        return grad_y + at, (index < end_pixel) & (out < out_group)
 
-    width = vector_width(dtype, config.segment, plan.m)
-    if plan.corners == "table":
-        table = CornerTable(offsets, rows=samples)
-
-        def in_table(column: Val) -> tuple[Val, Val, Val | None]:
-            return cursor["slice"] * plan.k, channel + column, there(column)
-
-        gather = TableGatherTile(
-            k, a, x, table, in_table, width=16 // dtype.bytes, threads=plan.threads
-        )
-
-        def fill(first: Val) -> None:
-            offset_group = channel // config.channels_per_offset_group
-            with k.loop(k.tid(), count * plan.k, plan.threads, name="sample") as number:
-                here = sizes.pixel(first + number)
-                table.store(number, here, offset_group, tap, here.index < end_pixel)
-
-    elif plan.corners == "positions":
-        pixels = PixelTable(k, config, samples)
-
-        def in_pixels(column: Val) -> tuple[Val, Val, Val, Val | None]:
-            return cursor["slice"] * plan.k, channel + column, tap, there(column)
-
-        gather = PositionGatherTile(
-            k, a, x, offsets, pixels, in_pixels,
-            width=vector_width(dtype, config.channels_per_offset_group), threads=plan.threads,
-        )  # fmt: skip
-
-        def fill(first: Val) -> None:
-            with k.loop(k.tid(), count * plan.k, plan.threads, name="sample") as number:
-                here = sizes.pixel(first + number)
-                inside = here.index < end_pixel
-                pixels.store(number, OutputPixel(here.index, here.image, here.y, here.x, inside))
-
-    else:
-        sampler = Sampler(offsets, rows=samples, taps=1, threads=plan.threads)
-        zero = k.var(u32, 0)
-
-        def sampled(row: Val, column: Val) -> tuple[Val, Val, Val, Val]:
-            inside = first_in + column < run
-            return cursor["slice"] * plan.k + row, zero, channel + column, inside
-
-        gather = GatherTile(
-            k, a, x, sampler, sampled,
-            channels=config.in_channels, in_w=sizes.in_w, width=width, threads=plan.threads,
-        )  # fmt: skip
-
-        def fill(first: Val) -> None:
-            sampler.fill(first, channel // config.channels_per_offset_group, tap)
-
+    block = Block(
+        k, config, plan, x, offsets, tap=tap, channel=channel, first_in=first_in, run=run,
+        end_pixel=end_pixel, slices=slices, cursor=cursor,
+    )  # fmt: skip
+    sampled = samples_of(block, a, pixels_at_once)
     columns = vector_width(dtype, out_group, plan.n)
-    producers = [gather, DenseTile(k, b, gradients, width=columns, threads=plan.threads)]
-    with k.loop(first_pixel, end_pixel, samples, name="pixels") as here:
-        pixel.set(here)
-        count.set((k.min(end_pixel - here, samples) + (plan.k - 1)) // plan.k)
-        fill(here)
+    producers = [sampled.gather, DenseTile(k, b, gradients, width=columns, threads=plan.threads)]
+    with k.loop(first_pixel, end_pixel, pixels_at_once, name="pixels") as first:
+        pixel.set(first)
+        slices.set((k.min(end_pixel - first, pixels_at_once) + (plan.k - 1)) // plan.k)
+        sampled.fill(first)
         k.barrier()
         multiply_all(k, cursor, producers, math)
 
@@ -212,7 +161,7 @@ def _tiles(config: DeformConvConfig, plan: SamplePlan) -> tuple[int, int]:
     return across, -(-config.out_channels_per_group // plan.n)
 
 
-def _samples(plan: SamplePlan) -> int:
+def _pixels_at_once(plan: SamplePlan) -> int:
     """Pixels that are looked at together: the pipeline runs dry after each lot."""
     return 64 if plan.corners == "samples" else 512
 

@@ -86,7 +86,7 @@ class GatherTile:
         k = self.k
         for row, sample, words in self.loaded:
             dtype = accumulator_of(self.x.dtype)
-            weights = [w * sample.mask for w in sample.weights()]
+            weights = sample.weights()
             weights = [k.convert(weight, dtype, "rn") for weight in weights]
             values = interpolate(weights, [widen(k, word) for word in words])
             store_vector(self.tile.at(stage, row, self.column), values)

@@ -151,9 +151,10 @@ class Sample:
     inside: tuple[Val, Val, Val, Val]
 
     def weights(self) -> tuple[Val, Val, Val, Val]:
-        """Of the corners, without the mask."""
+        """Of the corners, with the mask."""
         hy, hx = 1.0 - self.ly, 1.0 - self.lx
-        return hy * hx, hy * self.lx, self.ly * hx, self.ly * self.lx
+        a, b, c, d = hy * hx, hy * self.lx, self.ly * hx, self.ly * self.lx
+        return a * self.mask, b * self.mask, c * self.mask, d * self.mask
 
 
 class Sampler:

@@ -248,6 +248,31 @@ def test_ptx_prints_the_text(capsys):
     assert "tile[32768]" in printed
 
 
+def test_ptx_writes_all_texts(capsys, tmp_path):
+    register(definition("k", {"one": 1, "odd/two": 2}))
+    arguments = ("ptx", "--registry", "ptx.registry", "--output", str(tmp_path / "all"))
+    assert main([*arguments, "--target", "sm_80"]) == 0
+    files = {
+        path.relative_to(tmp_path / "all").as_posix(): path.read_text()
+        for path in (tmp_path / "all").rglob("*.ptx")
+    }
+    assert files == {"k/one.ptx": "// 1 sm_80", "k/odd/two.ptx": "// 2 sm_80"}
+    for option in ("--sass", "--config=one"):
+        assert main([*arguments, option]) == 2
+        assert "--output writes the PTX of all configurations" in capsys.readouterr().err
+
+
+def test_ptx_writes_the_texts_of_one_kernel(capsys, tmp_path):
+    assert ptx("says_too_little", "--output", str(tmp_path), "--target", "sm_80") == 0
+    assert "red.v4.f32 needs sm_90 or later" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert ptx("copy", "--output", str(tmp_path), "--target", "sm_90") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+    text = (tmp_path / "copy" / "large.ptx").read_text()
+    assert ptx("copy", "--config", "large", "--target", "sm_90") == 0
+    assert capsys.readouterr().out == text
+
+
 def test_ptx_lists_the_kernels(capsys):
     assert ptx() == 0
     printed = capsys.readouterr().out.splitlines()

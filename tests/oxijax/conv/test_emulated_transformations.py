@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.conv_checks import NAMES, operands_of
+from support.conv_checks import KERNELS, NAMES, operands_of
 from support.helpers import assert_close, program_of, values_and_gradients
 
 import oxijax
+from oxijax._core.launch import Emulation, emulation
 from oxijax.testing import ConvCase, emulate_gpu
+from ptx.kernel import KernelDefinition
 
 TOLERANCE = 1e-5
 EVERY = (0, 1, 2)
@@ -97,6 +99,41 @@ def test_jit_splits_the_batch(case):
     expected = values_and_gradients(REFERENCE, operands_of(case), jnp.asarray(case.grad_y()), NAMES)
     assert_trees_close(results, expected)
     assert y.sharding.spec == P("batch")
+
+
+def test_a_part_of_a_batch_has_the_plan_of_its_own_size(monkeypatch):
+    """Each of 4 devices launches the kernels of its 2 images, and not those of all 8."""
+    launched, of_kernel = {}, KernelDefinition.launch
+
+    def launch(kernel, *arguments, **options):
+        how = of_kernel(kernel, *arguments, **options)
+        launched.setdefault(kernel.name, set()).add((how.text, how.grid, how.block))
+        return how
+
+    monkeypatch.setattr(KernelDefinition, "launch", launch)
+
+    def launches_of(images, sharding):
+        """What is launched for so many images, forward and backward."""
+        launched.clear()
+        shapes = (images, 64, 64, 64), (3, 3, 64, 64)
+        operands = [jax.device_put(jnp.zeros(shape, jnp.bfloat16), s)
+                    for shape, s in zip(shapes, sharding, strict=True)]  # fmt: skip
+        with emulation(Emulation("sm_90", dry_run=True)):
+            jax.block_until_ready(program_of(oxijax.conv)(tuple(operands), operands[0]))
+        return dict(launched)
+
+    mesh = mesh_of(4)
+    part = jax.devices()[0]
+    of_part = launches_of(2, [part, part])
+    split = launches_of(8, [NamedSharding(mesh, P("batch")), NamedSharding(mesh, P())])
+    whole = launches_of(8, [part, part])
+    assert of_part.keys() == split.keys() == set(KERNELS)
+    for kernel in ("conv_forward", "conv_backward_input"):
+        assert split[kernel] == of_part[kernel]
+        assert split[kernel].isdisjoint(whole[kernel])
+    # The number of parts is of all images: it is the shape of a result.
+    texts = [{text for text, _, _ in of["conv_backward_weight"]} for of in (split, of_part)]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("check_vma", [False, True])

@@ -12,14 +12,16 @@ from support.paths import DOCS
 
 import oxijax
 from oxijax.__main__ import main
+from oxijax._core.launch._spec import Spec
 from oxijax.testing import emulate_gpu
 from ptx.isa.dtypes import bf16
 from ptx.isa.sass import disassemble
 from ptx.isa.targets import TARGETS
+from ptx.kernel import KernelDefinition
+from ptx.kernels.conv import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, ConvConfig
 from ptx.kernels.conv.catalog import CONFIGS
-from ptx.kernels.conv.model import LAYERS, MODELLED, called, floor_us, work
+from ptx.kernels.conv.model import LAYERS, MODELLED, floor_us, launch, work
 from ptx.model import DEVICES, modelled
-from ptx.registry import RegisteredKernel, kernels
 
 PAGE = (DOCS / "performance.md").read_text()
 # Layers of each kind of plan and limit: the others are checked with -m full.
@@ -44,8 +46,9 @@ def table(target: str) -> dict[str, list[str]]:
     return {layer: cells for layer, *cells in rows}
 
 
-def entry(kernel: str) -> RegisteredKernel:
-    return kernels()[f"conv_{kernel}"]
+def entry(kernel: str) -> KernelDefinition[ConvConfig]:
+    definitions = {k.name: k for k in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)}
+    return definitions[f"conv_{kernel}"]
 
 
 @pytest.mark.parametrize("target", DEVICES)
@@ -75,17 +78,22 @@ def test_modelled_times(target, kernel, layer):
     assert float(written) == pytest.approx(time.low, rel=0.03), "update the page"
     assert float(ratio) == pytest.approx(time.low / float(floor), rel=0.03, abs=0.06)
     assert limit == time.limit
-    sass = disassemble(entry(kernel).generate(called(kernel, config, images), gpu), gpu)
+    sass = disassemble(launch(entry(kernel), config, gpu, images).text, gpu)
     assert not [i for i in sass.instructions if "LDL" in i or "STL" in i]  # spills
 
 
 @pytest.mark.parametrize("kernel", MODELLED)
 def test_a_wrong_plan_is_noticed(kernel):
     target, (config, images) = TARGETS["sm_90"], LAYERS["conv4-in"]
-    text = entry(kernel).ptx("ResNet50-conv2-in/bf16", target)
-    swapped = dataclasses.replace(entry(kernel), generate=lambda config, target: text)
+    config = dataclasses.replace(config, float_type=bf16)
+    right = entry(kernel)
+
+    def with_other_tiles(k, config, plan, parameters):
+        right.body(k, config, dataclasses.replace(plan, n=plan.n // 2), parameters)
+
+    wrong = dataclasses.replace(right, body=with_other_tiles)
     with pytest.raises(ValueError, match="the model of its plan is out of date"):
-        work(swapped, dataclasses.replace(config, float_type=bf16), target, images)
+        work(wrong, config, target, images)
 
 
 def test_what_is_not_modelled():
@@ -94,7 +102,7 @@ def test_what_is_not_modelled():
         work(entry("forward"), CONFIGS["wide/f32-exact"], target, images)
     with pytest.raises(ValueError, match="has direct kernels"):
         work(entry("forward"), CONFIGS["depthwise/bf16"], target, images)
-    other = kernels()["deform_conv_forward"]
+    other = dataclasses.replace(entry("forward"), name="deform_conv_forward")
     with pytest.raises(ValueError, match="not deform_conv_forward"):
         work(other, CONFIGS["wide/bf16"], target, images)
 
@@ -102,6 +110,7 @@ def test_what_is_not_modelled():
 @pytest.mark.parametrize("layer", ["conv1", "conv3-3x3-s2", "conv4-out", "conv4-back"])
 def test_modelled_is_what_the_lowering_calls(layer):
     config, images = LAYERS[layer]
+    config = dataclasses.replace(config, float_type=bf16)
     kernel_size = (config.kernel_h, config.kernel_w)
     conv = functools.partial(
         oxijax.conv, strides=(config.stride_h, config.stride_w), padding=config.pad_h
@@ -115,24 +124,24 @@ def test_modelled_is_what_the_lowering_calls(layer):
     weight = (*kernel_size, config.in_channels_per_group, config.out_channels)
     with emulate_gpu("sm_90"):
         lowered = jax.jit(forward_and_backward).lower(x, jax.ShapeDtypeStruct(weight, jnp.bfloat16))
-    specs = re.findall(r'\bspec = "(.*?)"', lowered.as_text())
-    found = {spec["kernel"]: spec["config"] for spec in map(_json, specs)}
+    found = {}
+    for line in lowered.as_text().splitlines():
+        if spec := re.search(r'\bspec = "(.*?)"', line):
+            types = re.findall(r"tensor<([\dx]+)x\w+>", line.rpartition(" : ")[2])
+            shapes = [tuple(map(int, dims.split("x"))) for dims in types]
+            call = Spec.from_json(spec[1].replace("\\22", '"'))
+            found[call.kernel] = entry(call.kernel.removeprefix("conv_")).launch(
+                call.config, "sm_90", shapes
+            )
     for kernel in MODELLED:
-        expected = dataclasses.asdict(called(kernel, config, images))
-        passed = found[f"conv_{kernel}"]
-        assert passed.pop("float_type") == {"dtype": "bf16"}
-        expected.pop("float_type")
-        assert passed == expected, kernel
-
-
-def _json(quoted: str) -> dict:
-    return json.loads(quoted.replace("\\22", '"'))
+        expected = launch(entry(kernel), config, TARGETS["sm_90"], images)
+        assert found[f"conv_{kernel}"] == expected, kernel
 
 
 def test_the_command(capsys, tmp_path):
     file = tmp_path / "figures.json"
     options = ["--target", "sm_90", "--layer", "conv2-*n", "--kernel", "backward_*"]
-    assert main(["model", "--family", "convolution", "--json", str(file), *options]) == 0
+    assert main(["model", "--family", "conv", "--json", str(file), *options]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in printed[2:]] == [
         [kernel, "conv2-in/bf16", "H200"] for kernel in ("backward_input", "backward_weight")
@@ -142,5 +151,5 @@ def test_the_command(capsys, tmp_path):
     for row, first in zip(rows, (4, 7), strict=True):
         written = float(table("sm_90")["conv2-in"][first])
         assert row["time_us"][0] == pytest.approx(written, rel=0.03)
-    assert main(["model", "--family", "convolution", "--layer", "R50-c3"]) == 2
+    assert main(["model", "--family", "conv", "--layer", "R50-c3"]) == 2
     assert "no layer R50-c3; there are conv1, " in capsys.readouterr().err

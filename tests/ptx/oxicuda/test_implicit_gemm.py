@@ -155,12 +155,10 @@ def test_kernels_are_of_nhwc():
 
 
 def test_configuration():
-    assert changed(batch=64).config() == ConvConfig(64, 128)
-    assert PROBLEM.config() == ConvConfig(64, 128, small_grid=True)
+    assert PROBLEM.config() == changed(batch=64).config() == ConvConfig(64, 128)
     line = ConvProblem(1, 8, (50,), 4, (5,), (2,), (3,), (1,), groups=2, input_type=f16)
-    assert line.config() == ConvConfig(
-        8, 4, 1, 5, 1, 3, 0, 2, 1, 1, groups=2, float_type=f16, small_grid=True
-    )
+    assert line.config() == ConvConfig(8, 4, 1, 5, 1, 3, 0, 2, 1, 1, groups=2, float_type=f16)
+    assert line.sizes() == {"n": 1, "h": 1, "w": 50, "p": 1, "q": 17}
 
 
 # ---- kernels
@@ -181,14 +179,22 @@ def test_names_and_texts(target, dtype):
         conv = ImplicitGemmConv(problem, target, given)
         text, plan = conv.generate_ptx(), conv.plan
         assert conv.kernel_name == f"implicit_gemm_conv_{plan.m}x{plan.n}x{plan.k}_{dtype}"
-        assert pointers(text) == (conv.kernel_name, ["input", "weight", "bias", "output"])
+        assert pointers(text) == (conv.kernel_name, ["x", "weight", "y"])
+        with_bias = pointers(conv.generate_ptx(bias=True))
+        assert with_bias == (conv.kernel_name, ["x", "weight", "bias", "y"])
         assert f".target {target}\n" in text
         assert f".maxntid {plan.threads}\n" in text
 
 
 def test_default_tiles_are_those_of_the_generator():
-    text = generate_conv_forward_ptx(PROBLEM.config(), "sm_90")
-    assert ImplicitGemmConv(PROBLEM, "sm_90").generate_ptx() == text
+    problem = changed(batch=64)
+    text = generate_conv_forward_ptx(problem.config(), "sm_90")
+    assert ImplicitGemmConv(problem, "sm_90").generate_ptx() == text
+
+
+def test_small_problems_have_small_tiles():
+    small, large = (ImplicitGemmConv(p, "sm_90").plan for p in (PROBLEM, changed(batch=64)))
+    assert (small.m, large.m) == (64, 128)
 
 
 def test_workspace():
@@ -197,7 +203,7 @@ def test_workspace():
     assert conv.workspace_bytes == 0
     text = conv.generate_ptx()
     assert not re.search(r"\b(red|atom)\b|\.local|\.global \.", text)
-    assert len(pointers(text)[1]) == 4
+    assert len(pointers(text)[1]) == 3
 
 
 @pytest.mark.parametrize("given", [TILES, tiles(tile_k=32), tiles(tile_m=32, warp_m=16)])
@@ -230,16 +236,17 @@ def test_pipeline():
         assert ("mma.sync" in text) == (target != "sm_75")
 
 
-def test_bias_is_added_behind_a_guard():
-    """One compare of the address, loads under a predicate that has it in, and additions."""
-    text = ImplicitGemmConv(PROBLEM).generate_ptx()
-    (guard,) = re.findall(r"setp\.ne\.u64 +(%\w+), %bias, 0;", text)
-    epilogue = text[text.index("%bias, 0;") :]
-    guarded = set(re.findall(rf"and\.pred +(%\w+), %\w+, {guard};", epilogue))
-    loads = re.findall(r"@(%\w+) ld\.global\.nc\S*\.f32 \{(.*?)\}", epilogue)
+def test_bias_is_added():
+    """What is loaded of it is added; without a bias nothing is."""
+    conv = ImplicitGemmConv(PROBLEM)
+    assert "bias" not in conv.generate_ptx()
+    text = conv.generate_ptx(bias=True)
+    epilogue = text[text.index("// bias, and the output") :]
+    loads = re.findall(r"ld\.global\.nc\S*\.f32 +\{(.*?)\}, \[(%\w+)\]", epilogue)
     assert loads
-    assert {predicate for predicate, _ in loads} <= guarded
-    loaded = {register for _, group in loads for register in group.split(", ")}
+    for _, address in loads:
+        assert re.search(rf"mad\.\S+ +{address}, .*, %bias;", epilogue)
+    loaded = {register for group, _ in loads for register in group.split(", ")}
     added = re.findall(r"add\.rn\.f32 +%\w+, %\w+, (%\w+);", epilogue)
     assert sorted(added) == sorted(loaded)
     assert "st.global" in epilogue
@@ -385,17 +392,19 @@ def test_custom_tiles_compute_the_product(name):
     x, filters = x.astype(dtype), filters.astype(dtype)
     bias = rng.standard_normal(problem.out_channels).astype(dtype)
     weight = filters.transpose(0, 2, 3, 1).reshape(problem.out_channels, -1)
-    expected, text = product(problem, x, filters), conv.generate_ptx()
+    expected = product(problem, x, filters)
 
     for number, added in enumerate((None, bias)):
         operands = [x, weight] if added is None else [x, weight, added]
         y = Buffer(np.empty(expected.shape, dtype), initialized=False)
         buffers = [*(Buffer(np.ascontiguousarray(o), writable=False) for o in operands), y]
         plan = conv.launch(bias=added is not None)
+        assert plan.text == conv.generate_ptx(bias=added is not None)
+        assert plan.dynamic_shared == conv.dynamic_shared
         arguments = [buffers[a.buffer] if isinstance(a, Address) else a for a in plan.arguments]
         launch(
-            text, plan.grid, plan.block, arguments,
-            schedule=number, dynamic_shared=conv.dynamic_shared,
+            plan.text, plan.grid, plan.block, arguments,
+            schedule=number, dynamic_shared=plan.dynamic_shared,
         )  # fmt: skip
         wanted = expected if added is None else expected + added.astype(np.float64)
         limit = TOLERANCES[problem.input_type] * np.abs(wanted).max()

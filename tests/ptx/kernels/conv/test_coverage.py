@@ -2,21 +2,24 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.conv_kernels import KERNELS, Call, assert_written_once
 
 from ptx.emulator import Report
 from ptx.isa.targets import TARGETS, Target
-from ptx.kernels.conv import CONFIGS, ConvConfig, is_direct
-from ptx.kernels.conv.plan import backward_input_plan, backward_weight_plan, forward_plan
+from ptx.kernels.conv import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
+from ptx.kernels.conv.catalog import CONFIGS, FEW
+from ptx.kernels.conv.config import ConvConfig
+from ptx.kernels.conv.direct import is_direct
 from ptx.tile.plan import atom_name
 from ptx.tile.vectors import vector_width
 
-PLANS = {
-    "forward": forward_plan,
-    "backward_input": backward_input_plan,
-    "backward_weight": backward_weight_plan,
+DEFINITIONS = {
+    "forward": FORWARD,
+    "backward_input": BACKWARD_INPUT,
+    "backward_weight": BACKWARD_WEIGHT,
 }
 # sm_75 has other tensor cores and no asynchronous copies. Tiny groups have tests of their own.
 VARIANTS = [
@@ -28,20 +31,25 @@ VARIANTS = [
 ]
 
 
-def path(kernel: str, config: ConvConfig, target: Target) -> tuple[object, ...]:
+def plan_of(kernel: str, name: str, target: Target) -> Any:
+    return DEFINITIONS[kernel].plan(CONFIGS[name], target, FEW.get(name))
+
+
+def path(kernel: str, name: str, target: Target) -> tuple[object, ...]:
     """What the chooser has chosen, but for sizes."""
-    plan, along_k = PLANS[kernel](config, target), channels_along_k(kernel, config)
+    config, plan = CONFIGS[name], plan_of(kernel, name, target)
+    along_k = channels_along_k(kernel, config)
     strided = config.stride_h * config.stride_w > 1
     windows = {
-        "forward": (config.taps <= 32,),
+        "forward": (config.taps <= 32, config.use_bias),
         "backward_input": (config.taps <= 32, strided),  # strided, registers count the taps
         "backward_weight": (plan.m * plan.n > 64 * 64,),  # tiles in dynamic shared memory
     }[kernel]
     whole = along_k % plan.k == 0, vector_width(config.float_type, along_k) == 1
     # Targets differ in nothing else.
     return (
-        *(kernel, plan.streamed, plan.warps, has_partial_tiles(kernel, config, target)),
-        *(windows, whole, is_refilled(kernel, config, target)),
+        *(kernel, plan.streamed, plan.warps, has_partial_tiles(kernel, name, target)),
+        *(windows, whole, is_refilled(kernel, name, target)),
         *(atom_name(config, target), target.supports("sm_80")),
     )
 
@@ -52,9 +60,9 @@ def channels_along_k(kernel: str, config: ConvConfig) -> int:
     return config.in_channels_per_group
 
 
-def has_partial_tiles(kernel: str, config: ConvConfig, target: Target) -> bool:
+def has_partial_tiles(kernel: str, name: str, target: Target) -> bool:
     """Whether some columns of a block's tile, or rows of the weights', never exist."""
-    plan = PLANS[kernel](config, target)
+    config, plan = CONFIGS[name], plan_of(kernel, name, target)
     rows = config.taps * config.in_channels_per_group
     if kernel == "backward_weight":
         return rows % plan.m > 0 or config.out_channels_per_group % plan.n > 0
@@ -73,7 +81,7 @@ def cheapest() -> list[tuple[str, str, str]]:
     found, seen = [], set()
     for variant in sorted(VARIANTS, key=cost):
         kernel, name, target = variant
-        chosen = {(kernel, *one) for one in enumerate(path(kernel, CONFIGS[name], TARGETS[target]))}
+        chosen = {(kernel, *one) for one in enumerate(path(kernel, name, TARGETS[target]))}
         if not chosen <= seen:
             found.append(variant)
             seen |= chosen
@@ -87,9 +95,9 @@ def run(call: Call, schedule: int | None = None) -> Report:
     return report
 
 
-def is_refilled(kernel: str, config: ConvConfig, target: Target) -> bool:
+def is_refilled(kernel: str, name: str, target: Target) -> bool:
     """Whether there are more steps than a streamed tile's ring is filled with at first."""
-    plan = PLANS[kernel](config, target)
+    config, plan = CONFIGS[name], plan_of(kernel, name, target)
     steps = config.taps * channels_along_k(kernel, config) // plan.k
     return steps >= plan.stages or not plan.streamed
 
@@ -121,11 +129,11 @@ def check(kernel: str, name: str, target: str, schedule: int | None = None) -> N
     # Large enough that each row of a tile is of a window inside, and small without tensor cores.
     high = 11 if atom_name(config, TARGETS[target]) else 5
     high = config.stride_h * high if config.kernel_w <= 7 else 3
-    call = Call(kernel, config, images=2, height=high, width=27, target=target)
+    call = Call(kernel, config, images=2, height=high, width=27, small=name in FEW, target=target)
     never = run(call, schedule).never_executed
-    if has_partial_tiles(kernel, config, TARGETS[target]):
+    if has_partial_tiles(kernel, name, TARGETS[target]):
         never = [(line, text) for line, text in never if not is_beyond(text)]
-    if not is_refilled(kernel, config, TARGETS[target]):
+    if not is_refilled(kernel, name, TARGETS[target]):
         unused = set(refilling(call.text))
         never = [(line, text) for line, text in never if line not in unused]
     assert never == []
@@ -162,6 +170,6 @@ def test_what_is_written_twice_is_noticed(kernel):
 
 def test_paths_are_many():
     """The chooser's paths are told apart: a fault in `path` would leave most of them out."""
-    paths = {path(kernel, CONFIGS[name], TARGETS[target]) for kernel, name, target in VARIANTS}
+    paths = {path(kernel, name, TARGETS[target]) for kernel, name, target in VARIANTS}
     for kernel in KERNELS:
         assert sum(name == kernel for name, *_ in paths) >= 15

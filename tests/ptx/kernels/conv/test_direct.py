@@ -6,27 +6,17 @@ import re
 
 import numpy as np
 import pytest
-from support import conv_kernels as ptx_convolution
 from support.conv_kernels import KERNELS, Call, assert_written_once
+from support.far import window
 
-from ptx.emulator import Buffer, launch
 from ptx.isa.dtypes import bf16, f16, f32, f64
-from ptx.isa.targets import TARGETS
-from ptx.kernels.conv import (
-    CONFIGS,
-    ConvConfig,
-    ConvProblem,
-    ImplicitGemmConv,
-    backward_input,
-    backward_weight,
-    backward_weight_parts,
-    forward,
-    is_direct,
-)
-from ptx.kernels.conv.direct import direct_plan, outputs_of
+from ptx.kernels.conv import ConvConfig, backward_weight_parts, forward, plan
+from ptx.kernels.conv.catalog import CONFIGS
+from ptx.kernels.conv.direct import direct_plan, is_direct, outputs_of
 from ptx.kernels.conv.strides import stride_classes
-from ptx.launch import Address, entry_name
-from ptx.registry import kernels
+from ptx.launch import entry_name
+from ptx.oxicuda.implicit_gemm import ConvProblem, ImplicitGemmConv
+from ptx.testing.call import launch
 from ptx.tile.direct import THREADS
 
 TYPES = (f16, bf16, f32, f64)
@@ -39,7 +29,7 @@ def tiled(monkeypatch):
     """A function that has the tiled kernels chosen for everything from then on."""
 
     def choose() -> None:
-        for module in (forward, backward_input, backward_weight, ptx_convolution):
+        for module in (forward, plan):
             monkeypatch.setattr(module, "is_direct", lambda config: False)
 
     return choose
@@ -49,10 +39,9 @@ def tiled(monkeypatch):
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_tiny_groups_have_no_tiles(kernel, dtype, target):
-    generate = kernels()[f"conv_{kernel}"].generate
     small = dataclasses.replace(DEPTHWISE, float_type=dtype)
     large = dataclasses.replace(small, groups=2)
-    texts = [generate(config, TARGETS[target]) for config in (small, large)]
+    texts = [Call(kernel, config, target=target).text for config in (small, large)]
     assert ["_tile" in text for text in texts] == [False, True]
     assert not re.search(r"\bmma\b|\b(red|atom)\.global", texts[0])
     middle = "" if kernel == "forward" else f"{kernel}_"
@@ -67,7 +56,7 @@ def test_names_say_what_a_block_has():
         ("backward_input", "backward_input_256x16x9"),
         ("backward_weight", "backward_weight_3x16x256"),
     ):
-        text = kernels()[f"conv_{kernel}"].generate(config, TARGETS["sm_80"])
+        text = Call(kernel, config).text
         assert entry_name(text) == f"implicit_gemm_conv_{name}_bf16"
 
 
@@ -82,13 +71,7 @@ def test_problems_keep_their_tiles():
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_more_groups_than_a_grid_has_rows(kernel):
     config = ConvConfig(70_000, 70_000, groups=70_000)
-    x, weight = (1, 2, 2, 70_000), (9, 1, 70_000)
-    shapes = {
-        "forward": [x, weight, x],
-        "backward_input": [weight, x, x],
-        "backward_weight": [x, x, (1, *weight)],
-    }[kernel]
-    grid = Call(kernel, config).plan(shapes).grid
+    grid = Call(kernel, config, images=1, height=2, width=2).launch.grid
     assert grid[0] > 1
     assert grid[1:] == (1, 1)  # of these a launch can have 65,535
 
@@ -135,7 +118,7 @@ COMBINATIONS = list(itertools.product(TYPES, ("sm_75", "sm_80", "sm_90")))
 )
 def test_layer(name, dtype, target, kernel):
     """Results are exact whatever the order of the warps, and every byte is written once."""
-    config = dataclasses.replace(LAYERS[name], float_type=dtype)
+    config = dataclasses.replace(LAYERS[name], float_type=dtype, use_bias=True)
     call = Call(kernel, config, target=target)
     assert_written_once(call, call.run(schedule=len(name)))
 
@@ -148,10 +131,14 @@ def test_every_instruction_runs(name, kernel):
 
 
 def test_without_a_bias():
-    call = Call("forward", DEPTHWISE, bias=False)
-    loads = [text for _, text in call.run().never_executed]
-    assert len(loads) == 1  # that of the bias
-    assert re.match(r"@%p\d+ ld\.global\.nc\.v4\.f32 .*\[%rd\d+\]", loads[0])
+    without, with_bias = (
+        Call("forward", dataclasses.replace(DEPTHWISE, use_bias=use_bias))
+        for use_bias in (False, True)
+    )
+    assert without.run().never_executed == []
+    loads = [len(re.findall(r"ld\.global\.nc", call.text)) for call in (without, with_bias)]
+    assert loads[1] == loads[0] + 1
+    assert "bias" not in without.text
 
 
 @pytest.mark.parametrize("out_size", [(4, 1), (1, 6), (3, 7), (9, 12)])
@@ -165,18 +152,13 @@ def test_outputs_of_other_sizes(kernel, out_size):
 @pytest.mark.parametrize("images", [0, 1])
 def test_no_output_pixels(images):
     """Gradients are zeros where there is no output."""
-    x, y, weight = (images, 3, 3, 16), (images, 0, 0, 16), (9, 1, 16)
-    for kernel, shapes in (
-        ("backward_input", (weight, y, x)),
-        ("backward_weight", (x, y, (2, *weight))),
-    ):
-        call = Call(kernel, DEPTHWISE)
-        result = Buffer(np.empty(shapes[2], np.float32), initialized=False)
-        buffers = [*(Buffer(np.ones(s, np.float32), writable=False) for s in shapes[:2]), result]
-        if 0 not in call.plan(shapes).grid:
-            call.launch_with(buffers)
-        assert not np.any(result.array)
-    assert Call("forward", DEPTHWISE).plan((x, weight, y)).grid[0] == 0
+    sizes = {"images": images, "height": 3, "width": 3, "out_size": (0, 0)}
+    for kernel in ("backward_input", "backward_weight"):
+        call = Call(kernel, DEPTHWISE, parts=2, **sizes)
+        result, report = call.result(call.arrays)
+        assert report is not None or result.size == 0
+        assert not np.any(result)
+    assert Call("forward", DEPTHWISE, **sizes).launch.grid[0] == 0
 
 
 @pytest.mark.parametrize("name", ["groups of 3", "stride 2", "many units", "prime taps"])
@@ -193,14 +175,8 @@ def test_what_no_window_reads_does_not_matter(columns):
     call = Call("backward_weight", config, width=20, out_size=(3, columns))
     inputs = {name: value.copy() for name, value in call.arrays.items()}
     inputs["x"][:, 5:], inputs["x"][:, :, columns + 2 :] = np.nan, np.inf
-    result = Buffer(np.empty(call.result_shape, np.float32), initialized=False)
-    call.launch_with([*(Buffer(v, writable=False) for v in inputs.values()), result])
-    call.compare(result.array)
-
-
-def window(array: np.ndarray, shape: tuple[int, ...], *, writable: bool = False) -> Buffer:
-    """The end of an array of a shape that is too large to have."""
-    return Buffer(array, writable, origin=int(np.prod(shape)) - array.size)
+    result, _ = call.result(inputs)
+    call.compare(result)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -212,22 +188,20 @@ def test_far_end_of_large_images(kernel):
     if kernel == "backward_weight":
         call.operands["grad_y"][:, :-8] = 0.0  # of other parts
     expected = call.expected if kernel == "backward_weight" else call.expected[:, -8:]
-    large = (1, rows, 32, 64)
-    shapes = [large if name in ("x", "grad_y") else v.shape for name, v in call.arrays.items()]
-    shapes.append((parts, *expected.shape) if kernel == "backward_weight" else large)
-    buffers = [window(v, s) for v, s in zip(call.arrays.values(), shapes, strict=False)]
-    result = np.full((1, *expected.shape), np.nan, np.float32)
-    buffers.append(window(result, shapes[-1], writable=True))
-    assert np.prod(large) > 2**32
+    sizes = {**call.sizes, "h": rows, "p": rows, "s": parts}
+    shapes = call.definition.shapes(config, sizes)
+    assert max(np.prod(shape) for shape in shapes.values()) > 2**32
+    buffers = {n: window(v, shapes[n], writable=False) for n, v in call.arrays.items()}
+    (name,) = call.definition.results(config)
+    result = window(np.full(expected.shape, np.nan, np.float32), shapes[name], writable=True)
 
-    how = call.plan(shapes)
-    last = how.grid[0] // parts if kernel == "backward_weight" else 8
+    grid = call.launch_of(shapes).grid
+    last = grid[0] // parts if kernel == "backward_weight" else 8
     launch(
-        call.text, how.grid, how.block,
-        [buffers[a.buffer] if isinstance(a, Address) else a for a in how.arguments],
-        blocks=list(range(how.grid[0] - last, how.grid[0])), statistics=False,
+        call.definition, config, call.target, {**buffers, name: result}, shapes,
+        blocks=list(range(grid[0] - last, grid[0])),
     )  # fmt: skip
-    call.compare(buffers[-1].array.reshape(result.shape), expected)
+    call.compare(result.array.ravel()[-expected.size :].reshape(1, *expected.shape), expected)
 
 
 # ---- plans

@@ -12,13 +12,11 @@ import pytest
 from support.conv_kernels import KERNELS, Call
 from support.far import window
 
-from ptx.emulator import Buffer, EmulatorError, launch
+from ptx.emulator import Buffer, EmulatorError
 from ptx.isa.dtypes import bf16, f64
-from ptx.isa.targets import TARGETS
 from ptx.kernels.conv import ConvConfig as Layer
 from ptx.kernels.limits import PIXELS
-from ptx.launch import Address
-from ptx.registry import kernels
+from ptx.testing.call import launch
 
 IMAGES, WIDTH = 8, 32
 SMALL, LAST = 24, 16  # rows of the small image, and those of the output that are calculated
@@ -51,22 +49,25 @@ class Far:
         return Far(call)
 
     @property
-    def buffers(self) -> list[tuple[Buffer, tuple[int, ...]]]:
-        """Windows on operands and the result, and the shapes of what they are windows on."""
-        call, found = self.call, []
-        for name, array in call.arrays.items():
-            shape = array.shape
-            if name in ("x", "grad_y"):
-                shape = (IMAGES, LINES // IMAGES, *shape[2:])
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the large arrays, as they lie in memory, by name."""
+        call, rows = self.call, LINES // IMAGES
+        sizes = {**call.sizes, "n": IMAGES, "h": rows, "p": rows, "s": PARTS}
+        return dict(call.definition.shapes(call.config, sizes))
+
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        """Windows on operands and the result, by name."""
+        call, found = self.call, {}
+        for name, parameter in call.definition.operands(call.config).items():
+            array = call.arrays[name].transpose(parameter.axes(call.config))
             if name == "grad_y" and call.kernel == "backward_weight":
                 array = array[:, -LAST:]
-            found.append((window(array, shape, writable=False), shape))
-        part = self.expected[None]
-        large = (PARTS, *part.shape[1:])
-        if call.kernel != "backward_weight":
-            part, large = part[0], (IMAGES, LINES // IMAGES, *part.shape[3:])
-        unwritten = np.full(part.shape, np.nan, call.result_type)
-        return [*found, (window(unwritten, large, writable=True), large)]
+            found[name] = window(array, self.shapes[name], writable=False)
+        (result,) = call.definition.results(call.config)
+        unwritten = np.full(self.expected.shape, np.nan, call.result_type)
+        found[result] = window(unwritten, self.shapes[result], writable=True)
+        return found
 
     @property
     def expected(self) -> np.ndarray:
@@ -76,19 +77,15 @@ class Far:
 
     def run(self, text: str | None = None) -> None:
         """Launches the last blocks, and compares what they write."""
-        call, buffers, target = self.call, self.buffers, TARGETS[self.call.target]
-        assert max(int(np.prod(shape)) for _, shape in buffers) > 2**31
-        how = call.plan([shape for _, shape in buffers])
+        call, buffers = self.call, self.buffers
+        assert max(int(np.prod(shape)) for shape in self.shapes.values()) > 2**31
         launch(
-            text or call.text, how.grid, how.block,
-            [buffers[a.buffer][0] if isinstance(a, Address) else a for a in how.arguments],
-            dynamic_shared=kernels()[f"conv_{call.kernel}"].dynamic_shared(
-                call.config, target
-            ),
-            statistics=False, blocks=self.last_blocks(how.grid),
+            call.definition, call.config, call.target, buffers, self.shapes, plan=call.plan,
+            text=text, blocks=self.last_blocks(call.launch_of(self.shapes).grid),
         )  # fmt: skip
-        result = buffers[-1][0].array.ravel()[-self.expected.size :]
-        call.compare(result.reshape(1, *self.expected.shape), self.expected)
+        (result,) = call.definition.results(call.config)
+        written = buffers[result].array.ravel()[-self.expected.size :]
+        call.compare(written.reshape(1, *self.expected.shape), self.expected)
 
     def last_blocks(self, grid: tuple[int, int, int]) -> list[int]:
         """Numbers of the blocks that have the last rows."""

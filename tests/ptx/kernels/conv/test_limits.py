@@ -5,7 +5,7 @@ from support.conv_kernels import KERNELS, Call
 
 from ptx.isa.dtypes import bf16, f64
 from ptx.kernels.conv import ConvConfig as Layer
-from ptx.kernels.conv import is_direct
+from ptx.kernels.conv.direct import is_direct
 from ptx.kernels.limits import PIXELS
 from ptx.launch import Launch
 
@@ -17,14 +17,10 @@ assert is_direct(DIRECT)
 
 def launched(kernel: str, config: Layer, images: int, in_size, out_size, parts: int = 1) -> Launch:
     """The launch for images and outputs of some sizes."""
-    x, y = (images, *in_size, config.in_channels), (images, *out_size, config.out_channels)
-    weight = (config.taps, config.in_channels_per_group, config.out_channels)
-    shapes = {
-        "forward": [x, weight, y],
-        "backward_input": [weight, y, x],
-        "backward_weight": [x, y, (parts, *weight)],
-    }[kernel]
-    return Call(kernel, config).plan(shapes)
+    (h, w), (p, q) = in_size, out_size
+    sizes = {"n": images, "h": h, "w": w, "p": p, "q": q, "s": parts}
+    call = Call(kernel, config)
+    return call.launch_of(call.definition.shapes(config, sizes))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
