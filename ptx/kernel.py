@@ -207,7 +207,8 @@ class KernelDefinition(Generic[Config]):
       entry: the name of the PTX entry; None is the kernel's name.
       known: sizes of dimensions that follow from the configuration.
       check: raises ValueError for sizes that the kernel cannot count.
-      few: for configurations of `configs` that stand for small launches, the sizes of these.
+      launch_sizes: for configurations of `configs` that stand for launches of some sizes, these:
+        the plan depends on them.
       needs: the lowest target that has the kernel's instructions.
     """
 
@@ -220,7 +221,7 @@ class KernelDefinition(Generic[Config]):
     entry: Callable[[Config, Any], str] | None = None
     known: Callable[[Config], Sizes] = lambda config: {}
     check: Callable[[Instance], None] = lambda instance: None
-    few: Mapping[str, Sizes] = dataclasses.field(default_factory=dict)
+    launch_sizes: Mapping[str, Sizes] = dataclasses.field(default_factory=dict)
     needs: str = "sm_75"
 
     def __post_init__(self):
@@ -228,8 +229,10 @@ class KernelDefinition(Generic[Config]):
             raise ValueError(f"kernel {self.name!r} needs at least one configuration")
         if self.needs not in TARGETS:
             raise ValueError(f"needs of kernel {self.name!r} must be a target, got {self.needs!r}")
-        if unknown := sorted(self.few.keys() - self.configs.keys()):
-            raise ValueError(f"few of kernel {self.name!r} has no configuration for {unknown}")
+        if unknown := sorted(self.launch_sizes.keys() - self.configs.keys()):
+            raise ValueError(
+                f"launch_sizes of kernel {self.name!r} has no configuration for {unknown}"
+            )
         object.__setattr__(self, "configs", types.MappingProxyType(dict(self.configs)))
 
     # ---- what there is
@@ -364,7 +367,7 @@ class KernelDefinition(Generic[Config]):
 
     def write_named(self, name: str, target: Target | str) -> Written:
         """The PTX of the configuration called `name`; raises as `write` and `config` do."""
-        return self.write(self.config(name), target, self.few.get(name))
+        return self.write(self.config(name), target, self.launch_sizes.get(name))
 
     def instance(
         self,
@@ -431,17 +434,6 @@ class KernelDefinition(Generic[Config]):
                 arguments.append(np.uint32(value))
         block = (instance.plan.threads, 1, 1)
         return Launch(grid, block, tuple(arguments), written.text, written.dynamic_shared)
-
-    # ---- what `ptx.registry.RegisteredKernel` has: for users of both, while both exist
-
-    def generate(self, config: Config, target: Target) -> str:
-        return self.write(config, target).text
-
-    def ptx(self, config: str, target: Target) -> str:
-        return self.write_named(config, target).text
-
-    def dynamic_shared(self, config: Config, target: Target) -> int:
-        return self.write(config, target).dynamic_shared
 
     def _validate(self, config: Config) -> None:
         validate = getattr(config, "validate", None)

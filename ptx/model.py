@@ -15,7 +15,6 @@ from ptx.isa.sass import Loop, Sass, disassemble
 from ptx.isa.targets import Target
 from ptx.kernel import KernelDefinition
 from ptx.launch import Launch
-from ptx.registry import RegisteredKernel
 from ptx.tile.plan import ProductConfig, atom_of
 
 __all__ = [
@@ -129,7 +128,7 @@ class BlockWork:
 
 
 def launch_work(
-    kernel: RegisteredKernel[Any] | KernelDefinition[Any],
+    kernel: KernelDefinition[Any],
     config: ProductConfig,
     target: Target,
     launch: Launch,
@@ -156,7 +155,7 @@ def launch_work(
         then the model no longer describes the kernel.
     """
     atom = tensor_core_atom(kernel, config, target)
-    sass = disassemble(launch.text or kernel.generate(config, target), target)
+    sass = disassemble(launch.text, target)
     warps = math.prod(launch.block) // 32
     trips = _trips(sass, block)
     multiplied = sum(n * loop.count("HMMA", "DMMA") for loop, n in trips) * warps
@@ -181,9 +180,7 @@ def launch_work(
     )
 
 
-def tensor_core_atom(
-    kernel: RegisteredKernel[Any] | KernelDefinition[Any], config: ProductConfig, target: Target
-) -> Atom:
+def tensor_core_atom(kernel: KernelDefinition[Any], config: ProductConfig, target: Target) -> Atom:
     """The instruction that multiplies; ValueError where it is none of tensor cores."""
     atom = atom_of(config, target)
     if atom is None:

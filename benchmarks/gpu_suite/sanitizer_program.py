@@ -27,7 +27,7 @@ from oxijax.testing import CASES, CONV_CASES, ConvCase, DeformConvCase, GemmCase
 from ptx import Kernel, f32
 from ptx.kernel import In, KernelDefinition, Out, Plan
 from ptx.launch import entry_name
-from ptx.registry import add
+from ptx.registry import register
 
 # (case, dtype, precision, tolerance): each dtype's way to multiply, and each shape of tile edges.
 _LAYERS = [
@@ -189,7 +189,7 @@ def _race(k: Kernel, config: _Canary, plan: Plan, p: Any) -> None:
 
 def _canary(name: str, body: Callable[[Kernel, _Canary, Plan, Any], None]) -> None:
     config = _Canary()
-    kernel = add(
+    kernel = register(
         KernelDefinition(
             name=name,
             configs={"default": config},

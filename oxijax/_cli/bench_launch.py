@@ -23,7 +23,7 @@ from oxijax._core.launch._handler import LAUNCH_FUNCTION, library
 from oxijax._core.primitive import KernelPrimitive, Result
 from ptx import Kernel, f32
 from ptx.kernel import In, KernelDefinition, Out, Plan
-from ptx.registry import add
+from ptx.registry import register
 
 __all__ = ["measure_launch"]
 
@@ -121,7 +121,7 @@ def _write_copy(k: Kernel, config: _Config, plan: Plan, p: Any) -> None:
     p.out.store(i, p.x.load(i))
 
 
-_COPY = add(
+_COPY = register(
     KernelDefinition(
         name="benchmark_copy",
         configs={"default": _Config()},

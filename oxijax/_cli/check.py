@@ -150,7 +150,7 @@ def check(
     patterns: Sequence[str] = ("*",),
 ) -> list[CheckResult]:
     """Assembles each configuration of the kernels that a pattern names, for each target."""
-    cases = [
+    cases: list[tuple[KernelDefinition, str, Target]] = [
         (kernel, config, target)
         for kernel in kernels
         for config in kernel.configs
@@ -168,14 +168,14 @@ def check(
 
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda case: _check_one(assembled, *case), cases))
+        return list(pool.map(lambda case: _check_one(case[0], case[1], case[2], assembled), cases))
 
 
 def _check_one(
-    assemble: Callable[[str, Target], tuple[Assembled, ...]],
     kernel: KernelDefinition,
     config: str,
     target: Target,
+    assemble: Callable[[str, Target], tuple[Assembled, ...]],
 ) -> CheckResult:
     case = (kernel.name, config, target)
     supported = target.supports(kernel.needs)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["PIXELS", "TABLE_PIXELS", "Windows", "check_count", "check_grid", "check_sizes"]
+__all__ = ["PIXELS", "TABLE_PIXELS", "Windows", "check_count", "check_sizes"]
 
 PIXELS = 2**31  # an index is an s32, or a u32 to which a block's rows are added
 TABLE_PIXELS = 2**30  # of a corner table: two bits of an entry say what is beside the corner
 EXTENT = 2**30  # what is farther away counts as outside; see `Offsets`
-GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)  # blocks that a launch can have in x, y and z
 
 
 class Windows(Protocol):
@@ -78,13 +77,3 @@ def check_count(what: str, count: int, limit: int) -> None:
             f"{count} {what}: one launch takes 2**{limit.bit_length() - 1} at most; split the "
             "batch, or the images"
         )
-
-
-def check_grid(grid: tuple[int, int, int]) -> None:
-    """Raises ValueError, which names the limit, for more blocks than a launch can have."""
-    for axis, blocks, limit in zip("xyz", grid, GRID, strict=True):
-        if blocks > limit:
-            raise ValueError(
-                f"the grid would have {blocks} blocks in {axis}, and a launch takes {limit}: use "
-                "fewer groups or channels, or split the batch"
-            )

@@ -6,7 +6,7 @@ from typing import Any
 from ptx.isa.dtypes import u32
 from ptx.isa.targets import Target, UnsupportedError
 from ptx.kernel import KernelDefinition
-from ptx.registry import add
+from ptx.registry import register
 from support.texts import COPY, spilling
 
 
@@ -70,4 +70,4 @@ for kernel in (
     define("too_large", {"huge": MOST_WORDS}, dynamic, "sm_80", lambda words: words),
     define("broken", {"only": 0}, lambda config, target: str(1 // config)),
 ):
-    add(kernel)
+    register(kernel)

@@ -14,7 +14,7 @@ from oxijax._core.launch import call as launch
 from oxijax._core.primitive import Fold, KernelPrimitive, Result
 from ptx import Kernel, Target, f32
 from ptx.kernel import In, Instance, KernelDefinition, Out, Plan, Size, Sizes
-from ptx.registry import add
+from ptx.registry import register
 
 __all__ = ["Elementwise", "accumulate", "broken", "scale_and_add"]
 
@@ -51,7 +51,7 @@ def _write_scale_and_add(k: Kernel, config: Elementwise, plan: Plan, p: Any) -> 
         p.out.store(i, k.fma(p.x.load(i), config.alpha, p.y.load(i)))
 
 
-SCALE_AND_ADD = add(
+SCALE_AND_ADD = register(
     KernelDefinition(
         name="scale_and_add",
         configs={"default": Elementwise(), "other": Elementwise(3.0, 64)},
@@ -98,7 +98,7 @@ def _write_accumulate(k: Kernel, config: Elementwise, plan: Plan, p: Any) -> Non
         p.sum.store(i, before + p.x.load(i))
 
 
-ACCUMULATE = add(
+ACCUMULATE = register(
     KernelDefinition(
         name="accumulate",
         configs={"default": Elementwise()},
@@ -171,7 +171,7 @@ def _write_broken(k: Kernel, config: Broken, plan: Plan, p: Any) -> str | None:
     return k.text().replace("st.global", "st.globule") if config.fault == "bad PTX" else None
 
 
-BROKEN = add(
+BROKEN = register(
     KernelDefinition(
         name="broken",
         configs={fault: Broken(fault) for fault in ("out of bounds", "unwritten", "loop")},

@@ -4,11 +4,9 @@ This runs once for each kind of call: each spec, each set of shapes, each device
 """
 
 import dataclasses
-import functools
 import itertools
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,9 +14,9 @@ from oxijax._core import driver as _driver
 from oxijax._core.launch import _emulation, _handler
 from oxijax._core.launch._emulation import EmulatedArray
 from oxijax._core.launch._spec import VERSION, Spec, registered
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import TARGETS
+from ptx.kernel import Shapes
 from ptx.launch import Address, Launch
-from ptx.registry import Shapes
 
 __all__ = ["describe", "resolve"]
 
@@ -93,8 +91,6 @@ _generating = threading.Lock()
 
 def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int) -> None:
     kernel = registered(spec.kernel)
-    if kernel.launch is None:
-        raise ValueError(f"kernel {spec.kernel} is registered without a launch")
     if (device == _HOST) != (spec.emulation is not None):
         raise ValueError("a call for the emulator runs on the CPU, any other on a GPU")
     if spec.emulation is not None:
@@ -102,7 +98,8 @@ def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int
     else:
         target = _driver.driver().target(device)
     shapes = spec.shapes(shapes)
-    launch = kernel.launch(spec.config, target, shapes)
+    with _generating:  # so that several threads do not generate the same text
+        launch = kernel.launch(spec.config, target, shapes)
     _check(launch, spec, shapes)
 
     record.grid, record.block = launch.grid, launch.block
@@ -115,21 +112,17 @@ def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int
             place.buffer = argument.buffer
         else:
             place.buffer, place.value = -1, _bits(argument)
-    text, dynamic_shared = launch.text, launch.dynamic_shared
-    if not text:
-        dynamic_shared = kernel.dynamic_shared(spec.config, target)
-        text = _generate(spec.kernel, spec.config, target)
-    record.dynamic_shared = dynamic_shared
+    record.dynamic_shared = launch.dynamic_shared
     if spec.emulation is None:
         record.launch, record.in_python = _driver.driver().launch_pointer, False
         record.copy = _driver.driver().copy_pointer
-        record.function = _driver.driver().load(text, dynamic_shared, device)
+        record.function = _driver.driver().load(launch.text, launch.dynamic_shared, device)
     elif spec.emulation.dry_run:
         record.launch, record.in_python = _handler.address("oxijax_launch_nothing"), False
     else:
         arguments = _emulated_arguments(launch, spec, shapes)
         record.launch, record.in_python = _emulation.launch_pointer(), True
-        record.function = _emulation.load(text, arguments, spec.emulation.schedule)
+        record.function = _emulation.load(launch.text, arguments, spec.emulation.schedule)
 
 
 def _check(launch: Launch, spec: Spec, shapes: Shapes) -> None:
@@ -180,13 +173,3 @@ def _bits(value: np.generic) -> int:
     if value.dtype.itemsize > 8:
         raise TypeError(f"an argument of at most 8 bytes is expected, got {value!r}")
     return int.from_bytes(value.tobytes(), "little")
-
-
-def _generate(kernel: str, config: Any, target: Target) -> str:
-    with _generating:  # the cache alone lets several threads generate the same text
-        return _generate_once(kernel, config, target)
-
-
-@functools.cache
-def _generate_once(kernel: str, config: Any, target: Target) -> str:
-    return registered(kernel).generate(config, target)

@@ -10,7 +10,8 @@ import numpy as np
 
 from oxijax._core.launch._emulation import Emulation
 from ptx.isa.dtypes import DTYPES, DType
-from ptx.registry import RegisteredKernel, Shapes, kernels
+from ptx.kernel import KernelDefinition, Shapes
+from ptx.registry import kernels
 
 __all__ = ["VERSION", "Spec", "key_of", "registered"]
 
@@ -103,7 +104,7 @@ def key_of(spec: str) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def registered(name: str) -> RegisteredKernel:
+def registered(name: str) -> KernelDefinition:
     """The kernel called `name`; KeyError if there is none."""
     known = kernels()
     if name not in known:
@@ -114,7 +115,7 @@ def registered(name: str) -> RegisteredKernel:
     return known[name]
 
 
-def _config_type(kernel: RegisteredKernel) -> type:
+def _config_type(kernel: KernelDefinition) -> type:
     return type(next(iter(kernel.configs.values())))
 
 

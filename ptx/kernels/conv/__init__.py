@@ -9,4 +9,4 @@ from ptx.kernels.conv.forward import FORWARD
 __all__ = ["BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "ConvConfig", "backward_weight_parts"]
 
 for _kernel in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT):
-    registry.add(_kernel)
+    registry.register(_kernel)

@@ -8,7 +8,7 @@ from typing import Any
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import s32
 from ptx.kernel import In, Instance, KernelDefinition, Out, Size
-from ptx.kernels.conv.catalog import CONFIGS, FEW
+from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import PIXELS, strip_count
 from ptx.kernels.conv.direct_backward_input import direct_backward_input
@@ -120,7 +120,7 @@ def _grid(instance: Instance) -> tuple[int, int, int]:
 BACKWARD_INPUT = KernelDefinition(
     name="conv_backward_input",
     configs=CONFIGS,
-    few=FEW,
+    launch_sizes=LAUNCH_SIZES,
     parameters=(
         In("weight", WEIGHT),
         In("grad_y", Y),

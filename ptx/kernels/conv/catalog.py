@@ -7,7 +7,7 @@ import dataclasses
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.kernels.conv.config import ConvConfig
 
-__all__ = ["CONFIGS", "FEW", "RESNET50"]
+__all__ = ["CONFIGS", "LAUNCH_SIZES", "RESNET50"]
 
 Config = ConvConfig
 
@@ -61,7 +61,7 @@ _VARIANTS = {
     "groups-of-3": Config(9, 6, groups=3),
     "groups-of-4": Config(16, 16, groups=4, use_bias=True),
     "wide": Config(128, 128, use_bias=True),
-    "small-grid": Config(128, 128),  # of few pixels: see `FEW`
+    "small-grid": Config(128, 128),  # of few pixels: see `LAUNCH_SIZES`
     "thin": Config(32, 32, stride_h=2, stride_w=2),
     "1d": Config(64, 64, 1, 40, pad_h=0, pad_w=20, use_bias=True),
 }
@@ -81,7 +81,7 @@ def _all() -> dict[str, Config]:
 
 
 CONFIGS = _all()
-FEW = {
+LAUNCH_SIZES = {
     name: {"n": 1, "h": 8, "w": 8, "p": 8, "q": 8}
     for name in CONFIGS
     if name.startswith("small-grid/")

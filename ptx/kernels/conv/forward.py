@@ -7,7 +7,7 @@ from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.kernel import In, Instance, KernelDefinition, Out, Size
-from ptx.kernels.conv.catalog import CONFIGS, FEW
+from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import PIXELS, is_direct, outputs_of, strip_count
 from ptx.kernels.conv.direct_forward import direct_forward
@@ -94,7 +94,7 @@ def _grid(instance: Instance) -> tuple[int, int, int]:
 FORWARD = KernelDefinition(
     name="conv_forward",
     configs=CONFIGS,
-    few=FEW,
+    launch_sizes=LAUNCH_SIZES,
     parameters=(
         In("x", X),
         # What the products run along lies together; threads of direct kernels run along outputs.

@@ -6,7 +6,7 @@ from ptx.kernels.deform_conv.backward_weight import BACKWARD_WEIGHT, backward_we
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.forward import FORWARD
-from ptx.registry import add
+from ptx.registry import register
 
 __all__ = [
     "BACKWARD_INPUT",
@@ -20,4 +20,4 @@ __all__ = [
 ]
 
 for _kernel in (FORWARD, BACKWARD_INPUT, BACKWARD_INPUT_GATHER, BACKWARD_OFFSET, BACKWARD_WEIGHT):
-    add(_kernel)
+    register(_kernel)

@@ -11,7 +11,7 @@ import dataclasses
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 
-__all__ = ["CONFIGS", "FEW", "IMAGES", "NETWORKS"]
+__all__ = ["CONFIGS", "IMAGES", "LAUNCH_SIZES", "NETWORKS"]
 
 Layer = DeformConvConfig
 
@@ -100,7 +100,7 @@ CONFIGS: dict[str, Layer] = {
     **{n: _mixed(layer) for n, layer in _of_types(_MIXED, bf16, f16, f32, f64).items()},
 }
 # Configurations that stand for launches of few output pixels, whose forward tiles are smaller.
-FEW = {
+LAUNCH_SIZES = {
     name: {"n": 1, "h": 16, "w": 16, "p": 16, "q": 16}
     for name in CONFIGS
     if name.startswith("small-grid")

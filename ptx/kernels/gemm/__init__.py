@@ -3,8 +3,8 @@
 from ptx.kernels.gemm.config import STRATEGIES, GemmConfig
 from ptx.kernels.gemm.definition import GEMM
 from ptx.kernels.gemm.plan import choose
-from ptx.registry import add
+from ptx.registry import register
 
 __all__ = ["GEMM", "STRATEGIES", "GemmConfig", "choose"]
 
-add(GEMM)
+register(GEMM)

@@ -101,7 +101,7 @@ GEMM = KernelDefinition(
         | ({} if config.parts is None else {"s": config.parts})
     ),
     plan=gemm_plan,
-    few=ROWS,
+    launch_sizes=ROWS,
     entry=_entry,
     check=_check,
     grid=_grid,

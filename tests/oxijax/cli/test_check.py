@@ -14,8 +14,7 @@ from ptx import registry
 from ptx.isa import assembler
 from ptx.isa.targets import TARGETS
 from ptx.kernel import KernelDefinition, Written
-from ptx.registry import add as register
-from ptx.registry import kernels
+from ptx.registry import kernels, register
 
 MODULE = "support.cli_registry"
 

@@ -265,10 +265,10 @@ class TestErrors:
         from oxijax._core.launch import call
         from ptx import f32
         from ptx.kernel import In, KernelDefinition, Out, Plan
-        from ptx.registry import add
+        from ptx.registry import register
 
         config = samples.Elementwise()
-        kernel = add(
+        kernel = register(
             KernelDefinition(
                 name=name,
                 configs={"default": config},

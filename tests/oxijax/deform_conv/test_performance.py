@@ -59,7 +59,7 @@ def test_modelled_times(kernel, layer, target, written):
 @pytest.mark.parametrize("kernel", MODELLED)
 def test_main_loops(kernel, layer, target):
     entry, gpu = KERNELS[kernel], TARGETS[target]
-    sass = disassemble(entry.ptx(f"{layer}/bf16", gpu), gpu)
+    sass = disassemble(entry.write_named(f"{layer}/bf16", gpu).text, gpu)
     loop = sass.main_loop
     assert loop.count("HMMA.16816.F32.BF16") >= 16
     assert loop.count("LDGSTS.E.BYPASS.128") >= 1  # B
@@ -97,11 +97,11 @@ def test_configurations_cover_the_plans():
     for target in (TARGETS["sm_75"], TARGETS["sm_90"]):
         wanted = {"samples"} if target.sm == 75 else {"samples", "table", "positions"}
         for kernel in (FORWARD, BACKWARD_OFFSET, BACKWARD_WEIGHT):
-            plans = [kernel.plan(c, target, kernel.few.get(n)) for n, c in CONFIGS.items()]
+            plans = [kernel.plan(c, target, kernel.launch_sizes.get(n)) for n, c in CONFIGS.items()]
             assert {plan.corners for plan in plans if isinstance(plan, SamplePlan)} == wanted
             assert any(isinstance(plan, DirectPlan) for plan in plans)
-    assert FORWARD.few
-    for name, sizes in FORWARD.few.items():
+    assert FORWARD.launch_sizes
+    for name, sizes in FORWARD.launch_sizes.items():
         config, target = CONFIGS[name], TARGETS["sm_90"]
         small, large = (FORWARD.plan(config, target, s) for s in (sizes, None))
         assert small != large

@@ -10,7 +10,7 @@ from support.conv_kernels import KERNELS, Call, assert_written_once
 from ptx.emulator import Report
 from ptx.isa.targets import TARGETS, Target
 from ptx.kernels.conv import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
-from ptx.kernels.conv.catalog import CONFIGS, FEW
+from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import is_direct
 from ptx.tile.plan import atom_name
@@ -32,7 +32,7 @@ VARIANTS = [
 
 
 def plan_of(kernel: str, name: str, target: Target) -> Any:
-    return DEFINITIONS[kernel].plan(CONFIGS[name], target, FEW.get(name))
+    return DEFINITIONS[kernel].plan(CONFIGS[name], target, LAUNCH_SIZES.get(name))
 
 
 def path(kernel: str, name: str, target: Target) -> tuple[object, ...]:
@@ -129,7 +129,9 @@ def check(kernel: str, name: str, target: str, schedule: int | None = None) -> N
     # Large enough that each row of a tile is of a window inside, and small without tensor cores.
     high = 11 if atom_name(config, TARGETS[target]) else 5
     high = config.stride_h * high if config.kernel_w <= 7 else 3
-    call = Call(kernel, config, images=2, height=high, width=27, small=name in FEW, target=target)
+    call = Call(
+        kernel, config, images=2, height=high, width=27, small=name in LAUNCH_SIZES, target=target
+    )
     never = run(call, schedule).never_executed
     if has_partial_tiles(kernel, name, TARGETS[target]):
         never = [(line, text) for line, text in never if not is_beyond(text)]

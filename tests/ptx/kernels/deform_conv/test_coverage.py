@@ -25,7 +25,7 @@ VARIANTS = [
 
 def call_of(kernel: str, name: str, target: str) -> Call:
     """A small call, whose plan is nevertheless the one that the configuration stands for."""
-    small = name in KERNELS[kernel].few
+    small = name in KERNELS[kernel].launch_sizes
     return Call(kernel, CONFIGS[name], images=3, height=7, width=9, target=target, small=small)
 
 
