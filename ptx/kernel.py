@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ptx.builder import Kernel
+from ptx.builder import Kernel, provenance
 from ptx.isa.dtypes import DType, u32
 from ptx.isa.targets import TARGETS, Target
 from ptx.launch import Address, Launch
@@ -441,8 +441,13 @@ class KernelDefinition(Generic[Config]):
             validate()
 
 
-@functools.lru_cache(maxsize=1024)
 def _written(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> Written:
+    write = _write.__wrapped__ if provenance.is_recorded() else _write
+    return write(kernel, config, target, plan)
+
+
+@functools.lru_cache(maxsize=1024)
+def _write(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> Written:
     entry = kernel.name if kernel.entry is None else kernel.entry(config, plan)
     k = Kernel(entry, target, block=plan.threads, min_blocks=plan.min_blocks)
     parameters = types.SimpleNamespace()
@@ -457,8 +462,7 @@ def _written(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -
         setattr(parameters, parameter.name, value)
     text = kernel.body(k, config, plan, parameters)
     if text is None:
-        header = "".join(f"// {line}\n" for line in kernel.signature(config, plan))
-        text = header + k.text()
+        text = k.text(kernel.signature(config, plan))
     return Written(text, k.dynamic_shared_bytes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from ptx.builder import provenance, text
 from ptx.builder.arithmetic import Arithmetic
@@ -160,11 +161,12 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
 
     # ---- the text
 
-    def text(self) -> str:
-        """The PTX module. The same calls give the same text."""
+    def text(self, header: Iterable[str] = ()) -> str:
+        """The PTX module, after a header of comments. The same calls give the same text."""
         registers = text.declarations([*self._prologue, *self._body])
         major, minor = self._ptx_version
-        lines = [f".version {major}.{minor}", f".target {self.target}", ".address_size 64", ""]
+        lines = [f"// {line}" for line in header]
+        lines += [f".version {major}.{minor}", f".target {self.target}", ".address_size 64", ""]
         if self._dynamic_bytes:
             lines += [
                 f"// {self._dynamic_bytes} bytes of dynamic shared memory",

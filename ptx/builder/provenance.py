@@ -7,7 +7,7 @@ import contextvars
 import sys
 from collections.abc import Iterator, Mapping
 
-__all__ = ["Provenance", "functions", "note", "recorded"]
+__all__ = ["Provenance", "functions", "is_recorded", "note", "recorded"]
 
 Provenance = Mapping[str, Mapping[int, tuple[str, ...]]]
 
@@ -21,7 +21,8 @@ def recorded() -> Iterator[Provenance]:
 
     Yields:
       text -> 1-based number of a line -> the functions of `ptx` that were active when the line's
-      instruction was emitted, those of the builder apart: qualified names, the outermost first.
+      instruction was emitted: qualified names, the outermost first. Of the builder only loops and
+      branches are among them.
     """
     found: dict[str, Mapping[int, tuple[str, ...]]] = {}
     token = _found.set(found)
@@ -31,14 +32,21 @@ def recorded() -> Iterator[Provenance]:
         _found.reset(token)
 
 
+def is_recorded() -> bool:
+    """Whether anybody asks which functions emit instructions: texts are then written anew."""
+    return _found.get() is not None
+
+
 def functions() -> tuple[str, ...]:
     """The functions that are active, if anybody asks for them; else none."""
-    if _found.get() is None:
+    if not is_recorded():
         return ()
     names, frame = [], sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("ptx.") and not module.startswith("ptx.builder"):
+        if module.startswith("ptx.") and (
+            not module.startswith("ptx.builder.") or module == "ptx.builder.control"
+        ):
             names.append(f"{module}.{frame.f_code.co_qualname}")
         frame = frame.f_back
     return tuple(reversed(names))

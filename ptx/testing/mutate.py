@@ -27,14 +27,21 @@ class Mutant:
       kind: what was done to it, for example "constant +1" or "deleted".
       original: the instruction as it was.
       replacement: the instruction as it is; empty where it was deleted.
-      text: the whole changed text, with as many lines as the original.
+      unchanged: the lines of the original text.
     """
 
     line: int
     kind: str
     original: str
     replacement: str
-    text: str = dataclasses.field(repr=False)
+    unchanged: tuple[str, ...] = dataclasses.field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The whole changed text, with as many lines as the original."""
+        lines = list(self.unchanged)
+        lines[self.line - 1] = lines[self.line - 1].replace(self.original, self.replacement, 1)
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         return f"line {self.line}, {self.kind}: {self.original} -> {self.replacement or '(none)'}"
@@ -114,7 +121,7 @@ def mutants(text: str) -> Iterator[Mutant]:
     Raises:
       ValueError: a line holds more than one instruction.
     """
-    lines = text.split("\n")
+    lines = tuple(text.split("\n"))
     names = _Names(text)
     for index, line in enumerate(lines):
         instruction = _Instruction.parse(line, index + 1)
@@ -125,8 +132,7 @@ def mutants(text: str) -> Iterator[Mutant]:
             if code in seen:
                 continue
             seen.add(code)
-            changed = [*lines[:index], line.replace(instruction.code, code, 1), *lines[index + 1 :]]
-            yield Mutant(index + 1, kind, instruction.code, code, "\n".join(changed))
+            yield Mutant(index + 1, kind, instruction.code, code, lines)
         names.mention(instruction.code)
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import enum
 import functools
+import inspect
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from ptx.testing.mutate import Mutant, MutationReport, study
+from ptx.builder import provenance
+from ptx.emulator import EmulatorError, UndefinedResultError, UninitializedError
+from ptx.testing.mutate import Mutant, MutationReport, mutants, study
 
-__all__ = ["Probe", "Reason", "check", "explained", "part", "report_of", "text_of"]
-
-# Why nothing notices a mutant, and regular expressions of the kernel's name, of where in it, of the
-# instruction, and of what is done to it.
-Reason = tuple[str, str, str, str, str]
+__all__ = [
+    "Probe",
+    "Reason",
+    "Result",
+    "change_of",
+    "check",
+    "check_constructs",
+    "result_of",
+    "text_of",
+]
 
 NOTICED_BY = {
     "AssertionError",  # wrong numbers
@@ -28,6 +38,51 @@ NOTICED_BY = {
     "UninitializedError",
     "UnwrittenError",
 }
+# Of all mutants of a text, those that a reason without evidence would excuse.
+MOST_WITHOUT_EVIDENCE = 0.075
+
+
+class Result(enum.IntEnum):
+    """How the result of a changed instruction differs from the unchanged one's.
+
+    It is measured, by threads that compute both wherever the kernel comes by in any probe.
+    """
+
+    SAME = 0  # bit for bit, for every thread, each time
+    NEAR = 1  # by a unit in the last place, and so by less than results are rounded to
+    OTHER = 2  # or the instruction has no result that could be compared
+
+
+class Reason(NamedTuple):
+    """Why nothing notices a mutant, and which mutants that is said of.
+
+    Attributes:
+      why: a sentence, for the reader.
+      emitted_by: the function that emitted the instruction; "f > g" is g in a call of f, with any
+        functions between, and "ptx" is every function.
+      opcodes: what the instruction may be: first parts of its name, with spaces between.
+      changes: what may be done to it, as `change_of` says it, with spaces between.
+      result: how far its result may be from the unchanged one's.
+    """
+
+    why: str
+    emitted_by: str
+    opcodes: str
+    changes: str
+    result: Result = Result.SAME
+
+    def names(self, functions: Sequence[str]) -> bool:
+        """Whether these functions emitted an instruction that the reason is about."""
+        *callers, emitter = self.emitted_by.split(" > ")
+        return emitter == "ptx" or (functions[-1] == emitter and {*callers} <= {*functions[:-1]})
+
+    def covers(self, mutant: Mutant, functions: Sequence[str]) -> bool:
+        """Whether it is said of a mutant of an instruction that these functions emitted."""
+        if not self.names(functions):
+            return False
+        words = mutant.original.split()
+        opcode = words[words[0].startswith("@")].split(".")[0]
+        return opcode in self.opcodes.split() and change_of(mutant) in self.changes.split()
 
 
 class Probe(Protocol):
@@ -42,17 +97,45 @@ class Probe(Protocol):
         """Raises if a text does not compute what the kernel does."""
 
 
+def change_of(mutant: Mutant) -> str:
+    """The class of a change: what is changed about the instruction."""
+    kind = mutant.kind
+    first = kind.split()[0]
+    if "%" in kind:
+        operands = [re.split(r"[\s,;]+", c) for c in (mutant.original, mutant.replacement)]
+        index = next(i for i, (a, b) in enumerate(zip(*operands, strict=True)) if a != b)
+        return "destination" if index == 1 + mutant.original.startswith("@") else "source"
+    if first in ("constant", "offset", "guard", "deleted", "elements", "one", "operands"):
+        return first
+    if first in ("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"):
+        return "rounding"
+    return "operator"
+
+
 def text_of(probe: Probe) -> str:
     """The text of a kernel, without stores to shared memory that nothing loads."""
     lines = probe.text.split("\n")
     for array in re.findall(r"\.shared .*\.b8 (\w+)\[", "\n".join(lines)):
         registers = re.findall(rf"(%r\d+), .*%{array};", "\n".join(lines))
-        place = re.compile(rf"\[({'|'.join([f'%{array}', *registers])})(\+\d+)?\]")
-        used = [number for number, line in enumerate(lines) if place.search(line)]
+        address = re.compile(rf"\[({'|'.join([f'%{array}', *registers])})(\+\d+)?\]")
+        used = [number for number, line in enumerate(lines) if address.search(line)]
         if all("st.shared" in lines[number] for number in used):
             for number in used:
                 lines[number] = ""
     return "\n".join(lines)
+
+
+@functools.cache
+def emitters_of(probe: Probe) -> Mapping[int, tuple[str, ...]]:
+    """Line of a kernel's text -> the functions that emitted its instruction."""
+    with provenance.recorded() as found:
+        text = probe.text
+    # A comprehension is no function of its own from Python 3.12 on.
+    comprehension = re.compile(r"(\.<locals>\.<(listcomp|genexpr|dictcomp|setcomp|lambda)>)+$")
+    return {
+        line: tuple(comprehension.sub("", name) for name in names)
+        for line, names in found[text].items()
+    }
 
 
 @functools.cache
@@ -66,25 +149,99 @@ def report_of(probes: Sequence[Probe], target: str, limit: int) -> MutationRepor
     return study(text_of(probes[0]), notices, target=target, limit=limit, seed=1)
 
 
-def part(text: str, line: int) -> str:
-    """Where a line is: the last comment before it, and the last loop that begins after that."""
-    comment, loop = "setup", ""
-    for before in text.split("\n")[:line]:
-        if found := re.match(r"\s+// ([a-z].*)", before, re.I):
-            comment, loop = found[1].partition(":")[0], ""
-        elif found := re.match(r"\$(loop_\w+?)_\d+:", before):
-            loop = f" / {found[1]}"
-    return comment + loop
+# ---- what a changed instruction computes
+
+_WITH_RESULT = re.compile(
+    r"(?:(?P<guard>@!?%[\w.]+)\s+)?(?P<name>[a-z][\w.:]*)\s+"
+    r"(?P<result>%[\w$]+|\{[^}]*\}),\s*(?P<sources>.*);"
+)
+_OTHER_KINDS = ("st", "red", "atom", "ld", "ldmatrix", "bra", "cp", "bar", "shfl", "vote")
 
 
-def explained(name: str, text: str, mutant: Mutant, reasons: Iterable[Reason]) -> bool:
-    """Whether one of the reasons is why a mutant of a kernel's text is not noticed."""
-    code = re.sub(r" +", " ", mutant.original)
-    where = (name, part(text, mutant.line), code, mutant.kind)
-    return any(
-        all(re.fullmatch(pattern, value) for pattern, value in zip(patterns, where, strict=True))
-        for _, *patterns in reasons
-    )
+def result_of(probes: Sequence[Probe], text: str, mutant: Mutant) -> Result:
+    """How much the changed instruction's results differ in any of the probes.
+
+    The instruction and the changed one both run, and a thread traps where they differ too much.
+    """
+    for result in (Result.SAME, Result.NEAR):
+        compared = _compared(text, mutant, result)
+        if compared is None:
+            break
+        try:
+            for probe in probes:
+                probe.run(compared)
+        except (UndefinedResultError, UninitializedError):  # of the changed instruction alone
+            return Result.OTHER
+        except EmulatorError as error:
+            if "trap" not in str(error):
+                raise
+            continue
+        return result
+    return Result.OTHER
+
+
+def _compared(text: str, mutant: Mutant, result: Result) -> str | None:
+    """A text that traps where results are not as near; None for what has no single result."""
+    before, after = map(_WITH_RESULT.fullmatch, (mutant.original, mutant.replacement))
+    if before is None or after is None:
+        return None
+    if before["guard"] != after["guard"] or before["result"] != after["result"]:
+        return None
+    if before["name"].split(".")[0] in _OTHER_KINDS:
+        return None
+    registers = re.findall(r"%[\w$]+", before["result"])
+    declared = _declared(text, registers[0])
+    bits = 0 if declared == "pred" else int(declared[1:])
+    if not bits and result is Result.NEAR:
+        return None
+    others = {register: f"%other{index}" for index, register in enumerate(registers)}
+    renamed = re.sub(r"%[\w$]+", lambda register: others[register[0]], before["result"])
+    code = [
+        f"{after['name']} {renamed}, {after['sources']};",
+        f"{before['name']} {before['result']}, {before['sources']};",
+    ]
+    for register, other in others.items():
+        if not bits:
+            code += [f"xor.pred %differs, {other}, {register};", "@%differs trap;"]
+            continue
+        code += [
+            f"mov.b{bits} %bits, {register};",
+            f"mov.b{bits} %other_bits, {other};",
+            f"max.u{bits} %larger, %bits, %other_bits;",
+            f"min.u{bits} %bits, %bits, %other_bits;",
+            f"sub.u{bits} %larger, %larger, %bits;",
+            f"setp.gt.u{bits} %differs, %larger, {int(result)};",
+            "@%differs trap;",
+        ]
+    if before["guard"]:  # where it is off, nothing differs, and nothing is compared
+        code = [
+            line if line.startswith("@") else f"{before['guard']} {line}"
+            for line in ("setp.ne.u32 %differs, 0, 0;", *code)
+        ]
+        code[0] = "setp.ne.u32 %differs, 0, 0;"
+    declarations = [
+        f".reg .{declared} {', '.join(others.values())};",
+        ".reg .pred %differs;",
+        f".reg .u{bits or 32} %bits, %other_bits, %larger;",
+    ]
+    lines = text.split("\n")
+    lines[mutant.line - 1] = "\n".join(code)
+    first = lines.index("{")
+    lines[first] = "\n".join(["{", *declarations])
+    return "\n".join(lines)
+
+
+def _declared(text: str, register: str) -> str:
+    """The type that a register is declared with."""
+    for declared, names in re.findall(r"\.reg\s+\.(\w+)\s+([^;]+);", text):
+        for name in re.split(r",\s*", names.strip()):
+            prefix, _, count = name.partition("<")
+            if name == register or (count and re.fullmatch(re.escape(prefix) + r"\d+", register)):
+                return declared
+    raise ValueError(f"{register} is not declared")
+
+
+# ---- what is asserted
 
 
 def check(
@@ -106,14 +263,84 @@ def check(
     killed, same, survived, by = 0, 0, 0, set()
     for name, probes in kernels.items():
         report, text = report_of(probes, target, limit), text_of(probes[0])
+        emitters = emitters_of(probes[0])
+
         every = (*equivalent, *negligible)
-        unexplained = [str(m) for m in report.survivors if not explained(name, text, m, every)]
+        explained = functools.partial(_explained, probes)
+        unexplained = [
+            f"{m}, by {emitters[m.line][-3:]}" for m in report.survivors if not explained(every, m)
+        ]
         assert unexplained == [], name
         killed += sum(report.killed.values())
         survived += len(report.survivors)
-        same += sum(explained(name, text, m, equivalent) for m in report.survivors)
+        same += sum(explained(equivalent, m) for m in report.survivors)
         by |= report.killed.keys()
+        _check_share(text, emitters, [r for r in every if r.result is Result.OTHER])
+        _check_refused(probes, report, every)
     assert by <= NOTICED_BY
     assert len(by) >= 3
     assert killed >= 0.95 * (killed + survived - same)
     assert killed >= 0.85 * (killed + survived)  # the reasons do not explain everything away
+
+
+def check_constructs(reasons: Iterable[Reason]) -> None:
+    """Asserts that the functions exist that reasons name."""
+    names = {name for reason in reasons for name in reason.emitted_by.split(" > ")} - {"ptx"}
+    missing = [name for name in sorted(names) if name not in _functions_of(_module_of(name))]
+    assert missing == []
+
+
+def _module_of(name: str) -> str:
+    """The module that has a function of some qualified name."""
+    module = name
+    while module not in sys.modules:
+        module = module.rpartition(".")[0]
+    return module
+
+
+@functools.cache
+def _functions_of(module: str) -> set[str]:
+    """The qualified names of a module's functions, those inside of functions among them."""
+    found: set[str] = set()
+    waiting = [compile(inspect.getsource(sys.modules[module]), module, "exec")]
+    while waiting:
+        code = waiting.pop()
+        found.add(f"{module}.{code.co_qualname}")
+        waiting += [constant for constant in code.co_consts if inspect.iscode(constant)]
+    return found
+
+
+def _explained(probes: Sequence[Probe], reasons: Iterable[Reason], mutant: Mutant) -> bool:
+    """Whether one of the reasons is why a mutant is not noticed, by what it computes too."""
+    functions = emitters_of(probes[0])[mutant.line]
+    covering = [reason.result for reason in reasons if reason.covers(mutant, functions)]
+    if not covering or max(covering) is Result.OTHER:
+        return bool(covering)
+    return result_of(probes, text_of(probes[0]), mutant) <= max(covering)
+
+
+def _check_refused(
+    probes: Sequence[Probe], report: MutationReport, reasons: Sequence[Reason]
+) -> None:
+    """Asserts that what is noticed, and covered by reasons that need evidence, is not excused."""
+    emitters = emitters_of(probes[0])
+    noticed = [m for m, outcome in report.outcomes if outcome in report.killed]
+    covered = [
+        m
+        for m in noticed
+        if {r.result for r in reasons if r.covers(m, emitters[m.line])} == {Result.SAME}
+    ]
+    excused = [str(m) for m in covered[:3] if _explained(probes, reasons, m)]
+    assert excused == []
+
+
+def _check_share(
+    text: str, emitters: Mapping[int, tuple[str, ...]], reasons: Sequence[Reason]
+) -> None:
+    """Asserts that reasons which need no evidence are said of few mutants of a text."""
+    said = {
+        line: [reason for reason in reasons if reason.names(functions)]
+        for line, functions in emitters.items()
+    }
+    covered = [any(r.covers(m, emitters[m.line]) for r in said[m.line]) for m in mutants(text)]
+    assert sum(covered) <= MOST_WITHOUT_EVIDENCE * len(covered), sum(covered) / len(covered)

@@ -220,7 +220,7 @@ def test_a_mutant_differs_in_its_line_alone():
         assert different == [mutant.line]
         assert mutant.original in lines[mutant.line - 1]
         assert mutant.replacement in changed[mutant.line - 1]
-    assert str(Mutant(20, "deleted", "x", "", "")) == "line 20, deleted: x -> (none)"
+    assert str(Mutant(20, "deleted", "x", "", ())) == "line 20, deleted: x -> (none)"
 
 
 def test_more_than_one_instruction_a_line():

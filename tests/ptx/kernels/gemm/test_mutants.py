@@ -4,7 +4,8 @@ import functools
 
 import pytest
 from support.gemm_kernels import GemmProblem
-from support.mutants import Reason, check, text_of
+from support.mutant_reasons import NEGLIGIBLE, TILE_ENGINE
+from support.mutants import Reason, Result, check, check_constructs, text_of
 
 from ptx.isa.dtypes import bf16
 
@@ -34,57 +35,36 @@ PROBES = {
     ),
 }  # fmt: skip
 
-EQUIVALENT: list[Reason] = [
-    (
+OPERAND = "ptx.kernels.gemm.operands.Matrix.at"
+LARGE_CHUNK = "ptx.kernels.gemm.streaming.streaming_gemm.<locals>.large_at"
+SPLIT = "ptx.kernels.gemm.split.split_gemm"
+
+EQUIVALENT = [
+    *TILE_ENGINE,
+    Reason(
         "what lies beyond K is 0 in both operands, or is not loaded",
-        *(".*", "(the small operand|the first chunks|this stage).*"),
-        r"(and\.pred .*|mul\.lo\.u32 .*, 8;|mad\.\w+\.u(32|64) .*|setp\.lt\.u32 .*)",
-        ".*",
+        OPERAND,
+        "and setp mul mad cvt",
+        "source constant operator operands",
     ),
-    (
+    Reason(
         "where an operand has no such row or column, its address does not matter",
-        *(
-            ".*",
-            "(the first chunks|this stage).*",
-            r"add\.u32 %r\d+, %r\d+, %r\d+;",
-            r"%r\d+ -> %r\d+",
-        ),
+        LARGE_CHUNK,
+        "add",
+        "source",
     ),
-    (
-        "one turn more copies a tile that is not there, and nobody reads",
-        *("shallow_k", "setup", r"add\.u32 .*", r"%r\d+ -> %blocks"),
+    Reason(
+        "where an operand has no such row or column, its address does not matter",
+        f"{SPLIT}.<locals>.at.<locals>.locate",
+        "add",
+        "source",
     ),
-    (
-        "what is copied after the last chunk, nobody reads",
-        *(
-            ".*",
-            "(the first chunks|this stage).*",
-            r"((sub|mov)\.u32 %left, .*|setp\.gt\.u32 .*)",
-            ".*",
-        ),
-    ),
-    (
-        "the sums of rows and columns that do not exist are not written",
-        *(
-            ".*",
-            "(setup|the first chunks|this stage).*",
-            r"(mov\.f32 .*, 0f00000000|mma\.sync\.\S+ .*);",
-            ".*",
-        ),
-    ),
-    (
-        "and so is what warps have of them",
-        *("warp_parallel", "the sum over the warps.*", r"st\.shared\.v2\.f32 .*", "elements .*"),
-    ),
-]
-NEGLIGIBLE: list[Reason] = [
-    (
-        "the last of 24 bits, which two factors of few bits do not have",
-        *(".*", "this tile's result.*", r"(mul|fma)\.rn\.f32 .*", "rn -> rz"),
-    ),
-    (
-        "the last bit of a neighbour, as the last of 24 bits",
-        *(".*", ".*", r"and\.b32 %b\d+, %b\d+, 4294901760;", "constant [+]1"),
+    Reason(
+        "what warps have of rows and columns that do not exist is not written",
+        SPLIT,
+        "st",
+        "elements",
+        Result.OTHER,
     ),
 ]
 
@@ -105,3 +85,7 @@ def test_every_instruction_runs(strategy):
     text = text_of(PROBES[strategy][0])
     first, *others = (probe.run(text) for probe in PROBES[strategy])
     assert functools.reduce(lambda a, b: a.merge(b), others, first).never_executed == []
+
+
+def test_the_constructs_exist_that_reasons_name():
+    check_constructs([*EQUIVALENT, *NEGLIGIBLE])
