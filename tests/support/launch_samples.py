@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import compat as _compat
-from oxijax._core.launch import call as launch
+from oxijax._core.launch import call
 from oxijax._core.primitive import Fold, KernelPrimitive, Result
 from ptx import Kernel, Target, f32
 from ptx.kernel import In, Instance, KernelDefinition, Out, Plan, Size, Sizes
@@ -68,7 +68,7 @@ SCALE_AND_ADD = register(
 
 
 def _scale_and_add(config: Elementwise, x, y):
-    return launch(SCALE_AND_ADD, config, batch="n", x=x, y=y)
+    return call(SCALE_AND_ADD, config, batch="n", x=x, y=y)
 
 
 _scale_and_add_p = KernelPrimitive(
@@ -117,9 +117,9 @@ ACCUMULATE = register(
 
 def _accumulate(config: Elementwise, x, total):
     """Two kernels, zeros made by XLA, and a workspace: what `seen` is for."""
-    doubled, _ = launch(ACCUMULATE, config, x=x, total=jnp.zeros_like(x))
-    doubled, _ = launch(ACCUMULATE, config, x=x, total=doubled)
-    return launch(ACCUMULATE, config, x=doubled, total=total)
+    doubled, _ = call(ACCUMULATE, config, x=x, total=jnp.zeros_like(x))
+    doubled, _ = call(ACCUMULATE, config, x=x, total=doubled)
+    return call(ACCUMULATE, config, x=doubled, total=total)
 
 
 _accumulate_p = KernelPrimitive(
@@ -193,7 +193,7 @@ _broken_p = KernelPrimitive(
     sizes=lambda config, sizes: sizes,
     folds=[Fold("n")],
     reference=lambda config, x: (x,),
-    cuda=lambda config, x: launch(BROKEN, config, x=x),
+    cuda=lambda config, x: call(BROKEN, config, x=x),
 )
 
 

@@ -1,12 +1,12 @@
 """From a JAX primitive to a PTX kernel: one custom call for all kernels.
 
-A lowering calls `launch`. When XLA executes the call, the handler (handler.c) looks up what to
+A lowering uses `call`. When XLA executes the call, the handler (handler.c) looks up what to
 launch; at the first call of its kind it asks `_resolve`, which generates the PTX and loads it into
 the GPU, or into the emulator.
 """
 
 from oxijax._core.launch import _emulation, _handler, _resolve
-from oxijax._core.launch._call import TARGET_NAME, call, launch
+from oxijax._core.launch._call import TARGET_NAME, call
 from oxijax._core.launch._emulation import Emulation, emulation
 from oxijax._core.launch._handler import HandlerMissingError, find_handler
 
@@ -17,7 +17,6 @@ __all__ = [
     "call",
     "emulation",
     "find_handler",
-    "launch",
 ]
 
 # At import, because a program that another process has exported or cached may hold calls.
@@ -25,4 +24,4 @@ try:
     _handler.connect(_resolve.resolve, _resolve.describe, _emulation.stop)
     _handler.register(TARGET_NAME)
 except (RuntimeError, OSError):
-    pass  # without the handler all works but `launch`, which raises this error
+    pass  # without the handler all works but `call`, which raises this error

@@ -1,8 +1,8 @@
-"""`launch`: a kernel as a part of a JAX program, for use inside lowerings."""
+"""`call`: a kernel as a part of a JAX program, for use inside lowerings."""
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,73 +18,9 @@ from oxijax._core.launch._spec import VERSION, Spec, key_of
 from oxijax._core.precision import numpy_dtype
 from ptx.kernel import Array, KernelDefinition, Out
 
-__all__ = ["TARGET_NAME", "call", "launch"]
+__all__ = ["TARGET_NAME", "call"]
 
 TARGET_NAME = "oxijax_launch"
-
-
-def launch(
-    kernel: str,
-    config,
-    operands: Sequence[jax.Array],
-    results: Sequence[jax.ShapeDtypeStruct],
-    *,
-    aliases: Mapping[int, int] | None = None,
-    batch_dims: int = 0,
-    shared: Sequence[int] = (),
-    sums: Sequence[int] = (),
-) -> list[jax.Array]:
-    """Launches a kernel, once.
-
-    This is for the GPU lowering of a primitive, written as a function of arrays: besides `launch`,
-    any number of times, it may use jax.numpy, for example to make the zeros that a kernel adds to.
-    Workspaces are results that the lowering does not return.
-
-    Args:
-      kernel: its name in `ptx.registry`.
-      config: its configuration, a frozen dataclass of numbers, strings, tuples and dtypes.
-      operands: row-major arrays.
-      results: shape and dtype of each result; the kernel has to write every element.
-      aliases: operands that become results: {operand: result}, of the same shape and dtype. The
-        kernel finds the operand's values in the result. XLA copies an operand that is used again.
-      batch_dims: leading dimensions that all operands and results share, and over which they are
-        independent: XLA may split the call over devices along them. With 0 it gathers operands
-        that are split.
-      shared: operands, for example weights, that have no batch and that each part of a split call
-        gets as they are; for batch_dims=1.
-      sums: results without a batch, of which each part of a split call makes its own; they are
-        added up.
-
-    Returns:
-      The results, row-major.
-
-    Raises:
-      HandlerMissingError: oxijax was installed without its handler.
-      ValueError: an alias of different shape or dtype.
-      TypeError: a configuration that cannot be written down.
-    """
-    _handler.check_not_forked()
-    _handler.library()
-    operands = _compat.match_varying(*operands)
-    pairs = tuple(sorted((aliases or {}).items()))
-    for operand, result in pairs:
-        given, wanted = operands[operand], results[result]
-        if given.shape != wanted.shape or given.dtype != wanted.dtype:
-            raise ValueError(
-                f"kernel {kernel}: operand {operand} cannot become result {result}: "
-                f"{given.dtype}{list(given.shape)}, {wanted.dtype}{list(wanted.shape)}"
-            )
-    return _launch_p.bind(
-        *operands,
-        kernel=kernel,
-        config=config,
-        results=tuple((r.shape, np.dtype(r.dtype)) for r in results),
-        aliases=pairs,
-        batch_dims=batch_dims,
-        shared=tuple(shared),
-        sums=tuple(sums),
-        grouped=False,
-    )
 
 
 def call(
@@ -118,21 +54,21 @@ def call(
 
     Raises:
       HandlerMissingError: oxijax was installed without its handler.
-      TypeError: an operand that the kernel does not have, one that is missing, or one of another
-        dtype than the configuration says.
+      TypeError: an operand that the kernel does not have, one that is missing, one of another dtype
+        than the configuration says, or a configuration that cannot be written down.
       ValueError: shapes that do not fit each other.
     """
+    _handler.check_not_forked()
+    _handler.library()
     arrays = {name: array for name, array in operands.items() if array is not None}
     config = kernel.with_operands(config, list(arrays))
     values = []
     for name, parameter in kernel.operands(config).items():
+        array, axes = arrays[name], parameter.axes(config)
         expected = numpy_dtype(parameter.dtype_of(config))
-        if arrays[name].dtype != expected:
-            raise TypeError(f"{kernel.name}: {name} must be {expected}, got {arrays[name].dtype}")
-        axes = parameter.axes(config)
-        values.append(
-            arrays[name] if axes == tuple(range(len(axes))) else arrays[name].transpose(axes)
-        )
+        if array.dtype != expected:
+            raise TypeError(f"{kernel.name}: {name} must be {expected}, got {array.dtype}")
+        values.append(array if axes == tuple(range(len(axes))) else array.transpose(axes))
     given = dict(zip(kernel.operands(config), (value.shape for value in values), strict=True))
     shapes = kernel.shapes(config, {**kernel.sizes(config, given), **(sizes or {})})
     results = kernel.results(config)
@@ -140,7 +76,9 @@ def call(
         if batch and result.shareable(config) not in (None, batch):
             shapes[name] = shapes[name][1:]  # as the operands, whose first dimension is the batch
 
-    def without_batch(parameters: Mapping[str, Array], shapes: Mapping[str, Any]) -> list[int]:
+    def without_batch(
+        parameters: Mapping[str, Array], shapes: Mapping[str, Any]
+    ) -> tuple[int, ...]:
         indices = []
         for index, (name, parameter) in enumerate(parameters.items()):
             dims = parameter.layout_of(config)[-len(shapes[name]) :]
@@ -150,18 +88,19 @@ def call(
         return indices
 
     outs = iter(
-        launch(
-            kernel.name,
-            config,
-            values,
-            [
-                jax.ShapeDtypeStruct(shapes[name], numpy_dtype(result.dtype_of(config)))
+        _launch_p.bind(
+            *_compat.match_varying(*values),
+            kernel=kernel.name,
+            config=config,
+            results=tuple(
+                (shapes[name], numpy_dtype(result.dtype_of(config)))
                 for name, result in results.items()
-            ],
-            aliases=kernel.aliases(config),
+            ),
+            aliases=tuple(sorted(kernel.aliases(config).items())),
             batch_dims=1 if batch else 0,
-            shared=without_batch(kernel.operands(config), given),
-            sums=without_batch(results, shapes),
+            shared=tuple(without_batch(kernel.operands(config), given)),
+            sums=tuple(without_batch(results, shapes)),
+            grouped=False,
         )
     )
     every = [parameter for parameter in kernel.parameters if isinstance(parameter, Out)]
