@@ -168,7 +168,7 @@ def check(
 
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda case: _check_one(*case, assembled), cases))
+        return list(pool.map(lambda case: _check_one(case[0], case[1], case[2], assembled), cases))
 
 
 def _check_one(

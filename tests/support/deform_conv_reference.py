@@ -1,24 +1,23 @@
-"""A deformable convolution's kernels on given operands, and what they should compute, in numpy."""
+"""What a layer of deformable convolution computes, and its gradients, in numpy."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from ptx.kernels.deform_conv import DeformConvConfig
 from support.deform_conv_kernels import Call
 
-__all__ = ["GivenCall", "call_on", "config_of", "float64_results", "to_nchw", "to_nhwc"]
+__all__ = ["config_of", "float64_results", "to_nchw", "to_nhwc"]
 
 Arrays = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GivenCall(Call):
+class _GivenCall(Call):
     """A call on given operands instead of drawn ones.
 
     Attributes:
@@ -32,7 +31,7 @@ class GivenCall(Call):
         return self.given
 
 
-def config_of(arrays: Arrays, strides, pads, dilation, **types: Any) -> DeformConvConfig:
+def config_of(arrays: Arrays, strides, pads, dilation) -> DeformConvConfig:
     """The configuration of a layer, from the shapes of its NHWC operands.
 
     Args:
@@ -41,7 +40,6 @@ def config_of(arrays: Arrays, strides, pads, dilation, **types: Any) -> DeformCo
       strides: of the output's pixels, (vertical, horizontal).
       pads: ((above, below), (left, right)).
       dilation: of the taps, (vertical, horizontal).
-      types: other fields of the configuration.
     """
     kernel_h, kernel_w, in_group, out_channels = arrays["weight"].shape
     (stride_h, stride_w), (dilation_h, dilation_w) = strides, dilation
@@ -51,21 +49,8 @@ def config_of(arrays: Arrays, strides, pads, dilation, **types: Any) -> DeformCo
         channels, out_channels, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w,
         dilation_h, dilation_w, groups=channels // in_group,
         offset_groups=arrays["offset"].shape[3] // (2 * kernel_h * kernel_w),
-        use_modulation="mask" in arrays, use_bias="bias" in arrays, **types,
+        use_modulation="mask" in arrays, use_bias="bias" in arrays,
     )  # fmt: skip
-
-
-def call_on(
-    kernel: str, config: DeformConvConfig, arrays: Arrays, target: str = "sm_80"
-) -> GivenCall:
-    """A call of a kernel on NHWC operands and "grad_y" [N, Ho, Wo, Co]."""
-    c, images, height, width = config, *arrays["x"].shape[:3]
-    given = {name: np.asarray(value, np.float64) for name, value in arrays.items()}
-    weight = given["weight"].reshape(c.taps, -1, c.groups, c.out_channels_per_group)
-    given["weight"] = weight.transpose(2, 3, 0, 1)
-    if not c.use_modulation:
-        given["mask"] = np.ones((*given["offset"].shape[:3], c.mask_channels))
-    return GivenCall(kernel, config, images, height, width, target=target, given=given)
 
 
 def float64_results(config: DeformConvConfig, arrays: Arrays) -> dict[str, np.ndarray]:
@@ -73,7 +58,7 @@ def float64_results(config: DeformConvConfig, arrays: Arrays) -> dict[str, np.nd
 
     def expected(kernel: str) -> list[np.ndarray]:
         with np.errstate(invalid="ignore"):
-            return call_on(kernel, config, arrays).expected
+            return _call_on(kernel, config, arrays).expected
 
     results = {"y": expected("forward")[0], "dx": expected("backward_input")[0]}
     for name, gradient in zip(("doffset", "dmask"), expected("backward_offset"), strict=False):
@@ -97,3 +82,14 @@ def to_nchw(arrays: Arrays) -> dict[str, np.ndarray]:
 def _transposed(arrays: Arrays, images: tuple, weights: tuple) -> dict[str, np.ndarray]:
     axes = {"weight": weights, "dweight": weights, "bias": (0,), "dbias": (0,)}
     return {name: value.transpose(axes.get(name, images)) for name, value in arrays.items()}
+
+
+def _call_on(kernel: str, config: DeformConvConfig, arrays: Arrays) -> _GivenCall:
+    """A call of a kernel on NHWC operands and "grad_y" [N, Ho, Wo, Co]."""
+    c, images, height, width = config, *arrays["x"].shape[:3]
+    given = {name: np.asarray(value, np.float64) for name, value in arrays.items()}
+    weight = given["weight"].reshape(c.taps, -1, c.groups, c.out_channels_per_group)
+    given["weight"] = weight.transpose(2, 3, 0, 1)
+    if not c.use_modulation:
+        given["mask"] = np.ones((*given["offset"].shape[:3], c.mask_channels))
+    return _GivenCall(kernel, config, images, height, width, given=given)

@@ -15,7 +15,7 @@ from ptx.kernels.conv.direct_backward_input import direct_backward_input
 from ptx.kernels.conv.limits import check_windows
 from ptx.kernels.conv.parameters import GEOMETRY, WEIGHT, X, Y, known_sizes
 from ptx.kernels.conv.plan import backward_input_plan
-from ptx.kernels.conv.product import Weights, WindowProduct
+from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.strides import chosen, stride_classes
 from ptx.kernels.conv.windows import Axis, WindowRows
 from ptx.tile.direct import DirectPlan
@@ -42,8 +42,8 @@ def _tiled_backward_input(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any)
     A block has `plan.m` pixels of one class (grid x, classes in grid z) and `plan.n` input channels
     of one group (grid y).
     """
-    number = k.ctaid("z")
-    class_y, class_x = number // config.stride_w, number % config.stride_w
+    stride_class = k.ctaid("z")
+    class_y, class_x = stride_class // config.stride_w, stride_class % config.stride_w
     y = _axis(k, class_y, p.in_h, p.out_h, config.kernel_h, config.stride_h, config.dilation_h,
               config.pad_h)  # fmt: skip
     x = _axis(k, class_x, p.in_w, p.out_w, config.kernel_w, config.stride_w, config.dilation_w,
@@ -57,7 +57,7 @@ def _tiled_backward_input(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any)
     tiles = -(-in_group // plan.n)
     group, first_in = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
     k.name(group=group, first_in=first_in)
-    weights = Weights(
+    weights = GroupWeights(
         first=p.weight + k.mul_wide(first_in, config.out_channels) + group * out_group,
         columns=in_group - first_in,
         column=config.out_channels,
@@ -74,26 +74,26 @@ def _tiled_backward_input(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any)
 
 
 def _axis(
-    k: Kernel, number: Val, size: Val, outputs: Val, kernel: int, stride: int, dilation: int,
+    k: Kernel, class_index: Val, size: Val, outputs: Val, kernel: int, stride: int, dilation: int,
     pad: int,
 ) -> Axis:  # fmt: skip
-    """The rows, or columns, of a class."""
+    """The windows along the rows, or columns, of a class."""
     classes = stride_classes(kernel, stride, dilation, pad)
-    place = chosen(k, number, [c.place for c in classes])
-    windows = (size + (stride - 1) - k.min(place, size + (stride - 1))) // stride
+    first_row = chosen(k, class_index, [c.first for c in classes])
+    windows = (size + (stride - 1) - k.min(first_row, size + (stride - 1))) // stride
     most = max(c.taps for c in classes)
     return Axis(
         outputs,
         windows,
         scale=1,
         step=-classes[0].output_step,
-        first=k.bitcast(chosen(k, number, [c.start & 0xFFFFFFFF for c in classes]), s32),
-        taps=most if stride == 1 else chosen(k, number, [c.taps for c in classes]),
+        first=k.bitcast(chosen(k, class_index, [c.start & 0xFFFFFFFF for c in classes]), s32),
+        taps=most if stride == 1 else chosen(k, class_index, [c.taps for c in classes]),
         most_taps=most,
-        kernel_first=chosen(k, number, [c.tap for c in classes]),
+        kernel_first=chosen(k, class_index, [c.tap for c in classes]),
         kernel_step=classes[0].step,
-        place_first=place,
-        place_scale=stride,
+        result_first=first_row,
+        result_scale=stride,
     )
 
 

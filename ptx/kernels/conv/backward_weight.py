@@ -32,15 +32,15 @@ from ptx.tile.vectors import accumulator_of, vector_width
 
 __all__ = ["BACKWARD_WEIGHT", "backward_weight_parts"]
 
-PIXELS_TOGETHER = 512  # whose places are looked up together
+PIXELS_TOGETHER = 512  # whose windows are calculated together
 _PART_UNIT = 64
 
 
 def backward_weight_parts(config: ConvConfig, pixels: int) -> int:
-    """Parts that the pixels are cut into: as many as give the GPU enough blocks.
+    """How many parts the output pixels are cut into, so that the GPU has enough blocks.
 
-    Each costs memory of the weights' size, in f32, so that they have 1,024 pixels at least. The
-    number depends on no device: a program that is compiled for one runs on any.
+    Each part costs memory of the weights' size, in f32, so that it has 1,024 pixels at least. The
+    count depends on no device: a program that is compiled for one runs on any.
     """
     plan = backward_weight_plan(config, TARGETS["sm_80"])
     if isinstance(plan, DirectPlan):
@@ -78,9 +78,8 @@ def _tiled_backward_weight(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any
         for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
     )
     sums = make_math(k, config, a, b, plan)
-    windows = k.shared(
-        "windows", s32, 4 * PIXELS_TOGETHER
-    )  # index of the first tap, y, x of each pixel
+    # Of each pixel: the index of the first tap's pixel, and its row and column.
+    windows = k.shared("windows", s32, 4 * PIXELS_TOGETHER)
     pixel, count = k.var(u32, 0, "pixel"), k.var(u32, 0, "slices")
     cursor = Cursor(k, slice=count)
 
@@ -94,14 +93,14 @@ def _tiled_backward_weight(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any
         inside = (k.bitcast(y + shifts.down, u32) < p.in_h) & (
             k.bitcast(x_ + shifts.right, u32) < p.in_w
         )
-        there = inside & shifts.there & (pixel + entry < end_pixel)
-        place = p.x + k.mul_wide(start + shifts.pixels, config.in_channels)
-        return place + (group * in_group + shifts.channel), there
+        exists = inside & shifts.row_ok & (pixel + entry < end_pixel)
+        address = p.x + k.mul_wide(start + shifts.pixels, config.in_channels)
+        return address + (group * in_group + shifts.channel), exists
 
     def gradients(row: Val, column: Val) -> tuple[Pointer, Val]:
-        here, out = pixel + cursor["slice"] * plan.k + row, first_out + column
-        at = k.mad_wide(here, config.out_channels, k.convert(group * out_group + out, u64))
-        return p.grad_y + at, (here < end_pixel) & (out < out_group)
+        index, out = pixel + cursor["slice"] * plan.k + row, first_out + column
+        offset = k.mad_wide(index, config.out_channels, k.convert(group * out_group + out, u64))
+        return p.grad_y + offset, (index < end_pixel) & (out < out_group)
 
     producers = [
         DenseTile(k, a, shifted, width=image_width, threads=plan.threads),
@@ -109,12 +108,12 @@ def _tiled_backward_weight(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any
             k, b, gradients, width=vector_width(dtype, out_group, plan.n), threads=plan.threads
         ),
     ]
-    with k.loop(first_pixel, end_pixel, PIXELS_TOGETHER, name="pixels") as here:
-        pixel.set(here)
-        count.set((k.min(end_pixel - here, PIXELS_TOGETHER) + (plan.k - 1)) // plan.k)
+    with k.loop(first_pixel, end_pixel, PIXELS_TOGETHER, name="pixels") as first:
+        pixel.set(first)
+        count.set((k.min(end_pixel - first, PIXELS_TOGETHER) + (plan.k - 1)) // plan.k)
         k.comment("where the windows of these pixels begin")
         with k.loop(k.tid(), count * plan.k, plan.threads, name="window") as entry:
-            index = here + entry
+            index = first + entry
             column, line = index % p.out_w, index // p.out_w
             row, image = line % p.out_h, line // p.out_h
             y = k.bitcast(row * config.stride_h, s32) - config.pad_h
@@ -133,8 +132,8 @@ def _tiled_backward_weight(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any
         def element(column: Val, further: int) -> tuple[Pointer, Val]:
             out = first_out + column + further
             channel = k.convert(group * out_group + out, u64)
-            at = k.mad_wide(part + row_index, config.out_channels, channel)
-            return p.grad_weight_parts + at, (row_index < total) & (out < out_group)
+            offset = k.mad_wide(part + row_index, config.out_channels, channel)
+            return p.grad_weight_parts + offset, (row_index < total) & (out < out_group)
 
         return element
 
@@ -142,7 +141,14 @@ def _tiled_backward_weight(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any
 
 
 class _Shifts:
-    """What a thread's column of A is: a tap and a channel, the same in the whole kernel."""
+    """The tap and the channel that a thread's row of the weights is, the same in all loops.
+
+    Attributes:
+      channel: the input channel, of the group.
+      row_ok: whether the weights have the row.
+      down, right: rows and columns from a window's first tap to this one: s32.
+      pixels: the pixels between them: s32.
+    """
 
     def __init__(
         self,
@@ -154,9 +160,9 @@ class _Shifts:
         plan: TilePlan,
     ):
         in_group = config.in_channels_per_group
-        number = first_row + k.tid() % (plan.m // width) * width
-        tap, self.channel = number // in_group, number % in_group
-        self.there = number < config.taps * in_group
+        row = first_row + k.tid() % (plan.m // width) * width
+        tap, self.channel = row // in_group, row % in_group
+        self.row_ok = row < config.taps * in_group
         self.down = k.bitcast(tap // config.kernel_w * config.dilation_h, s32)
         self.right = k.bitcast(tap % config.kernel_w * config.dilation_w, s32)
         self.pixels = self.down * k.bitcast(in_w, s32) + self.right

@@ -21,7 +21,7 @@ __all__ = [
     "PIXELS",
     "PixelRow",
     "TapLine",
-    "Weights",
+    "TapWeights",
     "direct_plan",
     "direct_weight_plan",
     "is_direct",
@@ -39,10 +39,10 @@ _SPAN = 32  # taps of a row whose products are written one by one
 def is_direct(config: ConvConfig) -> bool:
     """Whether the kernels for layers of tiny groups are chosen, which have no tiles.
 
-    A tile has 16 channels of one group at least, and multiplies them all, be they there or not; a
-    thread of the direct kernels has channels of several groups, but multiplies without tensor
-    cores. Instructions of bf16 on sm_80 for each input channel, tap and output pixel, counted by
-    the emulator, direct against tiled:
+    A tile has 16 channels of one group at least, and multiplies them all, whether they exist or
+    not; a thread of the direct kernels has channels of several groups, but multiplies without
+    tensor cores. Instructions of bf16 on sm_80 for each input channel, tap and output pixel,
+    counted by the emulator, direct against tiled:
 
     | C/G x Co/G | forward | to input | to weights |
     |---|---|---|---|
@@ -66,7 +66,7 @@ def direct_plan(config: ConvConfig) -> DirectPlan:
     """
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     most = max(1, 16 // (config.float_type.bytes * max(in_group, out_group)))
-    groups = max(number for number in range(1, most + 1) if config.groups % number == 0)
+    groups = max(n for n in range(1, most + 1) if config.groups % n == 0)
     # The weights of a tap take registers.
     min_blocks = 4 if in_group * out_group <= _TINY else 3
     return DirectPlan(groups * in_group, config.groups // groups, min_blocks=min_blocks)
@@ -79,17 +79,17 @@ def direct_weight_plan(config: ConvConfig) -> DirectPlan:
 
 
 def outputs_of(config: ConvConfig, plan: DirectPlan) -> int:
-    """Output channels of a thread."""
+    """The output channels of a thread."""
     return plan.channels // config.in_channels_per_group * config.out_channels_per_group
 
 
 def strip_count(images: int, height: int, width: int) -> int:
-    """Strips of so many images."""
+    """The number of strips of all images."""
     return images * height * -(-width // PIXELS)
 
 
 def strips_of(sizes: Geometry, height: Val, width: Val) -> Geometry:
-    """Geometry that counts the strips of images of a size as `sizes` counts the outputs' pixels."""
+    """A geometry whose outputs' pixels are the strips of images of this height and width."""
     across = (width + (PIXELS - 1)) // PIXELS
     return dataclasses.replace(
         sizes, out_h=height, out_w=across, pixels=sizes.images * height * across
@@ -97,9 +97,10 @@ def strips_of(sizes: Geometry, height: Val, width: Val) -> Geometry:
 
 
 def products_of(config: ConvConfig, plan: DirectPlan) -> list[tuple[int, int, int]]:
-    """(input channel, output channel, weight) of a thread for each product of a tap.
+    """Lists a thread's products of a tap: (input channel, output channel, index of the weight).
 
-    Weights are those of the group's first input channel for all outputs, then of the next one.
+    Weights are in the order of `TapWeights.load`: those of the group's first input channel for all
+    outputs, then those of the next one.
     """
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     outputs = outputs_of(config, plan)
@@ -116,68 +117,69 @@ class PixelRow:
     """A row of the images that a thread reads.
 
     Attributes:
-      place: the thread's first channel in its first column, which may be outside.
-      column: the first column: s32.
-      width: columns of the image: u32.
-      there: predicate: whether the row is inside.
+      address: where the thread's first channel of the first column lies, which may be outside.
+      column: the index of the first column: s32.
+      width: the number of columns of the image: u32.
+      row_ok: whether the image has the row.
       pitch: elements from a column to the next.
-      channels: that the thread reads.
+      channels: the number of channels that the thread reads.
     """
 
-    place: Pointer
+    address: Pointer
     column: Val
     width: Val
-    there: Val
+    row_ok: Val
     pitch: int
     channels: int
 
     def load(self, column: int) -> list[Val]:
         """The channels of a column, counted from the first one; zeros outside of the image."""
-        k = self.place.kernel
+        k = self.address.kernel
         inside = k.bitcast(self.column + column, u32) < self.width  # what is negative becomes large
-        place = self.place + column * self.pitch
-        return load_elements(place, self.channels, where=inside & self.there)
+        address = self.address + column * self.pitch
+        return load_elements(address, self.channels, where=inside & self.row_ok)
 
     def moved(self, columns: Val) -> PixelRow:
-        """The same row, counted from so many columns further on: s32."""
-        place = self.place + self.place.kernel.mul_wide(columns, self.pitch)
-        return dataclasses.replace(self, place=place, column=self.column + columns)
+        """The same row, whose first column is so many columns further on: s32."""
+        address = self.address + self.address.kernel.mul_wide(columns, self.pitch)
+        return dataclasses.replace(self, address=address, column=self.column + columns)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Weights:
-    """Weights of a thread's channels.
+class TapWeights:
+    """The weights of a thread's channels, for some taps.
 
     Attributes:
-      place: of the first tap, of the group's first input channel and the thread's first output.
-      outputs: of the thread.
-      in_group: input channels of a group.
-      channel: elements from one of them to the next.
+      address: where the weight of the first tap, of the group's first input channel and of the
+        thread's first output lies.
+      outputs: the output channels of the thread.
+      in_group: the input channels of a group.
+      channel: elements from an input channel to the next.
       tap: elements from a tap to the next.
     """
 
-    place: Pointer
+    address: Pointer
     outputs: int
     in_group: int
     channel: int
     tap: int
 
     @staticmethod
-    def of(config: ConvConfig, plan: DirectPlan, place: Pointer, step: int = 1) -> Weights:
-        """Those of every `step`-th tap from a place on."""
+    def of(config: ConvConfig, plan: DirectPlan, address: Pointer, step: int = 1) -> TapWeights:
+        """The weights of every `step`-th tap, from the one at an address on."""
         in_group, channel = config.in_channels_per_group, config.out_channels
         tap = step * in_group * channel
-        return Weights(place, outputs_of(config, plan), in_group, channel, tap)
+        return TapWeights(address, outputs_of(config, plan), in_group, channel, tap)
 
     def load(self, tap: int) -> list[Val]:
         """A tap's weights, in the order of `products_of`."""
-        rows = [self.place + (tap * self.tap + i * self.channel) for i in range(self.in_group)]
+        rows = [self.address + (tap * self.tap + i * self.channel) for i in range(self.in_group)]
         return [value for row in rows for value in load_elements(row, self.outputs)]
 
-    def moved(self, taps: Val) -> Weights:
-        """From a later tap on."""
-        k = self.place.kernel
-        return dataclasses.replace(self, place=self.place + k.mul_wide(taps, self.tap))
+    def moved(self, taps: Val) -> TapWeights:
+        """The weights from so many taps further on."""
+        k = self.address.kernel
+        return dataclasses.replace(self, address=self.address + k.mul_wide(taps, self.tap))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,9 +187,10 @@ class TapLine:
     """Taps along a row: tap t of pixel p of a strip reads column `p * scale + first + t * step`.
 
     Attributes:
-      taps: how many.
-      scale, step: from a pixel, or tap, to the next.
-      first: column of the first tap of the strip's first pixel.
+      taps: the number of taps.
+      scale: columns from a pixel to the next.
+      step: columns from a tap to the next.
+      first: the column that the first tap of the strip's first pixel reads.
     """
 
     taps: int
@@ -196,7 +199,7 @@ class TapLine:
     first: int = 0
 
     def columns(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Each column that is read, with the pixels and taps (p, t) that it is read for."""
+        """Goes through the columns that are read, each with the (pixel, tap) pairs that read it."""
         found: dict[int, list[tuple[int, int]]] = {}
         for tap in range(self.taps):
             for pixel in range(PIXELS):
@@ -209,7 +212,7 @@ class TapLine:
         self,
         k: Kernel,
         row: PixelRow,
-        weights: Weights,
+        weights: TapWeights,
         products: Sequence[tuple[int, int, int]],
         sums: Sequence[Sequence[Var]],
     ) -> None:
@@ -217,10 +220,11 @@ class TapLine:
 
         Args:
           k: the kernel.
-          row: what is read; the columns are counted from its first one.
-          weights: of these taps.
-          products: (channel of the row, which of the sums, weight) of a tap.
-          sums: of each pixel of the strip.
+          row: what is read; columns are counted from its first one.
+          weights: the weights of these taps.
+          products: for each product of a tap: (channel of the row, index of the sum, index of the
+            weight).
+          sums: the sums of each pixel of the strip.
         """
         if not self.taps:
             return
@@ -246,5 +250,5 @@ class TapLine:
             for pixel, tap in readers:
                 if tap not in weights:
                     weights[tap] = load(tap)
-                for source, target, number in products:
-                    add_product(sums[pixel][target], values[source], weights[tap][number])
+                for source, target, weight in products:
+                    add_product(sums[pixel][target], values[source], weights[tap][weight])

@@ -12,7 +12,7 @@ from ptx.kernels.conv.direct import (
     PIXELS,
     PixelRow,
     TapLine,
-    Weights,
+    TapWeights,
     outputs_of,
     products_of,
     strips_of,
@@ -37,14 +37,15 @@ def direct_backward_input(k: Kernel, config: ConvConfig, plan: DirectPlan, p: An
     stride_h, stride_w = config.stride_h, config.stride_w
     classes_y = stride_classes(config.kernel_h, stride_h, config.dilation_h, config.pad_h)
     classes_x = stride_classes(config.kernel_w, stride_w, config.dilation_w, config.pad_w)
-    number, blocks = (op(k.ctaid("x"), stride_h * stride_w) for op in (k.rem, k.div))
-    class_y, class_x = number // stride_w, number % stride_w
+    stride_class = k.ctaid("x") % (stride_h * stride_w)
+    blocks = k.ctaid("x") // (stride_h * stride_w)
+    class_y, class_x = stride_class // stride_w, stride_class % stride_w
     k.comment("the class of the rows: their taps, the outputs that read them")
-    first_y = chosen(k, class_y, [c.place for c in classes_y])
+    first_y = chosen(k, class_y, [c.first for c in classes_y])
     tap_y = chosen(k, class_y, [c.tap for c in classes_y])
     count = chosen(k, class_y, [c.taps for c in classes_y])
     start_y = chosen(k, class_y, [c.start & 0xFFFFFFFF for c in classes_y])
-    first_x = chosen(k, class_x, [c.place for c in classes_x])
+    first_x = chosen(k, class_x, [c.first for c in classes_x])
 
     thread = DirectThread(k, plan, blocks)
     height = (sizes.in_h + (stride_h - 1)) // stride_h  # of the largest class
@@ -52,39 +53,39 @@ def direct_backward_input(k: Kernel, config: ConvConfig, plan: DirectPlan, p: An
     strip = thread.pixel(strips_of(sizes, height, width), plan)
     first_column = strip.x * PIXELS  # of those of the class
     y = strip.y * stride_h + first_y
-    there = strip.there & (y < sizes.in_h)
+    row_ok = strip.there & (y < sizes.in_h)
     channel, first_out = thread.unit * plan.channels, thread.unit * outputs
     k.name(channel=channel, first_out=first_out)
 
     row = k.var(s32, k.bitcast(strip.y + start_y, s32), "row")
     column = k.bitcast(first_column, s32)
-    start = pixel_index(strip.image, row, column, sizes.out_h, sizes.out_w)  # it may be outside
-    place = (p.grad_y + first_out + k.mul_wide(start, config.out_channels)).variable()
-    tap = config.in_channels_per_group * config.out_channels
-    taps = (p.weight + first_out + k.mul_wide(tap_y, config.kernel_w * tap)).variable()
+    start = pixel_index(strip.image, row, column, sizes.out_h, sizes.out_w)  # may lie outside
+    address = (p.grad_y + first_out + k.mul_wide(start, config.out_channels)).variable()
+    tap_weights = config.in_channels_per_group * config.out_channels  # of a tap
+    taps = (p.weight + first_out + k.mul_wide(tap_y, config.kernel_w * tap_weights)).variable()
     sums = [
         [k.var(accumulator_of(config.float_type), 0.0) for _ in range(plan.channels)]
         for _ in range(PIXELS)
     ]
-    products = [(o, i, number) for i, o, number in products_of(config, plan)]
+    products = [(o, i, weight) for i, o, weight in products_of(config, plan)]
     up, step = classes_y[0].output_step, classes_y[0].step
     pitch = k.mul_wide(k.bitcast(sizes.out_w, s32), -up * config.out_channels)
     with k.loop(count, name="tap_y", unroll=False):
-        inside = there & (k.bitcast(row, u32) < sizes.out_h)
-        pixels = PixelRow(place, column, sizes.out_w, inside, config.out_channels, outputs)
-        for number, c in enumerate(classes_x):
+        inside = row_ok & (k.bitcast(row, u32) < sizes.out_h)
+        pixels = PixelRow(address, column, sizes.out_w, inside, config.out_channels, outputs)
+        for index, c in enumerate(classes_x):
             line = TapLine(c.taps, 1, -c.output_step, c.start)
-            weights = Weights.of(config, plan, taps + c.tap * tap, c.step)
-            with k.if_(class_x.eq(number)) if stride_w > 1 else contextlib.nullcontext():
+            weights = TapWeights.of(config, plan, taps + c.tap * tap_weights, c.step)
+            with k.if_(class_x.eq(index)) if stride_w > 1 else contextlib.nullcontext():
                 line.multiply(k, pixels, weights, products, sums)
         row -= up
-        place.advance(pitch)
-        taps.advance(step * config.kernel_w * tap)
+        address.advance(pitch)
+        taps.advance(step * config.kernel_w * tap_weights)
 
     k.comment("the gradient")
     first = first_column * stride_w + first_x
     pixel = pixel_index(strip.image, y, first, sizes.in_h, sizes.in_w)
     result = p.grad_x + channel + k.mul_wide(pixel, config.in_channels)
-    for number, values in enumerate(sums):
-        where = there & ((first_column + number) * stride_w + first_x < sizes.in_w)
-        store_elements(result + number * stride_w * config.in_channels, values, where=where)
+    for index, values in enumerate(sums):
+        where = row_ok & ((first_column + index) * stride_w + first_x < sizes.in_w)
+        store_elements(result + index * stride_w * config.in_channels, values, where=where)

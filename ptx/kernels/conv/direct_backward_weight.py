@@ -34,18 +34,18 @@ _SUM_REGISTERS = 56  # of a thread: seven taps of eight channels
 
 
 def direct_weight_blocks(config: ConvConfig) -> int:
-    """Blocks of one part: channels and taps."""
+    """The number of blocks of one part, over channels and taps."""
     spans = -(-config.kernel_w // _span(config))
     return direct_weight_plan(config).chunks * config.kernel_h * spans
 
 
 def direct_weight_parts(config: ConvConfig, pixels: int) -> int:
-    """Parts that the pixels are cut into; see `backward_weight_parts`."""
+    """How many parts the output pixels are cut into; see `backward_weight_parts`."""
     return sum_parts(direct_weight_blocks(config), -(-pixels // _PART), per_sm=8)
 
 
 def direct_weight_entry(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
-    """What a block has at a time: rows and columns of the weights, and output pixels."""
+    """The sizes in the entry's name: a block's rows and columns of the weights, and its pixels."""
     m = _span(config) * config.in_channels_per_group
     return m, plan.across * outputs_of(config, plan), plan.down * PIXELS
 
@@ -62,11 +62,11 @@ def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: A
 
     thread = DirectThread(k, plan)
     spans = -(-config.kernel_w // taps)
-    number, part = (
+    span_index, part = (
         thread.block % (config.kernel_h * spans),
         thread.block // (config.kernel_h * spans),
     )
-    tap_y, tap_x = number // spans, number % spans * taps
+    tap_y, tap_x = span_index // spans, span_index % spans * taps
     channel, first_out = thread.unit * plan.channels, thread.unit * outputs
     strips = strips_of(sizes, sizes.out_h, sizes.out_w)
     first_strip = part * p.strips_per_part
@@ -88,10 +88,10 @@ def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: A
             gradients = _gradients(config, sizes, p.grad_y + first_out, walk, outputs)
             for column, readers in line.columns():
                 values = row.load(column)
-                for number, tap in readers:
-                    pixel, where = gradients[number]
+                for pixel, tap in readers:
+                    gradient, where = gradients[pixel]
                     for i, o, product in products:
-                        add_product(sums[tap][product], values[i], pixel[o], where)
+                        add_product(sums[tap][product], values[i], gradient[o], where)
             walk.advance()
 
     row_of_taps = part * config.taps + tap_y * config.kernel_w
@@ -111,19 +111,20 @@ def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: A
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Image:
-    """What a thread reads of the images.
+    """The images, as a thread reads them.
 
     Attributes:
       config: the convolution.
-      sizes: of images and outputs.
-      place: the thread's first channel in the first pixel of all images.
-      down, right: from a pixel's stride to what its first tap reads: s32.
-      channels: of the thread.
+      sizes: the sizes of images and outputs.
+      address: where the thread's first channel of the first pixel of all images lies.
+      down, right: rows and columns from an output's index times the stride to what the thread's
+        first tap reads: s32.
+      channels: the channels of the thread.
     """
 
     config: ConvConfig
     sizes: Geometry
-    place: Pointer
+    address: Pointer
     down: Val
     right: Val
     channels: int
@@ -134,27 +135,27 @@ class _Image:
         y = k.bitcast(strip.y * config.stride_h, s32) + self.down
         x = k.bitcast(strip.x * (PIXELS * config.stride_w), s32) + self.right
         pixel = pixel_index(strip.image, y, x, sizes.in_h, sizes.in_w)
-        place = self.place + k.mul_wide(pixel, config.in_channels)
+        address = self.address + k.mul_wide(pixel, config.in_channels)
         inside = k.bitcast(y, u32) < sizes.in_h
-        return PixelRow(place, x, sizes.in_w, inside, config.in_channels, self.channels)
+        return PixelRow(address, x, sizes.in_w, inside, config.in_channels, self.channels)
 
 
 def _gradients(
     config: ConvConfig, sizes: Geometry, grad_y: Pointer, strip: PixelWalk, outputs: int
 ) -> list[tuple[list[Val], Val]]:
-    """The gradients of each pixel of a strip, and whether there is such a pixel."""
+    """The gradients of each pixel of a strip, and whether the pixel exists."""
     k, first = strip.k, strip.x * PIXELS
     pixel = pixel_index(strip.image, strip.y, first, sizes.out_h, sizes.out_w)
-    place = grad_y + k.mul_wide(pixel, config.out_channels)
-    there = [first + number < sizes.out_w for number in range(PIXELS)]
+    address = grad_y + k.mul_wide(pixel, config.out_channels)
+    pixel_ok = [first + index < sizes.out_w for index in range(PIXELS)]
     return [
-        (load_elements(place + number * config.out_channels, outputs, where=where), where)
-        for number, where in enumerate(there)
+        (load_elements(address + index * config.out_channels, outputs, where=where), where)
+        for index, where in enumerate(pixel_ok)
     ]
 
 
 def _span(config: ConvConfig) -> int:
-    """Taps of a block, of one row of the kernel: those whose sums fit a thread's registers."""
+    """The taps of a block, of one row of the kernel, whose sums fit a thread's registers."""
     each = config.in_channels_per_group * outputs_of(config, direct_weight_plan(config))
     registers = each * accumulator_of(config.float_type).bytes // 4
     spans = -(-config.kernel_w * registers // _SUM_REGISTERS)

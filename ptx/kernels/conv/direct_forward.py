@@ -12,7 +12,7 @@ from ptx.kernels.conv.direct import (
     PIXELS,
     PixelRow,
     TapLine,
-    Weights,
+    TapWeights,
     outputs_of,
     products_of,
     strips_of,
@@ -42,23 +42,23 @@ def direct_forward(k: Kernel, config: ConvConfig, plan: DirectPlan, p: Any) -> N
 
     row = k.var(s32, k.bitcast(strip.y * config.stride_h, s32) - config.pad_h, "row")
     column = k.bitcast(first_column * config.stride_w, s32) - config.pad_w
-    start = pixel_index(strip.image, row, column, sizes.in_h, sizes.in_w)  # it may be outside
-    place = (p.x + channel + k.mul_wide(start, config.in_channels)).variable()
+    start = pixel_index(strip.image, row, column, sizes.in_h, sizes.in_w)  # may lie outside
+    address = (p.x + channel + k.mul_wide(start, config.in_channels)).variable()
     taps = (p.weight + first_out).variable()
     line = TapLine(config.kernel_w, config.stride_w, config.dilation_w)
     products = products_of(config, plan)
     pitch = k.mul_wide(sizes.in_w, config.dilation_h * config.in_channels)
     with k.loop(config.kernel_h, name="tap_y", unroll=False):
-        there = strip.there & (k.bitcast(row, u32) < sizes.in_h)
-        pixels = PixelRow(place, column, sizes.in_w, there, config.in_channels, plan.channels)
-        line.multiply(k, pixels, Weights.of(config, plan, taps), products, sums)
+        row_ok = strip.there & (k.bitcast(row, u32) < sizes.in_h)
+        pixels = PixelRow(address, column, sizes.in_w, row_ok, config.in_channels, plan.channels)
+        line.multiply(k, pixels, TapWeights.of(config, plan, taps), products, sums)
         row += config.dilation_h
-        place.advance(pitch)
+        address.advance(pitch)
         taps.advance(config.kernel_w * config.in_channels_per_group * config.out_channels)
 
     k.comment("the output")
     pixel = pixel_index(strip.image, strip.y, first_column, sizes.out_h, sizes.out_w)
     result = p.y + first_out + k.mul_wide(pixel, config.out_channels)
-    for number, values in enumerate(sums):
-        where = strip.there & (first_column + number < sizes.out_w)
-        store_elements(result + number * config.out_channels, values, where=where)
+    for index, values in enumerate(sums):
+        where = strip.there & (first_column + index < sizes.out_w)
+        store_elements(result + index * config.out_channels, values, where=where)

@@ -14,7 +14,7 @@ from ptx.kernels.conv.direct_forward import direct_forward
 from ptx.kernels.conv.limits import check_windows
 from ptx.kernels.conv.parameters import GEOMETRY, WEIGHT, X, Y, known_sizes
 from ptx.kernels.conv.plan import forward_plan
-from ptx.kernels.conv.product import Weights, WindowProduct
+from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.windows import Axis, WindowRows
 from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import TilePlan
@@ -51,7 +51,7 @@ def _tiled_forward(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> Non
     group, first_out = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
     channel = group * out_group + first_out
     k.name(group=group, first_out=first_out)
-    weights = Weights(
+    weights = GroupWeights(
         first=p.weight + k.mul_wide(channel, config.taps * in_group),
         columns=out_group - first_out,
         column=config.taps * in_group,

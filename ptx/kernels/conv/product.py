@@ -19,16 +19,16 @@ from ptx.tile.shared import SharedTile
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
 from ptx.tile.vectors import load_words, vector_width
 
-__all__ = ["Weights", "WindowProduct"]
+__all__ = ["GroupWeights", "WindowProduct"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Weights:
+class GroupWeights:
     """How the weights of one group lie in memory.
 
     Attributes:
-      first: of the group and the block's first column.
-      columns: of the group's, from the block's first one on: what lies beyond does not exist.
+      first: the first weight of the group and of the block's first column.
+      columns: the number of columns that the group has from the block's first one on.
       column: elements from a column of the product to the next.
       tap: elements from a tap to the next.
       channel: elements from a channel along K to the next.
@@ -50,13 +50,12 @@ class WindowProduct:
     Attributes:
       k: the kernel.
       config: the convolution.
-      plan: tiles.
+      plan: the tiles.
       rows: the block's windows.
-      image: first channel of the group in the first pixel of all images.
-      image_channels: of all groups: elements from a pixel to the next.
-      channels: of the group.
-      weights: where they are.
-      kernel_w: taps of the convolution's kernel from one row to the next.
+      image: the group's first channel of the first pixel of all images.
+      image_channels: the channels of all groups: elements from a pixel to the next.
+      channels: the channels of the group.
+      weights: where the weights lie.
     """
 
     k: Kernel
@@ -66,10 +65,10 @@ class WindowProduct:
     image: Pointer
     image_channels: int
     channels: int
-    weights: Weights
+    weights: GroupWeights
 
     def run(self) -> TileMath | StreamedProduct:
-        """Writes the main loop; the sums."""
+        """Writes the main loop, and returns the sums."""
         return self._streamed() if self.plan.streamed else self._tiled()
 
     def store(
@@ -82,8 +81,8 @@ class WindowProduct:
         """Writes the sums.
 
         Args:
-          math: has them.
-          result: the block's first column in the first pixel of all results.
+          math: the sums.
+          result: the block's first column of the first pixel of all results.
           channels: elements from a pixel to the next.
           finish: see `store_rows`.
         """
@@ -105,14 +104,14 @@ class WindowProduct:
         store_rows(math, locate, dtype=result.dtype, extent=group, finish=finish)
 
     def _tap(self, tap_y: Val, tap_x: Val) -> Val:
-        """Number of a tap in the convolution's kernel."""
+        """The index of a tap in the convolution's kernel."""
         return self.rows.y.kernel_tap(tap_y) * self.config.kernel_w + self.rows.x.kernel_tap(tap_x)
 
     def _weight(self, tap: Val, channel: Val, column: Val) -> Pointer:
-        """Where a weight is."""
+        """The address of a weight."""
         k, weights = self.k, self.weights
-        place = tap * weights.tap + channel * weights.channel
-        return weights.first + k.mul_wide(column, weights.column) + place
+        offset = tap * weights.tap + channel * weights.channel
+        return weights.first + k.mul_wide(column, weights.column) + offset
 
     def _streamed(self) -> StreamedProduct:
         k, plan, weights = self.k, self.plan, self.weights
@@ -127,12 +126,12 @@ class WindowProduct:
 
         def locate(row: Val, column: Val) -> tuple[Pointer, Callable[[int], Val | None]]:
             tap = self._tap(b_cursor["y"], b_cursor["x"])
-            place = self._weight(tap, b_cursor["slice"] * plan.k + column, row)
+            address = self._weight(tap, b_cursor["slice"] * plan.k + column, row)
 
-            def there(further: int) -> Val | None:
+            def column_ok(further: int) -> Val | None:
                 return None if weights.all_columns else row + further < weights.columns
 
-            return place, there
+            return address, column_ok
 
         b = StreamedTile(
             k, self.config.float_type, rows=plan.n, stages=plan.stages, locate=locate,
@@ -165,28 +164,29 @@ class WindowProduct:
             cursor = Cursor(k, y=taps_y, x=taps_x, slice=-(-self.channels // plan.k))
 
         def at(along: Val) -> tuple[Val, Val, Val, Val]:
-            """(tap down, tap across, channel, whether there is such a tap and channel)."""
+            """Splits an index along K: (tap down, tap across, channel, whether these exist)."""
             if not joined:
                 channel = cursor["slice"] * plan.k + along
                 return cursor["y"], cursor["x"], channel, channel < self.channels
-            number = cursor["chunk"] * plan.k + along
-            tap, channel = number // self.channels, number % self.channels
-            inside = number < taps_y * taps_x * self.channels
-            return tap // taps_x, tap % taps_x, channel, inside
+            index = cursor["chunk"] * plan.k + along
+            tap, channel = index // self.channels, index % self.channels
+            exists = index < taps_y * taps_x * self.channels
+            return tap // taps_x, tap % taps_x, channel, exists
 
         def windows(row: Val, column: Val) -> tuple[Pointer, Val]:
-            tap_y, tap_x, channel, there = at(column)
-            start = self.rows.start(row) + self.rows.shift(tap_y, tap_x)
-            place = self.image + k.mul_wide(start, self.image_channels) + channel
-            return place, there & self.rows.inside(self.rows.place(row), tap_y, tap_x)
+            tap_y, tap_x, channel, channel_ok = at(column)
+            pixel = self.rows.start(row) + self.rows.shift(tap_y, tap_x)
+            address = self.image + k.mul_wide(pixel, self.image_channels) + channel
+            inside = self.rows.inside(self.rows.bounds_of(row), tap_y, tap_x)
+            return address, channel_ok & inside
 
         def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
             along, across = (column, row) if along_k else (row, column)
-            tap_y, tap_x, channel, there = at(along)
-            place = self._weight(self._tap(tap_y, tap_x), channel, across)
+            tap_y, tap_x, channel, weight_ok = at(along)
+            address = self._weight(self._tap(tap_y, tap_x), channel, across)
             if not self.weights.all_columns:
-                there = there & (across < self.weights.columns)
-            return place, there
+                weight_ok = weight_ok & (across < self.weights.columns)
+            return address, weight_ok
 
         image_width = vector_width(dtype, self.channels, self.image_channels, plan.k)
         group_columns = self.weights.column if along_k else self.weights.channel
@@ -202,18 +202,18 @@ class WindowProduct:
 
 
 class _WindowGather:
-    """Rows of A: 16 bytes of a tap's pixel a lane."""
+    """Loads rows of A: each lane 16 bytes of the pixel that a tap reads."""
 
     def __init__(self, product: WindowProduct, lane_rows: LaneRows, cursor: Cursor):
         self.k, self.product, self.cursor = product.k, product, cursor
         k, rows = product.k, product.rows
         self.lane = 16 // product.config.float_type.bytes
-        self.places, self.taps = [], []
+        self.addresses, self.bounds = [], []
         for index in range(len(lane_rows)):
             row = lane_rows.first + lane_rows.offset(index)
             start = k.mul_wide(rows.start(row), product.image_channels)
-            self.places.append(product.image + start + lane_rows.member * self.lane)
-            self.taps.append(rows.place(row))
+            self.addresses.append(product.image + start + lane_rows.member * self.lane)
+            self.bounds.append(rows.bounds_of(row))
 
     def prepare(self) -> None:
         k, cursor, product = self.k, self.cursor, self.product
@@ -223,8 +223,8 @@ class _WindowGather:
 
     def begin(self, row: int) -> tuple[Val, ...]:
         cursor = self.cursor
-        inside = self.product.rows.inside(self.taps[row], cursor["y"], cursor["x"])
-        return load_words(self.places[row] + self.shift, self.lane, where=inside)
+        inside = self.product.rows.inside(self.bounds[row], cursor["y"], cursor["x"])
+        return load_words(self.addresses[row] + self.shift, self.lane, where=inside)
 
     def finish(self, loaded: Any) -> Sequence[Val]:
         if loaded[0].dtype is f32:

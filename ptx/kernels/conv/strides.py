@@ -1,4 +1,4 @@
-"""Which taps read a row, or column, of the images: that depends on its place modulo the stride."""
+"""Which taps read a row, or column, of the images: that depends on its index modulo the stride."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["StrideClass", "chosen", "stride_classes"]
 
 @dataclasses.dataclass(frozen=True)
 class StrideClass:
-    """Rows, or columns, `u * stride + place` for all u, which the same taps read.
+    """The rows, or columns, `u * stride + first` for all u, which the same taps read.
 
     Attributes:
-      place: of the first one.
-      tap: the first that reads it.
-      taps: how many do.
-      step: from one of them to the next.
-      start: output `u + start - t * output_step` reads it by the t-th of these taps.
-      output_step: see `start`.
+      first: the index of the first row.
+      tap: the first tap that reads these rows.
+      taps: the number of taps that do.
+      step: taps from one of them to the next.
+      start, output_step: output `u + start - t * output_step` reads row u of the class by the t-th
+        of these taps.
     """
 
-    place: int
+    first: int
     tap: int
     taps: int
     step: int
@@ -38,19 +38,19 @@ def stride_classes(kernel: int, stride: int, dilation: int, pad: int) -> list[St
     common = math.gcd(stride, dilation)
     classes = []
     for remainder in range(stride):
-        place = (remainder - pad) % stride
+        first = (remainder - pad) % stride
         fitting = [i for i in range(kernel) if (i * dilation - remainder) % stride == 0]
         tap = fitting[0] if fitting else 0
-        start = (place + pad - tap * dilation) // stride
+        start = (first + pad - tap * dilation) // stride
         classes.append(
-            StrideClass(place, tap, len(fitting), stride // common, start, dilation // common)
+            StrideClass(first, tap, len(fitting), stride // common, start, dilation // common)
         )
     return classes
 
 
-def chosen(k: Kernel, number: Val, values: Sequence[int]) -> Val:
-    """The value of a number."""
+def chosen(k: Kernel, index: Val, values: Sequence[int]) -> Val:
+    """The value at an index that is known when the kernel runs."""
     value = k.var(u32, values[0])
     for i, other in enumerate(values[1:], 1):
-        value.set(k.select(number.eq(i), other, value))
+        value.set(k.select(index.eq(i), other, value))
     return value

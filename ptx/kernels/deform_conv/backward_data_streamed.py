@@ -15,7 +15,7 @@ from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import DTYPES, f32, tf32, u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows, TableRows
-from ptx.kernels.deform_conv.gather import corner_index_places
+from ptx.kernels.deform_conv.gather import corner_addresses
 from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets, Position
@@ -102,7 +102,7 @@ def streamed_backward_input(
         k.comment("add gcol to the four corners")
         image = p.grad_x + tile.channel
         for index, row in enumerate(columns.product.rows()):
-            _, corners = tile.rows.places(index, image)
+            _, corners = tile.rows.addresses(index, image)
             inside, weights = tile.rows.inside(index), tile.rows.weights(index)
             for part, (column, sums) in enumerate(row.parts):
                 channels_ok = columns.channels_ok(column, tile.channels)
@@ -347,7 +347,7 @@ def _add_dots(
 ) -> None:
     """Adds to each row's four dots those of a tile's gcol with the four corners in an image."""
     for index, row in enumerate(columns.product.rows()):
-        _, corners = tile.rows.places(index, image)
+        _, corners = tile.rows.addresses(index, image)
         totals = [k.var(f32, 0.0) for _ in range(4)]
         for part, (column, sums) in enumerate(row.parts):
             channels_ok = columns.channels_ok(column, tile.channels)
@@ -378,7 +378,7 @@ def _corner_addresses(image: Pointer, offsets: Offsets, part: _Part) -> list[Poi
     """Where a part's four corners lie in an array [N, H, W, C]; only those inside exist."""
     sizes, position = offsets.geometry, part.position
     corner = pixel_index(part.pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
-    return corner_index_places(image, corner, part.channel, offsets.config.in_channels, sizes.in_w)
+    return corner_addresses(image, corner, part.channel, offsets.config.in_channels, sizes.in_w)
 
 
 def _scatter(k: Kernel, address: Pointer, weight: Val, values: Sequence[Val], where: Val) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.gather import corner_places
+from ptx.kernels.deform_conv.gather import sample_addresses
 from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets, Sampler
@@ -49,7 +49,7 @@ def tiled_backward_offset(
                 for column, sums in row.parts:
                     width = vector_width(config.float_type, len(sums), config.segment)
                     for i in range(0, len(sums), width):
-                        corners = corner_places(
+                        corners = sample_addresses(
                             x, sample, columns.channel + column + i, config.in_channels, sizes.in_w
                         )
                         channels_ok = column + i < columns.channels
@@ -89,7 +89,7 @@ def tiled_backward_input(
             sample = columns.sampler.read(row.row, tap)
             weights = [k.convert(w, math.accumulator, "rn") for w in sample.weights()]
             for column, sums in row.parts:
-                corners = corner_places(
+                corners = sample_addresses(
                     grad_x, sample, columns.channel + column, config.in_channels,
                     offsets.geometry.in_w,
                 )  # fmt: skip

@@ -105,8 +105,8 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None
 
     def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
         out = cursor["slice"] * plan.k + column
-        place = cursor["tap"] * in_group + (channel - group * in_group) + row
-        at = k.mad_wide(place, config.out_channels, k.convert(group * out_group + out, u64))
+        weight_row = cursor["tap"] * in_group + (channel - group * in_group) + row
+        at = k.mad_wide(weight_row, config.out_channels, k.convert(group * out_group + out, u64))
         return weight + at, (out < out_group) & (first_channel + row < config.segment)
 
     width = vector_width(dtype, out_group, plan.k)
@@ -194,11 +194,11 @@ class _Lists:
     def of(self, offset_group: Val, tap: Val) -> tuple[Pointer, Pointer, Pointer]:
         """Where those of an offset group and tap begin."""
         k, config = self.starts.kernel, self.config
-        number = offset_group * config.taps + tap
+        list_index = offset_group * config.taps + tap
         first = k.mul_wide(tap, self.samples) * config.offset_groups
         return (
-            self.starts + k.mul_wide(number, self.cells + 1),
-            self.order + k.mul_wide(number, self.samples),
+            self.starts + k.mul_wide(list_index, self.cells + 1),
+            self.order + k.mul_wide(list_index, self.samples),
             self.weights + (first + k.convert(offset_group, u64)) * 4,
         )
 
@@ -210,7 +210,7 @@ class _ListTile:
       k: the kernel.
       tile: A; its columns are output channels.
       lists: where the samples are.
-      place: () -> offset group and tap of the cursor's chunk.
+      group_and_tap: () -> offset group and tap of the cursor's chunk.
       row_cells: in shared memory, the cell of each row, or `_NO_CELL`.
       locate: column of the tile -> where that channel of the first output pixel is, and a
         predicate: whether there is such a channel. Called for the first of `width` columns.
@@ -223,14 +223,14 @@ class _ListTile:
         k: Kernel,
         tile: SharedTile,
         lists: _Lists,
-        place: Callable[[], tuple[Val, Val]],
+        group_and_tap: Callable[[], tuple[Val, Val]],
         row_cells: Pointer,
         locate: Callable[[Val], tuple[Pointer, Val]],
         *,
         width: int,
         threads: int,
     ):
-        self.k, self.tile, self.lists, self.place = k, tile, lists, place
+        self.k, self.tile, self.lists, self.group_and_tap = k, tile, lists, group_and_tap
         self.row_cells, self.locate, self.width = row_cells, locate, width
         across = tile.layout.columns // width
         self.column = k.tid() % across * width
@@ -240,27 +240,27 @@ class _ListTile:
         k = self.k
         k.comment("sums over lists")
         with contextlib.nullcontext() if where is None else k.if_(where):
-            lists = self.lists.of(*self.place())
-            gradients, channel_there = self.locate(self.column)
+            lists = self.lists.of(*self.group_and_tap())
+            gradients, channel_ok = self.locate(self.column)
             with k.loop(self.row, self.tile.layout.rows, self.step, name="row") as row:
                 cell = self.row_cells.load(row)
-                there = channel_there & cell.ne(_NO_CELL)
-                values = self._sums(lists, gradients, cell, there)
+                row_ok = channel_ok & cell.ne(_NO_CELL)
+                values = self._sums(lists, gradients, cell, row_ok)
                 store_vector(self.tile.at(stage, row, self.column), values)
 
     def finish(self, stage: Stage) -> None:
         """Nothing: `begin` has written to the stage, which nobody else was using."""
 
     def _sums(
-        self, lists: tuple[Pointer, Pointer, Pointer], gradients: Pointer, cell: Val, there: Val
+        self, lists: tuple[Pointer, Pointer, Pointer], gradients: Pointer, cell: Val, where: Val
     ) -> list[Val]:
-        """Sums over a pixel's samples, zeros where it is not there."""
+        """Sums over a pixel's samples; zeros where the predicate is off."""
         k, config = self.k, self.lists.config
         starts, order, weights = lists
         # A cell and the one to its left are neighbours in `order`: two runs of samples, the first
         # of cells beside the pixel, the second of those above.
         beside, above = (
-            [(starts + at).load(i, where=there) for i in (-1, 0, 1)]
+            [(starts + at).load(i, where=where) for i in (-1, 0, 1)]
             for at in (cell, cell - self.lists.pitch)
         )
         first_run = beside[2] - beside[0]
@@ -270,16 +270,16 @@ class _ListTile:
         with k.loop(0, count, _UNROLL, name="sample") as first:
             found = []
             for i in range(_UNROLL):
-                number = first + i
-                more, in_first = number < count, number < first_run
-                at = number + k.select(in_first, beside[0], to_above)
+                index = first + i
+                more, in_first = index < count, index < first_run
+                at = index + k.select(in_first, beside[0], to_above)
                 left = at < k.select(in_first, beside[1], above[1])
                 corner = k.select(in_first, 0, 2, u32) + k.select(left, 1, 0, u32)
                 found.append((order.load(at, where=more), corner, more))
             loaded = []
             for sample, corner, more in found:
-                place = gradients + k.mul_wide(sample, config.out_channels)
-                words = load_words(place, self.width, where=more)
+                address = gradients + k.mul_wide(sample, config.out_channels)
+                words = load_words(address, self.width, where=more)
                 at = k.mad_wide(sample, 4 * config.offset_groups, k.convert(corner, u64))
                 loaded.append((weights.load(at, where=more), widen(k, words)))
             for weight, values in loaded:

@@ -33,22 +33,22 @@ class PixelTable:
         self.k, self.count = k, count
         # A row for pixels that do not exist: below all images, so that all taps are outside.
         self.nowhere = (1 << 30) // config.stride_h
-        self.places = k.shared("pixels", u32, 4 * count)  # index, image, y, x of each
+        self.pixels = k.shared("pixels", u32, 4 * count)  # index, image, y, x of each
 
     def store(self, at: Val, pixel: OutputPixel) -> None:
         """Keeps a pixel. A barrier has to follow before it is read."""
         index = self.k.select(pixel.there, pixel.index, NO_PIXEL)
         y = self.k.select(pixel.there, pixel.y, self.nowhere)
-        self.places.store(at * 4, (index, pixel.image, y, pixel.x))
+        self.pixels.store(at * 4, (index, pixel.image, y, pixel.x))
 
     def read(self, at: Val) -> OutputPixel:
-        """A pixel; without predicate `there`, its index is of no use, and its taps are outside."""
-        index, image, y, x = self.places.load(at * 4, 4)
+        """Reads a pixel: where `there` is off, its index is of no use and its taps are outside."""
+        index, image, y, x = self.pixels.load(at * 4, 4)
         return OutputPixel(index, image, y, x, index.ne(NO_PIXEL))
 
     def index(self, at: Val) -> tuple[Val, Val]:
-        """Index of a pixel, and the predicate that it is there."""
-        index = self.places.load(at * 4)
+        """Reads the index of a pixel, and the predicate whether there is one."""
+        index = self.pixels.load(at * 4)
         return index, index.ne(NO_PIXEL)
 
 
@@ -85,8 +85,8 @@ class PixelRows(PixelTable):
         blocks = (lines * strip_width + (rows - 1)) // rows  # of a strip
         first_column = k.ctaid("x") // blocks * strip_width
         width = k.min(strip_width, geometry.out_w - first_column)
-        number = k.ctaid("x") % blocks * rows + k.tid() % rows
-        line, x = number // width, first_column + number % width
+        in_strip = k.ctaid("x") % blocks * rows + k.tid() % rows
+        line, x = in_strip // width, first_column + in_strip % width
         index, image, y = line * geometry.out_w + x, line // geometry.out_h, line % geometry.out_h
         self.own = OutputPixel(index, image, y, x, line < lines)
         with k.if_(k.tid() < rows):
@@ -156,15 +156,17 @@ class CornerTable:
         k.comment("corners: a thread for each pixel")
         count = self.taps if taps is None else taps
         step = pixels.threads // self.rows
-        with k.loop(k.tid() // self.rows, count, step, name="corner") as number:
-            tap = first_tap + number
-            there = pixel.there & (tap < self.offsets.config.taps)
-            self.store(number * self.rows + k.tid() % self.rows, pixel, group, tap, there)
+        with k.loop(k.tid() // self.rows, count, step, name="corner") as tap_index:
+            tap = first_tap + tap_index
+            sample_ok = pixel.there & (tap < self.offsets.config.taps)
+            self.store(tap_index * self.rows + k.tid() % self.rows, pixel, group, tap, sample_ok)
 
-    def store(self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, there: Val) -> None:
-        """Calculates the corners of one entry; without weight where `there` is off."""
+    def store(
+        self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
+    ) -> None:
+        """Calculates the corners of one entry; without weight where `sample_ok` is off."""
         k, sizes = self.k, self.offsets.geometry
-        position = self.offsets.position(pixel, group, tap, there)
+        position = self.offsets.position(pixel, group, tap, sample_ok)
         y, x = self._clamped(position.y, sizes.in_h), self._clamped(position.x, sizes.in_w)
         corner = pixel_index(pixel.image, y, x, sizes.in_h, sizes.in_w)
         right = position.inside_x[0] & position.inside_x[1]
@@ -175,18 +177,18 @@ class CornerTable:
         for i, (inside, weight) in enumerate(
             zip(position.inside(), position.weights(), strict=True)
         ):
-            inside = inside & there
+            inside = inside & sample_ok
             bits.set(bits | k.select(inside, 1 << i, 0, u32))
             weight = k.convert(weight, f32, "rn")
             weights.append(k.select(inside, weight, weight * 0.0))  # NaN stays
         self.weights.store(at * 4, weights)
-        self.corners.store(at, k.select(there, corner, 0))
+        self.corners.store(at, k.select(sample_ok, corner, 0))
         self.insides.store(at, bits)
 
-    def _clamped(self, place: Val, size: Val) -> Val:
+    def _clamped(self, line: Val, size: Val) -> Val:
         """The nearest row, or column, of the image."""
         k = self.k
-        return k.bitcast(k.max(k.min(place, k.bitcast(size, s32) - 1), 0), u32)
+        return k.bitcast(k.max(k.min(line, k.bitcast(size, s32) - 1), 0), u32)
 
 
 class TableRows:
@@ -195,32 +197,32 @@ class TableRows:
     Args:
       table: filled.
       at: the thread's first entry.
-      row: entries from the first one to the row of a number.
+      row: function of the index of a row -> entries from the first one to it.
     """
 
     def __init__(self, table: CornerTable, at: Val, row: Callable[[int], int]):
         self.k, self.table, self.row = table.k, table, row
-        self.weight_place = table.weights + at * 4
-        self.corners, self.inside_place = table.corners + at, table.insides + at
+        self.weight_address = table.weights + at * 4
+        self.corners, self.inside_address = table.corners + at, table.insides + at
 
     def weights(self, row: int) -> Sequence[Val]:
         """Of the four corners, with the mask: f32."""
-        return self.weight_place.load(4 * self.row(row), 4)
+        return self.weight_address.load(4 * self.row(row), 4)
 
     def inside(self, row: int) -> list[Val]:
         """Predicates: which corners are inside."""
-        bits = self.inside_place.load(self.row(row))
+        bits = self.inside_address.load(self.row(row))
         return [(bits & (1 << i)).ne(0) for i in range(4)]
 
-    def places(self, row: int, image: Pointer) -> tuple[Val, list[Pointer]]:
+    def addresses(self, row: int, image: Pointer) -> tuple[Val, list[Pointer]]:
         """Where the four corners lie, or for what is outside some pixel inside.
 
         Args:
-          row: number of the row.
+          row: index of the row.
           image: the channel of interest of the first pixel of all images [N, H, W, C].
 
         Returns:
-          Which corners are inside, for `zeroed`, and the places.
+          Which corners are inside, for `zeroed`, and their addresses.
         """
         k, channels = self.k, self.table.offsets.config.in_channels
         corner = self.corners.load(self.row(row))
@@ -231,12 +233,12 @@ class TableRows:
         return corner & 3, [first, first + right, below, below + right]
 
     def zeroed(self, row: int, steps: Val, loaded: Sequence[Sequence[Val]]) -> list[list[Var]]:
-        """What was loaded from `places`, with zeros for corners that are outside."""
+        """What was loaded from `addresses`, with zeros for corners that are outside."""
         k = self.k
         corners = [[k.var(v.dtype, v) for v in corner] for corner in loaded]
         with k.if_(k.any(steps.ne(3))):
-            for there, corner in zip(self.inside(row), corners, strict=True):
+            for corner_ok, corner in zip(self.inside(row), corners, strict=True):
                 for word in corner:
-                    bits = k.select(there, k.bitcast(word, u32), 0)
+                    bits = k.select(corner_ok, k.bitcast(word, u32), 0)
                     word.set(k.bitcast(bits, word.dtype))
         return corners

@@ -30,20 +30,20 @@ class Corners:
 
     Args:
       offsets: where samples are.
-      place: the channel of interest of the first pixel.
+      array: its first pixel, at the channel of interest.
     """
 
-    def __init__(self, offsets: Offsets, place: Pointer):
-        self.k, self.place, self.sizes = offsets.k, place, offsets.geometry
+    def __init__(self, offsets: Offsets, array: Pointer):
+        self.k, self.array, self.sizes = offsets.k, array, offsets.geometry
         self.channels = offsets.config.in_channels
-        self.pitch = self.channels * place.dtype.bytes
+        self.pitch = self.channels * array.dtype.bytes
         self.below = self.k.mul_wide(self.sizes.in_w, self.pitch)
 
-    def places(self, pixel: OutputPixel, position: Position) -> list[Pointer]:
+    def addresses(self, pixel: OutputPixel, position: Position) -> list[Pointer]:
         """Of the corners of a sample; only those inside may be touched."""
         sizes = self.sizes
         corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
-        first = self.place.add_bytes(self.k.mul_wide(corner, self.pitch))
+        first = self.array.add_bytes(self.k.mul_wide(corner, self.pitch))
         below = first.add_bytes(self.below)
         return [first, first + self.channels, below, below + self.channels]
 
@@ -51,15 +51,15 @@ class Corners:
         self, pixel: OutputPixel, position: Position, channels: int, where: Val
     ) -> list[list[Val]]:
         """The four corners' channels, 0 outside of the image or where the predicate is off."""
-        k, dtype = self.k, self.place.dtype
+        k, dtype = self.k, self.array.dtype
         width = vector_width(dtype, channels)
         corners = []
-        for place, inside in zip(
-            self.places(pixel, position), inside_of(position, where), strict=True
+        for address, inside in zip(
+            self.addresses(pixel, position), inside_of(position, where), strict=True
         ):
             words: list[Val] = []
             for i in range(0, channels, width):
-                words += load_words(place + i, width, where=inside)
+                words += load_words(address + i, width, where=inside)
             corners.append(words)
         return [widen(k, words) for words in corners]
 
@@ -68,7 +68,7 @@ class Corners:
     ) -> list[Val]:
         """The sampled channels, with the mask."""
         loaded = self.load(pixel, position, channels, where)
-        return interpolate(weights_of(self.k, position, self.place), loaded)
+        return interpolate(weights_of(self.k, position, self.array), loaded)
 
 
 def inside_of(position: Position, where: Val) -> Iterable[Val]:
@@ -77,9 +77,9 @@ def inside_of(position: Position, where: Val) -> Iterable[Val]:
     return [row & column for row in rows for column in position.inside_x]
 
 
-def weights_of(k: Kernel, position: Position, place: Pointer) -> list[Val]:
+def weights_of(k: Kernel, position: Position, array: Pointer) -> list[Val]:
     """The corners' weights, with the mask, in the type that the array is calculated with."""
-    dtype = accumulator_of(place.dtype)
+    dtype = accumulator_of(array.dtype)
     return [k.convert(weight, dtype, "rn") for weight in position.weights()]
 
 
@@ -88,10 +88,10 @@ class Outputs:
     """Neighbouring outputs that some of a thread's channels are multiplied with.
 
     Attributes:
-      first: number of the first among all.
+      first: index of the first among all.
       count: how many.
-      base: place of the first channel in its group.
-      rows: for each of the group's channels from there: (number among the thread's channels, place
+      base: index of the first channel in its group.
+      rows: for each of the group's channels from there: (index among the thread's channels, index
         of its group's first output among these), for each group.
     """
 
@@ -150,8 +150,8 @@ class OutputsOfChannels:
         for part, values in zip(self.parts, gradients, strict=True):
             row = tap * config.in_channels_per_group + part.base
             at = k.mad_wide(row, config.out_channels, k.convert(part.first, u64))
-            for number, channels in enumerate(part.rows):
-                weights = load_elements(weight + at + number * config.out_channels, part.count)
+            for row_index, channels in enumerate(part.rows):
+                weights = load_elements(weight + at + row_index * config.out_channels, part.count)
                 for channel, start in channels:
                     for o in range(start, start + self.out_group):
                         total = sums[channel]
@@ -162,9 +162,9 @@ class OutputsOfChannels:
         return [total for total in sums if total is not None]
 
     def of_channels(self) -> list[list[tuple[int, int]]]:
-        """For each channel its group's outputs: (number of the part, place in it)."""
+        """For each channel its group's outputs: (index of the part, index in it)."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.count)]
-        for number, part in enumerate(self.parts):
+        for part_index, part in enumerate(self.parts):
             for channel, start in (pair for row in part.rows for pair in row):
-                found[channel] += [(number, start + o) for o in range(self.out_group)]
+                found[channel] += [(part_index, start + o) for o in range(self.out_group)]
         return found

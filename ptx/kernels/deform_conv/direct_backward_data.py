@@ -45,13 +45,13 @@ def direct_backward_offset(
 
     def part(vector: Val) -> tuple[OutputsOfChannels, Sequence[Sequence[Val]], Corners, Val]:
         """A vector's outputs, their gradients, its corners, and whether there is such a vector."""
-        there = pixel.there
+        vector_ok = pixel.there
         if vectors % plan.lanes:
-            there, vector = there & (vector < vectors), k.min(vector, vectors - 1)
+            vector_ok, vector = vector_ok & (vector < vectors), k.min(vector, vectors - 1)
         channel = first_channel + vector * channels
         outputs = OutputsOfChannels(k, config, channel, channels)
-        grads = outputs.load(grad_y, pixel.index, there)
-        return outputs, grads, Corners(offsets, x + channel), there
+        grads = outputs.load(grad_y, pixel.index, vector_ok)
+        return outputs, grads, Corners(offsets, x + channel), vector_ok
 
     only = part(thread.lane) if vectors <= plan.lanes else None
     with k.loop(config.taps, name="tap", unroll=False) as tap:
@@ -59,10 +59,10 @@ def direct_backward_offset(
         dots = [k.var(accumulator_of(config.float_type), 0.0) for _ in range(4)]
 
         def add(vector: tuple[OutputsOfChannels, Sequence[Sequence[Val]], Corners, Val]) -> None:
-            outputs, grads, corners, there = vector
+            outputs, grads, corners, vector_ok = vector
             k.comment("the dots of gcol with the four corners")
             gcol = outputs.weighted(weight, tap, grads)
-            loaded = corners.load(pixel, position, channels, there)
+            loaded = corners.load(pixel, position, channels, vector_ok)
             for dot, corner in zip(dots, loaded, strict=True):
                 for value, element in zip(gcol, corner, strict=True):
                     dot.set(k.fma(value, element, dot))
@@ -106,12 +106,12 @@ def direct_backward_input(
         position = offsets.position(pixel, group, tap, pixel.there)
         gcol = outputs.weighted(weight, tap, grads)
         k.comment("add gcol to the four corners")
-        for place, factor, inside in zip(
-            corners.places(pixel, position),
+        for address, factor, inside in zip(
+            corners.addresses(pixel, position),
             weights_of(k, position, grad_x),
             inside_of(position, pixel.there),
             strict=True,
         ):
             scaled = [factor * value for value in gcol]
             for i in range(0, plan.channels, step):
-                place.red(i, scaled[i] if step == 1 else scaled[i : i + step], where=inside)
+                address.red(i, scaled[i] if step == 1 else scaled[i : i + step], where=inside)

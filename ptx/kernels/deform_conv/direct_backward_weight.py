@@ -63,15 +63,15 @@ def direct_backward_weight(
     with k.if_(first_pixel < end_pixel):
         walk = PixelWalk(k, sizes, first_pixel + thread.row, plan.down)
         with k.loop(first_pixel, end_pixel, plan.down, name="pixels", unroll=False):
-            there = thread.there & (walk.index < end_pixel)
-            pixel = walk.pixel(there)
-            position = offsets.position(pixel, group, tap, there)
-            values = corners.sample(pixel, position, plan.channels, there)
-            grads = outputs.load(grad_y, pixel.index, there)
+            pixel_ok = thread.there & (walk.index < end_pixel)
+            pixel = walk.pixel(pixel_ok)
+            position = offsets.position(pixel, group, tap, pixel_ok)
+            values = corners.sample(pixel, position, plan.channels, pixel_ok)
+            grads = outputs.load(grad_y, pixel.index, pixel_ok)
             k.comment("add to the products' sums")
             for value, channel_pairs, totals in zip(values, pairs, sums, strict=True):
-                for (number, place), total in zip(channel_pairs, totals, strict=True):
-                    total.set(k.fma(value, grads[number][place], total))
+                for (part_index, output), total in zip(channel_pairs, totals, strict=True):
+                    total.set(k.fma(value, grads[part_index][output], total))
             walk.advance()
     row_of_taps = part * config.taps + tap
 

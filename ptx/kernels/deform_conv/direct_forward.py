@@ -55,13 +55,13 @@ def direct_forward(
     sums = [k.var(sum_type, 0.0) for _ in range(outs)]
     with weights.chunks() as first_tap:
         weights.fill(first_tap)
-        with k.loop(weights.count(first_tap), name="tap", unroll=False) as number:
+        with k.loop(weights.count(first_tap), name="tap", unroll=False) as tap:
             values: list[Val] = []
             for group, corners in runs:
-                position = offsets.position(pixel, group, first_tap + number, pixel.there)
+                position = offsets.position(pixel, group, first_tap + tap, pixel.there)
                 values += corners.sample(pixel, position, run, pixel.there)
             k.comment("products with each group's weights")
-            factors = weights.read(number, thread.column)
+            factors = weights.read(tap, thread.column)
             for out, total in enumerate(sums):
                 start = out // out_group * in_group
                 for i in range(in_group):
@@ -128,18 +128,18 @@ class _Weights:
         in_group = config.in_channels_per_group
         row = self.taps * in_group  # of an output
         k.comment("weights: from rows of an output each into vectors of a thread each")
-        with k.loop(k.tid(), row * self.outs * plan.across, plan.threads, name="weight") as number:
-            out, place = number // row, number % row
-            tap, channel = place // in_group, place % in_group
-            there = self.first_out + out < config.out_channels
+        with k.loop(k.tid(), row * self.outs * plan.across, plan.threads, name="weight") as index:
+            out, in_row = index // row, index % row
+            tap, channel = in_row // in_group, in_row % in_group
+            weight_ok = self.first_out + out < config.out_channels
             if config.taps % self.taps:
-                there = there & (first_tap + tap < config.taps)
+                weight_ok = weight_ok & (first_tap + tap < config.taps)
             at = k.mad_wide(
                 self.first_out + out,
                 config.taps * in_group,
-                k.convert(first_tap * in_group + place, u64),
+                k.convert(first_tap * in_group + in_row, u64),
             )
-            (value,) = widen(k, [(self.weight + at).load(where=there)])
+            (value,) = widen(k, [(self.weight + at).load(where=weight_ok)])
             element = out % self.outs * in_group + channel
             vector = tap * (self.each // self.width) + element // self.width
             slot = (vector * plan.across + out // self.outs) * self.width + element % self.width
@@ -149,8 +149,8 @@ class _Weights:
     def read(self, tap: Val, column: Val) -> list[Val]:
         """A unit's weights of a tap: outputs, and of each the input channels."""
         vectors, across = self.each // self.width, self.plan.across
-        place = self.array + (tap * (vectors * across) + column) * self.width
+        address = self.array + (tap * (vectors * across) + column) * self.width
         values: list[Val] = []
-        for number in range(vectors):
-            values += place.load(number * across * self.width, self.width)
+        for vector in range(vectors):
+            values += address.load(vector * across * self.width, self.width)
         return values

@@ -120,12 +120,12 @@ def _tiled_forward(
     def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
         channel = cursor["slice"] * plan.k + column
         tap, out = first_tap + cursor["tap"], first_out + row
-        place = tap * in_group + segment * config.segment + channel
-        at = k.mad_wide(group * out_group + out, config.taps * in_group, k.convert(place, u64))
-        there = (channel < config.segment) & (out < out_group)
+        in_row = tap * in_group + segment * config.segment + channel
+        at = k.mad_wide(group * out_group + out, config.taps * in_group, k.convert(in_row, u64))
+        weight_ok = (channel < config.segment) & (out < out_group)
         if config.taps % taps:
-            there = there & (tap < config.taps)
-        return weight + at, there
+            weight_ok = weight_ok & (tap < config.taps)
+        return weight + at, weight_ok
 
     producers = [
         GatherTile(
@@ -138,11 +138,11 @@ def _tiled_forward(
             width=vector_width(dtype, config.segment, in_group, plan.k), threads=plan.threads,
         ),
     ]  # fmt: skip
-    with k.loop(in_group // config.segment, name="segment") as number:
-        segment.set(number)
+    with k.loop(in_group // config.segment, name="segment") as segment_index:
+        segment.set(segment_index)
         with k.loop(0, config.taps, taps, name="first_tap") as tap:
             first_tap.set(tap)
-            offset_group = (group * in_group + number * config.segment) // (
+            offset_group = (group * in_group + segment_index * config.segment) // (
                 config.channels_per_offset_group
             )
             sampler.fill(first_pixel, offset_group, tap)

@@ -60,10 +60,10 @@ def streamed_forward(
     dtype, threads, x = config.float_type, plan.threads, p.x
     block = _Block(k, config, plan, p.weight, p.strip_width, offsets, group, first_out)
     a_cursor, b_cursor = block.cursor(), block.cursor()
-    place = block.weights(b_cursor)
+    address = block.weights(b_cursor)
 
     def weights(row: Val, column: Val) -> tuple[Pointer, Callable[[int], Val | None]]:
-        return place(row, column), lambda further: block.there(b_cursor, row + further)
+        return address(row, column), lambda further: block.weight_ok(b_cursor, row + further)
 
     b = StreamedTile(
         k, dtype, rows=plan.n, stages=plan.stages, locate=weights,
@@ -114,10 +114,10 @@ def wide_forward(
         for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
     )
     math = make_math(k, config, a, b, plan)
-    place = block.weights(cursor)
+    address = block.weights(cursor)
 
     def weights(row: Val, column: Val) -> tuple[Pointer, Val | None]:
-        return place(row, column), block.there(cursor, row)
+        return address(row, column), block.weight_ok(cursor, row)
 
     def sampled(column: Val) -> tuple[Val, Val, None]:
         return cursor["tap"] * plan.m, block.image_channel(cursor["slice"] * plan.k + column), None
@@ -177,15 +177,15 @@ class _Block:
         k, config = self.k, self.config
         in_group = config.in_channels_per_group
 
-        def place(row: Val, column: Val) -> Pointer:
+        def address(row: Val, column: Val) -> Pointer:
             tap = self.first_tap + cursor["tap"]
             at = tap * in_group + self.channel + cursor["slice"] * self.plan.k + column
             out = self.group * config.out_channels_per_group + self.first_out + row
             return self.weight + k.mad_wide(out, config.taps * in_group, k.convert(at, u64))
 
-        return place
+        return address
 
-    def there(self, cursor: Cursor, row: Val) -> Val | None:
+    def weight_ok(self, cursor: Cursor, row: Val) -> Val | None:
         """Whether there is such an output channel and tap; None where all are."""
         where = None
         if self.config.out_channels_per_group % self.plan.n:

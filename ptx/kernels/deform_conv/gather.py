@@ -10,10 +10,10 @@ from ptx.kernels.deform_conv.sampling import Sample, Sampler, interpolate
 from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, widen
 
-__all__ = ["GatherTile", "corner_index_places", "corner_places"]
+__all__ = ["GatherTile", "corner_addresses", "sample_addresses"]
 
 
-def corner_index_places(
+def corner_addresses(
     x: Pointer, corner: Val, channel: Val, channels: int, width: Val
 ) -> list[Pointer]:
     """Where four corners lie, from the index of the first among all pixels, at a channel."""
@@ -24,11 +24,11 @@ def corner_index_places(
     return [first, right, first + below, right + below]
 
 
-def corner_places(
+def sample_addresses(
     x: Pointer, sample: Sample, channel: Val, channels: int, width: Val
 ) -> list[Pointer]:
     """Where the four corners of a sample lie, at a channel; only those inside may be read."""
-    return corner_index_places(x, sample.corner, channel, channels, width)
+    return corner_addresses(x, sample.corner, channel, channels, width)
 
 
 class GatherTile:
@@ -71,14 +71,14 @@ class GatherTile:
         self.loaded = []
         for first in range(0, self.tile.layout.rows, self.step):
             row = self.row + first
-            sample_row, tap, channel, there = self.locate(row, self.column)
+            sample_row, tap, channel, channel_ok = self.locate(row, self.column)
             sample = self.sampler.read(sample_row, tap)
             if where is not None:
-                there = there & where
-            places = corner_places(self.x, sample, channel, self.channels, self.in_w)
+                channel_ok = channel_ok & where
+            addresses = sample_addresses(self.x, sample, channel, self.channels, self.in_w)
             words = [
-                load_words(place, self.width, where=inside & there)
-                for place, inside in zip(places, sample.inside, strict=True)
+                load_words(address, self.width, where=inside & channel_ok)
+                for address, inside in zip(addresses, sample.inside, strict=True)
             ]
             self.loaded.append((row, sample, words))
 

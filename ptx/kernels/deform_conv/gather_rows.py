@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, f32, tf32
 from ptx.kernels.deform_conv.corners import CornerTable, PixelTable, TableRows
-from ptx.kernels.deform_conv.gather import corner_index_places
+from ptx.kernels.deform_conv.gather import corner_addresses
 from ptx.kernels.deform_conv.sampling import Offsets, interpolate
 from ptx.tile.loop import Cursor
 from ptx.tile.pixels import OutputPixel, pixel_index
@@ -49,8 +49,8 @@ class TableGather:
         self.first = self.x + (self.channel + slice_)
 
     def begin(self, row: int) -> tuple[int, Val, Sequence[Val], list[tuple[Val, ...]]]:
-        steps, places = self.rows.places(row, self.first)
-        words = [load_words(place, 16 // self.x.dtype.bytes) for place in places]
+        steps, addresses = self.rows.addresses(row, self.first)
+        words = [load_words(address, 16 // self.x.dtype.bytes) for address in addresses]
         return row, steps, self.rows.weights(row), words
 
     def finish(
@@ -136,13 +136,13 @@ def load_corners(
     """
     k, config, sizes = offsets.k, offsets.config, offsets.geometry
     group = channel // config.channels_per_offset_group
-    there = pixel.there if where is None else pixel.there & where
-    position = offsets.position(pixel, group, tap, there)
+    sample_ok = pixel.there if where is None else pixel.there & where
+    position = offsets.position(pixel, group, tap, sample_ok)
     corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
-    places = corner_index_places(x, corner, channel, config.in_channels, sizes.in_w)
+    addresses = corner_addresses(x, corner, channel, config.in_channels, sizes.in_w)
     words = [
-        load_words(place, width, where=inside if where is None else inside & where)
-        for place, inside in zip(places, position.inside(), strict=True)
+        load_words(address, width, where=inside if where is None else inside & where)
+        for address, inside in zip(addresses, position.inside(), strict=True)
     ]
     weights = [k.convert(weight, f32, "rn") for weight in position.weights()]
     return weights, words

@@ -64,12 +64,12 @@ class TableGatherTile(_VectorTile):
 
     def begin(self, stage: Stage, where: Val | None) -> None:
         # After the last chunk the first comes again: it is there, so `where` need not be heeded.
-        entry, channel, there = self.locate(self.column)
+        entry, channel, channel_ok = self.locate(self.column)
         self.entries = TableRows(self.table, entry + self.row, lambda row: row)
         self.loaded = []
         for row in self.rows:
-            steps, places = self.entries.places(row, self.x + channel)
-            words = [load_words(place, self.width, where=there) for place in places]
+            steps, addresses = self.entries.addresses(row, self.x + channel)
+            words = [load_words(address, self.width, where=channel_ok) for address in addresses]
             self.loaded.append((row, steps, words))
 
     def finish(self, stage: Stage) -> None:
@@ -110,11 +110,11 @@ class PositionGatherTile(_VectorTile):
 
     def begin(self, stage: Stage, where: Val | None) -> None:
         # After the last chunk the first comes again: it is there, so `where` need not be heeded.
-        first, channel, tap, there = self.locate(self.column)
+        first, channel, tap, channel_ok = self.locate(self.column)
         self.loaded: list[tuple[int, Loaded]] = []
         for row in self.rows:
             pixel = self.pixels.read(first + self.row + row)
-            loaded = load_corners(self.offsets, self.x, pixel, channel, tap, self.width, there)
+            loaded = load_corners(self.offsets, self.x, pixel, channel, tap, self.width, channel_ok)
             self.loaded.append((row, loaded))
 
     def finish(self, stage: Stage) -> None:

@@ -62,5 +62,5 @@ class OffsetGradients:
         self._store(pair, grad_y, where)
         self._store(pair + 1, grad_x, where)
 
-    def _store(self, place: Pointer, value: Val, where: Val) -> None:
-        place.store(0, self.k.convert(value, place.dtype, "rn"), where=where)
+    def _store(self, address: Pointer, value: Val, where: Val) -> None:
+        address.store(0, self.k.convert(value, address.dtype, "rn"), where=where)

@@ -80,12 +80,12 @@ class Offsets:
         """The offsets and mask, if there is one, among a kernel's parameters."""
         return Offsets(k, config, Geometry.of(p), p.offset, p.mask)
 
-    def position(self, pixel: OutputPixel, group: Val | int, tap: Val, there: Val) -> Position:
-        """Where a tap samples, for an offset group; nothing is read where `there` is off."""
+    def position(self, pixel: OutputPixel, group: Val | int, tap: Val, where: Val) -> Position:
+        """Where a tap samples, for an offset group; nothing is read where `where` is off."""
         k, config, sizes = self.k, self.config, self.geometry
         index = self.index(pixel.index, group, tap)
         pair = (self.offset + index) + index  # two offsets for each mask value
-        offset_y, offset_x = widen(k, load_words(pair, 2, where=there))
+        offset_y, offset_x = widen(k, load_words(pair, 2, where=where))
         tap_y, tap_x = tap // config.kernel_w, tap % config.kernel_w
         y, ly = self._split(
             offset_y, pixel.y * config.stride_h + tap_y * config.dilation_h, config.pad_h
@@ -96,7 +96,7 @@ class Offsets:
         nothing = (ly + lx) * 0.0  # or NaN: a tap with one NaN offset is NaN in both
         mask = None
         if self.mask is not None:
-            mask = self._coordinate((self.mask + index).load(where=there))
+            mask = self._coordinate((self.mask + index).load(where=where))
         return Position(
             y,
             x,
@@ -108,10 +108,10 @@ class Offsets:
             index,
         )
 
-    def _inside(self, place: Val, size: Val) -> tuple[Val, Val]:
+    def _inside(self, line: Val, size: Val) -> tuple[Val, Val]:
         """Whether a row, or column, and the next one are in the image; below 0 is far beyond."""
         k = self.k
-        return k.bitcast(place, u32) < size, k.bitcast(place + 1, u32) < size
+        return k.bitcast(line, u32) < size, k.bitcast(line + 1, u32) < size
 
     def index(self, pixel: Val, group: Val | int, tap: Val) -> Val:
         """Of a tap of an output pixel, among all mask values."""
@@ -119,13 +119,13 @@ class Offsets:
         channel = k.convert(tap + group * config.taps, u64)
         return k.mad_wide(pixel, config.mask_channels, channel)
 
-    def _split(self, offset: Val, place: Val, pad: int) -> tuple[Val, Val]:
+    def _split(self, offset: Val, line: Val, pad: int) -> tuple[Val, Val]:
         """Integer part of the position and its fraction; NaN and what is far stay outside."""
         k, offset = self.k, self._coordinate(offset)
         floor = k.floor(offset)
         near = k.min(floor, _FAR)  # of NaN too; what is far below, the conversion keeps there
         fraction = k.select(abs(offset) > _FAR, 0.0, offset - floor)
-        return k.bitcast(place, s32) - pad + k.convert(near, s32, "rz"), fraction
+        return k.bitcast(line, s32) - pad + k.convert(near, s32, "rz"), fraction
 
     def _coordinate(self, value: Val) -> Val:
         dtype = self.config.coordinate_type
@@ -198,14 +198,14 @@ class Sampler:
         with k.loop(k.tid(), self.row_count * self.tap_count, self.threads, name="sample") as e:
             pixel = sizes.pixel(first_pixel + e % self.row_count)
             tap = e // self.row_count + first_tap
-            there = pixel.there
+            sample_ok = pixel.there
             if self.tap_count > 1 or isinstance(first_tap, Val):
-                there = there & (tap < config.taps)
-            position = self.offsets.position(pixel, group, tap, there)
+                sample_ok = sample_ok & (tap < config.taps)
+            position = self.offsets.position(pixel, group, tap, sample_ok)
             k.comment("which corners are in the image")
             bits = k.var(u32, 0)
-            for number, inside in enumerate(position.inside()):
-                bits.set(bits | k.select(inside & there, 1 << number, 0, u32))
+            for corner_index, inside in enumerate(position.inside()):
+                bits.set(bits | k.select(inside & sample_ok, 1 << corner_index, 0, u32))
             corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
             self.fractions[0].store(e, position.ly)
             self.fractions[1].store(e, position.lx)
@@ -219,8 +219,8 @@ class Sampler:
         k = self.k
         at = row + tap * self.row_count
         bits = self.insides.load(at)
-        inside = [(bits & (1 << number)).ne(0) for number in range(4)]
-        ly, lx = (place.load(at) for place in self.fractions)
+        inside = [(bits & (1 << corner_index)).ne(0) for corner_index in range(4)]
+        ly, lx = (fraction.load(at) for fraction in self.fractions)
         one = k.var(self.config.coordinate_type, 1.0)
         mask = one if self.masks is None else self.masks.load(at)
         return Sample(ly, lx, mask, self.corners.load(at), (*inside,))  # pyright: ignore

@@ -1,5 +1,7 @@
 """The registry of kernels, and the commands that go through it: check and ptx."""
 
+import dataclasses
+import importlib
 import json
 import sys
 from collections.abc import Mapping
@@ -9,6 +11,7 @@ from support.texts import COPY
 
 from oxijax.__main__ import main
 from ptx import registry
+from ptx.isa import assembler
 from ptx.isa.targets import TARGETS
 from ptx.kernel import KernelDefinition, Written
 from ptx.registry import kernels, register
@@ -163,6 +166,25 @@ def test_check_counts_dynamic_shared_memory(capsys):
     assert check("--kernel", "dynamic", "--target", "sm_80") == 0
     (row,) = rows(capsys.readouterr().out)
     assert row[-1] == str(min(16, 164 * 1024 // (512 + 4096 + 1024)))
+
+
+def test_a_text_that_configurations_share_is_assembled_once(capsys, monkeypatch):
+    importlib.import_module(MODULE)
+    twins = {"one": 256, "two": 256}
+    register(dataclasses.replace(kernels()["copy"], name="twins", configs=twins))
+    assembled = []
+
+    def assemble(text, target):
+        assembled.append(target.name)
+        return assembler.assemble(text, target)
+
+    monkeypatch.setattr("oxijax._cli.check.assemble", assemble)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # one after the other
+    assert check("--kernel", "twins", "--target", "sm_80", "--target", "sm_90") == 0
+    assert assembled == ["sm_80", "sm_90"]
+    printed = {(row[1], row[2]): row[3:] for row in rows(capsys.readouterr().out)}
+    assert printed["one", "sm_80"] == printed["two", "sm_80"]
+    assert printed["one", "sm_90"] == printed["two", "sm_90"]
 
 
 def test_a_narrow_terminal_cuts_no_figure(capsys, monkeypatch):

@@ -236,12 +236,12 @@ def test_parts_are_of_many_pixels():
 def test_stride_classes(kernel, stride, dilation, pad):
     """Each row is read by the taps of its class, and by no others."""
     classes = stride_classes(kernel, stride, dilation, pad)
-    assert sorted(c.place for c in classes) == list(range(stride))
+    assert sorted(c.first for c in classes) == list(range(stride))
     for c in classes:
         for u in range(9):
             taps = range(c.tap, c.tap + c.taps * c.step, c.step)
             read = [(u + c.start - t * c.output_step, tap) for t, tap in enumerate(taps)]
-            row = u * stride + c.place
+            row = u * stride + c.first
             assert sorted(read) == sorted(
                 ((row + pad - tap * dilation) // stride, tap)
                 for tap in range(kernel)
