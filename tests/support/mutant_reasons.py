@@ -91,6 +91,13 @@ TILE_ENGINE = [
         for function in ("commit", "wait")
     ),
     Reason(
+        "a chunk beyond the last may be copied, as nobody reads it",
+        f"{NEXT} > {DENSE_TILE}",
+        "and",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
         "of the tests whether a chunk's element is there, one implies the other",
         DENSE_TILE,
         "and setp",

@@ -115,10 +115,19 @@ def change_of(mutant: Mutant) -> str:
 def text_of(probe: Probe) -> str:
     """The text of a kernel, without stores to shared memory that nothing loads."""
     lines = probe.text.split("\n")
-    for array in re.findall(r"\.shared .*\.b8 (\w+)\[", "\n".join(lines)):
-        registers = re.findall(rf"(%r\d+), .*%{array};", "\n".join(lines))
-        address = re.compile(rf"\[({'|'.join([f'%{array}', *registers])})(\+\d+)?\]")
-        used = [number for number, line in enumerate(lines) if address.search(line)]
+    for array in re.findall(r"\.shared .*\.b8 (\w+)\[", probe.text):
+        addresses, known = {f"%{array}"}, 0
+        while known != len(addresses):
+            known = len(addresses)
+            for line in lines:
+                found = re.match(r"\s*(?:mov|add|mad|selp)\S*\s+(%\w+), (.*);", line)
+                if found and addresses.intersection(re.findall(r"%\w+", found[2])):
+                    addresses.add(found[1])
+        used = [
+            number
+            for number, line in enumerate(lines)
+            if addresses.intersection(re.findall(r"\[(%\w+)", line))
+        ]
         if all("st.shared" in lines[number] for number in used):
             for number in used:
                 lines[number] = ""
@@ -270,24 +279,25 @@ def check(
         unexplained = [
             f"{m}, by {emitters[m.line][-3:]}" for m in report.survivors if not explained(every, m)
         ]
-        assert unexplained == [], name
+        assert unexplained == [], (name, unexplained)
         killed += sum(report.killed.values())
         survived += len(report.survivors)
         same += sum(explained(equivalent, m) for m in report.survivors)
         by |= report.killed.keys()
         _check_share(text, emitters, [r for r in every if r.result is Result.OTHER])
         _check_refused(probes, report, every)
-    assert by <= NOTICED_BY
-    assert len(by) >= 3
-    assert killed >= 0.95 * (killed + survived - same)
-    assert killed >= 0.85 * (killed + survived)  # the reasons do not explain everything away
+    assert by <= NOTICED_BY, by
+    assert len(by) >= 3, by
+    assert killed >= 0.95 * (killed + survived - same), (killed, survived, same)
+    # The reasons do not explain everything away.
+    assert killed >= 0.85 * (killed + survived), (killed, survived)
 
 
 def check_constructs(reasons: Iterable[Reason]) -> None:
     """Asserts that the functions exist that reasons name."""
     names = {name for reason in reasons for name in reason.emitted_by.split(" > ")} - {"ptx"}
     missing = [name for name in sorted(names) if name not in _functions_of(_module_of(name))]
-    assert missing == []
+    assert missing == [], missing
 
 
 def _module_of(name: str) -> str:
@@ -331,7 +341,7 @@ def _check_refused(
         if {r.result for r in reasons if r.covers(m, emitters[m.line])} == {Result.SAME}
     ]
     excused = [str(m) for m in covered[:3] if _explained(probes, reasons, m)]
-    assert excused == []
+    assert excused == [], excused
 
 
 def _check_share(

@@ -14,7 +14,7 @@ SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
 WINDOWS = "ptx.kernels.conv.windows.WindowRows.__init__"
 STRIDES = "ptx.kernels.conv.backward_input._axis"
 TAP = "ptx.kernels.conv.product.WindowProduct._tap"
-STORE = "ptx.kernels.conv.product.WindowProduct.store.<locals>.locate.<locals>.element"
+STORE = "ptx.kernels.conv.product.WindowProduct.store"
 CHUNK = "ptx.kernels.conv.product.WindowProduct._tiled.<locals>"
 WEIGHT_GRADIENT = "ptx.kernels.conv.backward_weight._tiled_backward_weight"
 BIAS = "ptx.kernels.conv.forward._tiled_forward.<locals>.with_bias"
@@ -80,11 +80,14 @@ EQUIVALENT = [
         "add setp",
         "source constant operator operands",
     ),
-    Reason(
-        "channels come in vectors, so that the bound is between the same ones",
-        STORE,
-        "setp add and",
-        "source constant operator operands",
+    *(
+        Reason(
+            "channels come in vectors, so that the bound is between the same ones",
+            f"{function}.<locals>.locate.<locals>.element",
+            "setp add and",
+            "source constant operator operands",
+        )
+        for function in (STORE, WEIGHT_GRADIENT)
     ),
     Reason(
         "what takes the place of a bias that is not there is not stored",

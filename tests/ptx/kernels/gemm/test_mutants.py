@@ -69,15 +69,13 @@ EQUIVALENT = [
 ]
 
 
-@pytest.mark.parametrize("strategy", PROBES)
-def test_a_sample_is_noticed(strategy):
-    check({strategy: PROBES[strategy]}, TARGET, SAMPLE, EQUIVALENT, NEGLIGIBLE)
+def test_a_sample_is_noticed():
+    check(PROBES, TARGET, SAMPLE, EQUIVALENT, NEGLIGIBLE)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("strategy", PROBES)
-def test_a_large_sample_is_noticed(strategy):
-    check({strategy: PROBES[strategy]}, TARGET, LARGE_SAMPLE, EQUIVALENT, NEGLIGIBLE)
+def test_a_large_sample_is_noticed():
+    check(PROBES, TARGET, LARGE_SAMPLE, EQUIVALENT, NEGLIGIBLE)
 
 
 @pytest.mark.parametrize("strategy", PROBES)
