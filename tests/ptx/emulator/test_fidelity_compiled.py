@@ -5,6 +5,7 @@ They are compiled without contraction of products and sums, so that most results
 with numpy's bit for bit. Each runs in lockstep and under one random schedule of the warps.
 """
 
+import pathlib
 import struct
 from collections.abc import Sequence
 
@@ -20,7 +21,8 @@ def test_every_source_is_compiled_and_every_kernel_is_tested():
     sources = sorted(path.stem for path in FOLDER.glob("*.cu"))
     assert sources == sorted(path.stem for path in FOLDER.glob("*.ptx"))
     tests = "".join(
-        path.read_text() for path in FOLDER.parent.glob("test_ptx_fidelity_compiled*.py")
+        path.read_text()
+        for path in pathlib.Path(__file__).parent.glob("test_fidelity_compiled*.py")
     )
     for source in sources:
         for line in (FOLDER / f"{source}.ptx").read_text().splitlines():
