@@ -7,10 +7,25 @@ from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import u32
+from ptx.kernel import Size
 
-__all__ = ["NO_PIXEL", "Geometry", "OutputPixel", "PixelWalk", "pixel_index"]
+__all__ = ["NO_PIXEL", "SIZES", "Geometry", "OutputPixel", "PixelWalk", "pixel_index"]
 
 NO_PIXEL = 0xFFFFFFFF  # what stands for the index of a pixel where there is none
+
+
+def _size_of(name: str, dim: str) -> Size:
+    return Size(name, lambda instance: instance.sizes[dim])
+
+
+# Parameters of kernels on images n of h x w pixels, whose outputs have p x q pixels.
+SIZES = (
+    _size_of("batch_size", "n"),
+    _size_of("in_h", "h"),
+    _size_of("in_w", "w"),
+    _size_of("out_h", "p"),
+    _size_of("out_w", "q"),
+)
 
 
 def pixel_index(image: Val, y: Val, x: Val, height: Val, width: Val) -> Val:
@@ -59,15 +74,8 @@ class Geometry:
     pixels: Val
 
     @staticmethod
-    def declare(k: Kernel) -> Geometry:
-        """Declares the parameters batch_size, in_h, in_w, out_h and out_w, all u32."""
-        names = ("batch_size", "in_h", "in_w", "out_h", "out_w")
-        images, in_h, in_w, out_h, out_w = (k.param(name, u32) for name in names)
-        return Geometry(images, in_h, in_w, out_h, out_w, images * out_h * out_w)
-
-    @staticmethod
     def of(p: Any) -> Geometry:
-        """The geometry that a kernel's parameters batch_size, in_h, in_w, out_h and out_w give."""
+        """The geometry that a kernel's parameters `SIZES` give."""
         pixels = p.batch_size * p.out_h * p.out_w
         return Geometry(p.batch_size, p.in_h, p.in_w, p.out_h, p.out_w, pixels)
 

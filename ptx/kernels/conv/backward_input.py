@@ -13,12 +13,13 @@ from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import PIXELS, strip_count
 from ptx.kernels.conv.direct_backward_input import direct_backward_input
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import GEOMETRY, WEIGHT, X, Y, known_sizes
+from ptx.kernels.conv.parameters import WEIGHT, X, Y, known_sizes
 from ptx.kernels.conv.plan import backward_input_plan
 from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.strides import chosen, stride_classes
 from ptx.kernels.conv.windows import Axis, WindowRows
 from ptx.tile.direct import DirectPlan
+from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
 
 __all__ = ["BACKWARD_INPUT"]
@@ -125,7 +126,7 @@ BACKWARD_INPUT = KernelDefinition(
         In("weight", WEIGHT),
         In("grad_y", Y),
         Out("grad_x", X),
-        *GEOMETRY,
+        *SIZES,
         Size(
             "strip_width",
             lambda instance: WindowRows.strip_width(

@@ -18,14 +18,14 @@ from ptx.kernels.conv.direct_backward_weight import (
     direct_weight_parts,
 )
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import GEOMETRY, WEIGHT, X, Y, known_sizes
+from ptx.kernels.conv.parameters import WEIGHT, X, Y, known_sizes
 from ptx.kernels.conv.plan import backward_weight_plan
 from ptx.tile.dense import DenseTile
 from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.occupancy import sum_parts
-from ptx.tile.pixels import pixel_index
+from ptx.tile.pixels import SIZES, pixel_index
 from ptx.tile.plan import TilePlan, make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import accumulator_of, vector_width
@@ -212,7 +212,7 @@ BACKWARD_WEIGHT = KernelDefinition(
             f"s {WEIGHT}",
             dtype=lambda config: accumulator_of(config.float_type),
         ),
-        *GEOMETRY,
+        *SIZES,
         Size(
             "pixels_per_part",
             _pixels_per_part,

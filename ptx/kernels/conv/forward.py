@@ -12,11 +12,12 @@ from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import PIXELS, is_direct, outputs_of, strip_count
 from ptx.kernels.conv.direct_forward import direct_forward
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import GEOMETRY, WEIGHT, X, Y, known_sizes
+from ptx.kernels.conv.parameters import WEIGHT, X, Y, known_sizes
 from ptx.kernels.conv.plan import forward_plan
 from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.windows import Axis, WindowRows
 from ptx.tile.direct import DirectPlan
+from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
 from ptx.tile.vectors import load_words, widen
 
@@ -101,7 +102,7 @@ FORWARD = KernelDefinition(
         In("weight", WEIGHT, layout=lambda config: WEIGHT if is_direct(config) else "o i j e"),
         In("bias", "o", flag="use_bias"),
         Out("y", Y),
-        *GEOMETRY,
+        *SIZES,
         Size(
             "strip_width",
             lambda instance: WindowRows.strip_width(instance.sizes["q"]),

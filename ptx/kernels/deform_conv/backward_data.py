@@ -30,7 +30,6 @@ from ptx.kernels.deform_conv.parameters import (
     GRAD_Y,
     MASK,
     OFFSET,
-    SIZES,
     STRIP_WIDTH,
     WEIGHT,
     X,
@@ -46,6 +45,7 @@ from ptx.kernels.deform_conv.parameters import (
 from ptx.kernels.deform_conv.plan import SamplePlan, backward_input_plan, backward_offset_plan
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.direct import DirectPlan
+from ptx.tile.pixels import SIZES
 
 __all__ = ["BACKWARD_INPUT", "BACKWARD_OFFSET"]
 

@@ -34,7 +34,6 @@ from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.parameters import (
     GRAD_Y,
-    SIZES,
     accumulator_type,
     entry,
     known,
@@ -45,6 +44,7 @@ from ptx.kernels.limits import PIXELS, check_count
 from ptx.tile.dense import DenseTile
 from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
+from ptx.tile.pixels import SIZES
 from ptx.tile.plan import at_least, make_math
 from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import load_words, store_vector, vector_width, widen

@@ -25,7 +25,6 @@ from ptx.kernels.deform_conv.parameters import (
     GRAD_Y,
     MASK,
     OFFSET,
-    SIZES,
     X,
     accumulator_type,
     check,
@@ -45,6 +44,7 @@ from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.occupancy import sum_parts
+from ptx.tile.pixels import SIZES
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import vector_width

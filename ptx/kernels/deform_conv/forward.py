@@ -17,7 +17,6 @@ from ptx.kernels.deform_conv.gather import GatherTile
 from ptx.kernels.deform_conv.parameters import (
     MASK,
     OFFSET,
-    SIZES,
     STRIP_WIDTH,
     X,
     check,
@@ -33,6 +32,7 @@ from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.math import TileMath
+from ptx.tile.pixels import SIZES
 from ptx.tile.plan import make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.vectors import load_words, vector_width, widen

@@ -21,7 +21,6 @@ __all__ = [
     "GRAD_Y",
     "MASK",
     "OFFSET",
-    "SIZES",
     "STRIP_WIDTH",
     "WEIGHT",
     "X",
@@ -59,22 +58,11 @@ def _strip_width(instance: Instance) -> int:
     return PixelRows.strip_width(sizes["n"], sizes["p"], sizes["q"], instance.plan.m)
 
 
-def _size_of(name: str, dim: str) -> Size:
-    return Size(name, lambda instance: instance.sizes[dim])
-
-
 X = In("x", "n h w c")
 OFFSET = In("offset", "n p q d", offset_type)
 WEIGHT = In("weight", "i j e o")
 MASK = In("mask", "n p q m", mask_type, flag="use_modulation")
 GRAD_Y = In("grad_y", "n p q o")
-SIZES = (
-    _size_of("batch_size", "n"),
-    _size_of("in_h", "h"),
-    _size_of("in_w", "w"),
-    _size_of("out_h", "p"),
-    _size_of("out_w", "q"),
-)
 STRIP_WIDTH = Size("strip_width", _strip_width, present=has_strips)
 
 
