@@ -1,3 +1,4 @@
+import ctypes
 import gc
 import os
 import resource
@@ -16,6 +17,7 @@ from ptx.emulator.program import load
 
 # Resident bytes of a test process: with one for each core a laptop has to hold them all.
 MEMORY_LIMIT = 1.5 * 2**30
+FORGET_ABOVE = 0.9 * 2**30  # what is compiled is forgotten then, in the middle of a file too
 
 
 def wants_gpu(config: pytest.Config) -> bool:
@@ -49,12 +51,14 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Forgets all compiled programs after a file's last test, and watches the process's memory."""
+    """Forgets what is compiled after a file's last test, or where it is much; watches memory."""
     result = yield
-    if nextitem is None or nextitem.path != item.path:
+    if nextitem is None or nextitem.path != item.path or resident_memory() > FORGET_ABOVE:
         jax.clear_caches()
         load.cache_clear()
         gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)  # else the C library keeps what is free
     if not wants_gpu(item.config) and (peak := peak_memory()) > MEMORY_LIMIT > _reported[0]:
         _reported[0] = peak
         pytest.fail(f"this process has taken {peak / 2**30:.2f} GiB, over {MEMORY_LIMIT / 2**30}")
@@ -62,6 +66,15 @@ def pytest_runtest_teardown(item, nextitem):
 
 
 _reported = [0]  # the peak of which a test has failed: later ones are not to blame
+
+
+def resident_memory() -> int:
+    """The bytes that this process has resident; 0 where there is no telling."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def peak_memory() -> int:
