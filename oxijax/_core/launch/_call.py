@@ -79,13 +79,13 @@ def call(
     def without_batch(
         parameters: Mapping[str, Array], shapes: Mapping[str, Any]
     ) -> tuple[int, ...]:
-        indices = []
+        indices: list[int] = []
         for index, (name, parameter) in enumerate(parameters.items()):
             dims = parameter.layout_of(config)[-len(shapes[name]) :]
             one = parameter.shareable(config) == batch and shapes[name][0] == 1
             if batch and (dims[0] != batch or one):
                 indices.append(index)
-        return indices
+        return tuple(indices)
 
     outs = iter(
         _launch_p.bind(
@@ -98,8 +98,8 @@ def call(
             ),
             aliases=tuple(sorted(kernel.aliases(config).items())),
             batch_dims=1 if batch else 0,
-            shared=tuple(without_batch(kernel.operands(config), given)),
-            sums=tuple(without_batch(results, shapes)),
+            shared=without_batch(kernel.operands(config), given),
+            sums=without_batch(results, shapes),
             grouped=False,
         )
     )
