@@ -18,7 +18,7 @@ import numpy as np
 
 from ptx.builder import Kernel, provenance
 from ptx.isa.dtypes import DType, u32
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import TARGETS, Target, as_target
 from ptx.launch import Address, Launch
 
 __all__ = [
@@ -368,7 +368,7 @@ class KernelDefinition(Generic[Config]):
           UnsupportedError: the target lacks an instruction.
           ValueError: a configuration that makes no sense.
         """
-        target = TARGETS[target] if isinstance(target, str) else target
+        target = as_target(target)
         self._validate(config)
         return _written(self, config, target, plan or self.plan(config, target, sizes))
 
@@ -389,7 +389,7 @@ class KernelDefinition(Generic[Config]):
         Raises:
           ValueError: shapes that do not fit each other, or that the kernel cannot count.
         """
-        target = TARGETS[target] if isinstance(target, str) else target
+        target = as_target(target)
         self._validate(config)
         operands, results = self.operands(config), self.results(config)
         if len(shapes) != len(operands) + len(results):

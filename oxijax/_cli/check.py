@@ -7,10 +7,9 @@ import argparse
 import concurrent.futures
 import dataclasses
 import fnmatch
-import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from oxijax._cli import (
@@ -147,26 +146,12 @@ def check(
         if any(fnmatch.fnmatchcase(config, pattern) for pattern in patterns)
         for target in targets
     ]
-    found: dict[tuple[bytes, str], tuple[Assembled, ...]] = {}
-
-    def assembled(text: str, target: Target) -> tuple[Assembled, ...]:
-        """What ptxas says of a text, which several configurations may share."""
-        key = hashlib.sha256(text.encode()).digest(), target.name
-        if key not in found:
-            found[key] = tuple(assemble(text, target).values())
-        return found[key]
-
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda case: _check_one(case[0], case[1], case[2], assembled), cases))
+        return list(pool.map(lambda case: _check_one(*case), cases))
 
 
-def _check_one(
-    kernel: KernelDefinition,
-    config: str,
-    target: Target,
-    assemble: Callable[[str, Target], tuple[Assembled, ...]],
-) -> CheckResult:
+def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckResult:
     case = (kernel.name, config, target)
     supported = target.supports(kernel.needs)
     try:
@@ -183,7 +168,7 @@ def _check_one(
     if message := _wrong_dynamic_shared(text, dynamic_shared):
         return CheckResult(*case, "error", (message,))
     try:
-        assembled = assemble(text, target)
+        assembled = tuple(assemble(text, target).values())
     except (AssemblyError, ValueError) as error:
         return CheckResult(*case, "error", (str(error),))
 

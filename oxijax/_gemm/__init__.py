@@ -140,17 +140,9 @@ def _read_arguments(
     config = GemmParams(
         bool(transpose_a), bool(transpose_b), strategy, arguments.read_precision(precision)
     )
-    return (
-        config,
-        batch,
-        _Operands(
-            a,
-            b,
-            None if c is None else broadcast(c, (*batch, m, n)),
-            _as_factor(alpha, wide),
-            None if c is None else _as_factor(beta, wide),
-        ),
-    )
+    factors = _as_factor(alpha, wide), None if c is None else _as_factor(beta, wide)
+    c = None if c is None else broadcast(c, (*batch, m, n))
+    return config, batch, _Operands(a, b, c, *factors)
 
 
 def _read_matrix(name: str, value: Any) -> jax.Array:

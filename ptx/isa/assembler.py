@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 
 __all__ = [
     "Assembled",
@@ -147,10 +147,7 @@ def assemble(text: str, target: Target | str) -> dict[str, Assembled]:
       ToolNotFoundError: there is no ptxas here.
       ValueError: no such target, or no kernel in the text.
     """
-    if isinstance(target, str):
-        if target not in TARGETS:
-            raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
-        target = TARGETS[target]
+    target = as_target(target)
     if not _ENTRY.search(_without_comments(text)):
         raise ValueError("the PTX has no kernel: no line with .entry")
     return {kernel.kernel: kernel for kernel in _assemble(find_ptxas(), text, target)}

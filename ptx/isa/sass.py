@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 from ptx.isa.assembler import cubin, find_tool
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 
 __all__ = ["Loop", "Sass", "disassemble", "opcode"]
 
@@ -87,7 +87,7 @@ def disassemble(text: str, target: Target | str) -> Sass:
 
     Source: CUDA Binary Utilities, "nvdisasm".
     """
-    target = TARGETS[target] if isinstance(target, str) else target
+    target = as_target(target)
     return parse(_printed(find_tool("nvdisasm", [_WHEEL]), text, target))
 
 

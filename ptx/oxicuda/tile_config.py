@@ -6,7 +6,7 @@ import dataclasses
 
 from ptx.builder import ATOMS
 from ptx.isa.dtypes import DType
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 from ptx.kernels.conv.config import ConvConfig
 from ptx.tile.plan import TilePlan, atom_name, streams
 from ptx.tile.shared import STAGES, SharedTile
@@ -39,7 +39,7 @@ class TileConfig:
     @staticmethod
     def default_conv(target: Target | str) -> TileConfig:
         """Tiles that every problem can have, of which two blocks in f64 fit on an SM."""
-        target = TARGETS[target] if isinstance(target, str) else target
+        target = as_target(target)
         if target.supports("sm_80"):
             return TileConfig(64, 64, 16, 32, 32, 2)
         return TileConfig(64, 32, 16, 32, 16, 2)

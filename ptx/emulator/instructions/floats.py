@@ -101,16 +101,6 @@ def _extreme(form: Form) -> Step:
     return _float(form, lambda a, b: function(a, b, propagate), 2, dtype)
 
 
-@instruction("abs", kind="float")
-def _abs(form: Form) -> Step:
-    return _sign(form, lambda bits, sign: bits & ~sign)
-
-
-@instruction("neg", kind="float")
-def _neg(form: Form) -> Step:
-    return _sign(form, lambda bits, sign: bits ^ sign)
-
-
 @instruction("copysign")
 def _copysign(form: Form) -> Step:
     dtype = form.dtype(*_WIDE)
@@ -194,12 +184,14 @@ def _float(
     return elementwise(form, packed(plain, dtype), [dtype] * sources, dtype)
 
 
-def _sign(form: Form, function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
-    dtype = form.dtype(*FLOATS)
+@instruction("abs", "neg", kind="float")
+def _sign(form: Form) -> Step:
+    dtype, negate = form.dtype(*FLOATS), form.instruction.opcode == "neg"
 
     def on_bits(a: np.ndarray) -> np.ndarray:
         kind = UNSIGNED[a.dtype.itemsize * 8]
         sign = kind(1 << (a.dtype.itemsize * 8 - 1))
-        return function(a.view(kind), sign).view(a.dtype)
+        bits = a.view(kind)
+        return (bits ^ sign if negate else bits & ~sign).view(a.dtype)
 
     return _float(form, on_bits, 1, dtype)

@@ -15,16 +15,6 @@ from ptx.isa.dtypes import DTYPES, DType
 __all__ = ["high_product"]
 
 
-@instruction("add", kind="integer")
-def _add(form: Form) -> Step:
-    return _sum(form, np.add)
-
-
-@instruction("sub", kind="integer")
-def _sub(form: Form) -> Step:
-    return _sum(form, np.subtract)
-
-
 @instruction("mul", kind="integer")
 def _mul(form: Form) -> Step:
     dtype = form.dtype(*INTEGERS)
@@ -41,17 +31,9 @@ def _mad(form: Form) -> Step:
     return elementwise(form, lambda a, b, c: product(a, b) + c, [dtype, dtype, result], result)
 
 
-@instruction("div", kind="integer")
-def _div(form: Form) -> Step:
-    return _division(form, lambda quotient, rest: quotient)
-
-
-@instruction("rem", kind="integer")
-def _rem(form: Form) -> Step:
-    return _division(form, lambda quotient, rest: rest)
-
-
-def _sum(form: Form, function: Callable[..., np.ndarray]) -> Step:
+@instruction("add", "sub", kind="integer")
+def _sum(form: Form) -> Step:
+    function = np.add if form.instruction.opcode == "add" else np.subtract
     dtype = form.dtype(*INTEGERS)
     if not form.has("sat"):
         return elementwise(form, function, [dtype] * 2, dtype)
@@ -96,7 +78,8 @@ def high_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return high.view(kind)
 
 
-def _division(form: Form, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
+@instruction("div", "rem", kind="integer")
+def _division(form: Form) -> Step:
     dtype = form.dtype(*INTEGERS)
     a, b, write = form.read(1, dtype), form.read(2, dtype), form.write(0, dtype)
     instruction = form.instruction
@@ -107,7 +90,8 @@ def _division(form: Form, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]
         if zero.any():
             message = "division of an integer by zero"
             lanes.fail(UndefinedResultError, instruction, active, zero, message)
-        write(lanes, active, choose(*_truncated(x, y)))
+        quotient, remainder = _truncated(x, y)
+        write(lanes, active, quotient if instruction.opcode == "div" else remainder)
 
     return step
 

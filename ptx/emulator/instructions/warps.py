@@ -92,7 +92,7 @@ def _activemask(form: Form) -> Step:
     write = form.write(0, b32)
 
     def step(lanes: Lanes, active: Selection) -> None:
-        write(lanes, active, _active(lanes, active))
+        write(lanes, active, _mask(lanes, active, True))
 
     return step
 
@@ -206,7 +206,7 @@ def require_members(
       DivergenceError: a lane is named that is not active, or one is active and not named.
     """
     named = np.broadcast_to(members, lanes.size(active))
-    present = _active(lanes, active)
+    present = _mask(lanes, active, True)
     if ((named & ~present) != 0).any():
         absent = (named & ~present) != 0
         first = int((named & ~present)[absent][0])
@@ -217,11 +217,6 @@ def require_members(
         message = f"{instruction.opcode}: the thread is not in its own membermask"
         lanes.fail(DivergenceError, instruction, active, own, message)
     return named
-
-
-def _active(lanes: Lanes, active: Selection) -> np.ndarray:
-    """For each active lane, the mask of the active lanes of its warp."""
-    return _mask(lanes, active, True)
 
 
 def _mask(lanes: Lanes, active: Selection, predicate: np.ndarray | bool) -> np.ndarray:

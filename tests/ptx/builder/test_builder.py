@@ -123,7 +123,7 @@ def test_every_operation_assembles():
     x, out = k.pointer("x", f32, readonly=True), k.pointer("out", f32)
     words, longs = k.pointer("words", u32), k.pointer("longs", u64)
     halves, pairs, doubles = (k.pointer(n, t) for n, t in (("h", f16), ("p", bf16x2), ("d", f64)))
-    tile = k.shared("tile", f32, 256, alignment=128)
+    tile = k.shared("tile", f32, 256)
     lane = k.laneid()
     for axis in "xyz":
         k.name(**{f"thread_{axis}": k.tid(axis) + k.ntid(axis) + k.ctaid(axis) + k.nctaid(axis)})
@@ -156,7 +156,7 @@ def test_every_operation_assembles():
     assert assembled.spill_stores == 0
     assert text.startswith(".version 8.1\n.target sm_90\n")
     assert ".maxntid 32, 2, 2\n" in text
-    assert ".shared .align 128 .b8 tile[1024];" in text
+    assert ".shared .align 16 .b8 tile[1024];" in text
 
 
 # ---- memory

@@ -279,7 +279,7 @@ def test_declarations(k):
         k.shared("tile", f32, 4)
     with raises(ValueError, "a kernel's name is a PTX identifier"):
         Kernel("no-name", "sm_80")
-    with raises(ValueError, "target 'sm_70' is none of sm_75"):
+    with raises(ValueError, "target must be one of sm_75"):
         Kernel("name", "sm_70")
     with raises(ValueError, "block=2048 is not 1 to 1024 threads"):
         Kernel("name", "sm_80", block=2048)
