@@ -19,7 +19,7 @@ import numpy as np
 from ptx.builder import Kernel, provenance
 from ptx.isa.dtypes import DType, u32
 from ptx.isa.targets import TARGETS, Target, as_target
-from ptx.launch import Address, Launch
+from ptx.launch import BufferAddress, Launch
 
 __all__ = [
     "Array",
@@ -429,10 +429,10 @@ class KernelDefinition(Generic[Config]):
         check_grid(grid)
         written = _written(self, config, instance.target, instance.plan)
         buffers = list(self.operands(config)) + list(self.results(config))
-        arguments: list[Address | np.generic] = []
+        arguments: list[BufferAddress | np.generic] = []
         for parameter in self.present_parameters(config, instance.plan):
             if not isinstance(parameter, Size):
-                arguments.append(Address(buffers.index(parameter.name)))
+                arguments.append(BufferAddress(buffers.index(parameter.name)))
             else:
                 value = parameter.value(instance)
                 if not 0 <= value < 2**32:

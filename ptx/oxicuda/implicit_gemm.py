@@ -249,8 +249,8 @@ class ImplicitGemmConv:
     def launch(self, *, bias: bool = False) -> Launch:
         """The launch of `generate_ptx(bias=bias)`, its text and dynamic shared memory included.
 
-        `Address` 0 is the images [N, H, W, C], then follow the filters [Co, R, S, C/G], the bias
-        [Co] if there is one, and the output [N, P, Q, Co].
+        Buffer 0 is the images [N, H, W, C], then follow the filters [Co, R, S, C/G], the bias [Co]
+        if there is one, and the output [N, P, Q, Co].
         """
         config = self._config(bias=bias)
         shapes = list(_TILED.shapes(config, self.problem.sizes()).values())

@@ -15,7 +15,7 @@ from ptx.emulator import Buffer, Report
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64, s32, u32
 from ptx.isa.targets import Target
 from ptx.kernel import Array, KernelDefinition, PlanLike, Sizes
-from ptx.launch import Address
+from ptx.launch import BufferAddress
 
 __all__ = ["Outcome", "bytes_stored", "launch", "numpy_dtype", "run"]
 
@@ -152,7 +152,7 @@ def launch(
     replaced = dict(values or {})
     arguments: list[Buffer | np.generic] = []
     for name, argument in zip(present, how.arguments, strict=True):
-        if isinstance(argument, Address):
+        if isinstance(argument, BufferAddress):
             arguments.append(buffers[names[argument.buffer]])
         else:
             arguments.append(np.uint32(replaced.pop(name)) if name in replaced else argument)

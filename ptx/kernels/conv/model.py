@@ -11,7 +11,7 @@ from ptx.kernels.conv.catalog import RESNET50
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import is_direct
 from ptx.kernels.conv.forward import FORWARD
-from ptx.launch import Address, Launch
+from ptx.launch import BufferAddress, Launch
 from ptx.model import L1_BYTES, BlockWork, Device, Image, Work, floor, launch_work
 from ptx.tile.plan import TilePlan
 from ptx.tile.vectors import vector_width
@@ -125,7 +125,7 @@ def _backward_weight(instance: Instance, launch: Launch) -> BlockWork:
     config, target, plan = instance.config, instance.target, instance.plan
     dtype = config.float_type
     last = launch.arguments[-1]
-    assert not isinstance(last, Address)
+    assert not isinstance(last, BufferAddress)
     pixels = last.item()  # of a part
     steps, lots = pixels / plan.k, math.ceil(pixels / PIXELS_TOGETHER)
     a, b, rows, across = *_tile_bytes(config, plan), *plan.warps

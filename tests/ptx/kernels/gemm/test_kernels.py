@@ -15,7 +15,7 @@ from ptx.isa.targets import TARGETS
 from ptx.kernels.gemm import GEMM, GemmConfig, choose, streaming
 from ptx.kernels.gemm.catalog import CONFIGS, ROWS, SHAPES
 from ptx.kernels.gemm.plan import gemm_plan
-from ptx.launch import Address
+from ptx.launch import BufferAddress
 from ptx.tile.shared import SharedTile
 
 ALIGNED = list(SHAPES)[:5]
@@ -146,7 +146,7 @@ def run_one_block(config: GemmConfig, rows: int) -> Report:
     buffers = [Buffer(np.zeros(shape, element), writable=False) for shape in operands]
     buffers.append(Buffer(np.empty(result, result_type), initialized=False))
     how = GEMM.launch(config, target, [b.array.shape for b in buffers])
-    arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
+    arguments = [buffers[v.buffer] if isinstance(v, BufferAddress) else v for v in how.arguments]
     arguments[4] = np.uint32(1)  # blocks of a product
     return launch(
         how.text, (1, 1, 1), how.block, arguments,
