@@ -72,14 +72,15 @@ def conv(
       TypeError: an argument of the wrong type or dtype, by name.
     """
     config, x, weight, bias = read_arguments(
-        x, weight, bias, strides, padding, dilation, data_format, precision, _DATA_FORMATS
+        *(x, weight, bias, strides, padding, dilation, data_format, precision),
+        data_formats=_DATA_FORMATS,
     )
     return from_nhwc(conv_nhwc(config, x, weight, bias), data_format)
 
 
 def _reference(*values) -> jax.Array:
-    config, *operands = read_arguments(*values, _DATA_FORMATS)
-    (y,) = kernels.forward(config, *operands)
+    config, x, weight, bias = read_arguments(*values, data_formats=_DATA_FORMATS)
+    (y,) = kernels.forward(config, x, weight, bias)
     *_, data_format, _ = values
     return from_nhwc(y, data_format)
 

@@ -64,7 +64,7 @@ class ConvParams:
 
 
 def read_arguments(
-    x, weight, bias, strides, padding, dilation, data_format, precision, data_formats
+    x, weight, bias, strides, padding, dilation, data_format, precision, *, data_formats
 ) -> tuple[ConvParams, jax.Array, jax.Array, jax.Array | None]:
     """Checks the arguments that all convolutions have: `data_format` is one of `data_formats`.
 

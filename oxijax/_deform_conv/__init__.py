@@ -125,12 +125,17 @@ deform_conv_reference = reference_twin(
 )
 
 
+# x, offset, weight, mask and bias, in NHWC.
+_Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array | None]
+
+
 def _read_arguments(
     x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
-) -> tuple[ConvParams, tuple[jax.Array | None, ...]]:
+) -> tuple[ConvParams, _Operands]:
     """Checks all arguments, and makes them a configuration and operands in NHWC."""
     config, x, weight, bias = read_arguments(
-        x, weight, bias, strides, padding, dilation, data_format, precision, ("NHWC", "NCHW")
+        *(x, weight, bias, strides, padding, dilation, data_format, precision),
+        data_formats=("NHWC", "NCHW"),
     )
     offset = arguments.as_array("offset", offset, 4)
     mask = None if mask is None else arguments.as_array("mask", mask, 4)
