@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from ptx.builder import Kernel, Pointer, Val
+from ptx.builder import Kernel
 from ptx.kernel import In, Instance, KernelDefinition, Out, Size
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
@@ -17,9 +16,9 @@ from ptx.kernels.conv.plan import forward_plan
 from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.windows import Axis, WindowRows
 from ptx.tile.direct import DirectPlan
+from ptx.tile.epilogue import plus_bias
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
-from ptx.tile.vectors import load_words, widen
 
 __all__ = ["FORWARD"]
 
@@ -65,12 +64,9 @@ def _tiled_forward(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> Non
     )
     math = product.run()
 
-    def with_bias(sums: Sequence[Val], column: Val, address: Pointer, exists: Val) -> Sequence[Val]:
-        words = load_words(p.bias + (channel + column), len(sums), where=exists)
-        return [total + b for total, b in zip(sums, widen(k, words), strict=True)]
-
     k.comment("bias, and the output" if config.use_bias else "the output")
-    finish = with_bias if config.use_bias else None
+    columns = None if weights.all_columns else weights.columns
+    finish = plus_bias(p.bias, channel, columns) if config.use_bias else None
     product.store(math, p.y + channel, config.out_channels, finish)
 
 
