@@ -25,8 +25,8 @@ from ptx.tile.vectors import accumulator_of, load_elements
 __all__ = [
     "direct_backward_weight",
     "direct_weight_blocks",
-    "direct_weight_entry",
     "direct_weight_parts",
+    "direct_weight_tile",
 ]
 
 _PART = 1024  # pixels at least
@@ -44,8 +44,8 @@ def direct_weight_parts(config: ConvConfig, pixels: int) -> int:
     return sum_parts(direct_weight_blocks(config), -(-pixels // _PART), per_sm=8)
 
 
-def direct_weight_entry(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
-    """The sizes in the entry's name: a block's rows and columns of the weights, and its pixels."""
+def direct_weight_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
+    """The rows and columns of the weights, and the pixels, that a block has at a time."""
     m = _span(config) * config.in_channels_per_group
     return m, plan.across * outputs_of(config, plan), plan.down * PIXELS
 
