@@ -8,7 +8,7 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import s32, u32, u64
 from ptx.isa.targets import TARGETS
 from ptx.kernel import In, Instance, KernelDefinition, Out, Size
-from ptx.kernels.conv.catalog import CONFIGS
+from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import strip_count
 from ptx.kernels.conv.direct_backward_weight import (
@@ -188,7 +188,8 @@ def _strips_per_part(instance: Instance) -> int:
 
 BACKWARD_WEIGHT = KernelDefinition(
     name="conv_backward_weight",
-    configs=CONFIGS,
+    # Its plan is the same for launches of all sizes.
+    configs={name: config for name, config in CONFIGS.items() if name not in LAUNCH_SIZES},
     parameters=(
         In("x", X),
         In("grad_y", Y),
