@@ -47,14 +47,6 @@ class SharedTile:
         first = k.dynamic_shared(dtype, count) if dynamic else k.shared(name, dtype, count)
         return SharedTile(first, layout)
 
-    @staticmethod
-    def shared_bytes(
-        dtype: DType, *, k_extent: int, extent: int, k_axis: int, stages: int = STAGES
-    ) -> int:
-        """Bytes of shared memory of such tiles."""
-        layout = Layout.padded(dtype, k_extent=k_extent, extent=extent, k_axis=k_axis)
-        return stages * layout.bytes
-
     def stage(self, stage: Stage) -> Pointer:
         """The first element of a stage."""
         return self.first.add_bytes(stage * self.layout.bytes)

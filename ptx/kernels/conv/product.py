@@ -146,15 +146,15 @@ class WindowProduct:
         a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
         b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
         math = make_math(k, config, a, b, plan)
-        taps_y, taps_x = self.rows.y.taps, self.rows.x.taps
+        y, x = self.rows.y, self.rows.x
         # Few channels would leave most of a chunk empty: then a chunk has several taps.
-        joined = self.channels % plan.k != 0 and isinstance(taps_y, int) and isinstance(taps_x, int)
+        known = isinstance(y.taps, int) and isinstance(x.taps, int)
+        joined = known and self.channels % plan.k != 0
+        depth = y.most_taps * x.most_taps * self.channels
         if joined:
-            assert isinstance(taps_y, int)
-            assert isinstance(taps_x, int)
-            cursor = Cursor(k, chunk=-(-taps_y * taps_x * self.channels // plan.k))
+            cursor = Cursor(k, chunk=-(-depth // plan.k))
         else:
-            cursor = Cursor(k, y=taps_y, x=taps_x, slice=-(-self.channels // plan.k))
+            cursor = Cursor(k, y=y.taps, x=x.taps, slice=-(-self.channels // plan.k))
 
         def at(along: Val) -> tuple[Val, Val, Val, Val]:
             """Splits an index along K: (tap down, tap across, channel, whether these exist)."""
@@ -163,8 +163,8 @@ class WindowProduct:
                 return cursor["y"], cursor["x"], channel, channel < self.channels
             index = cursor["chunk"] * plan.k + along
             tap, channel = index // self.channels, index % self.channels
-            exists = index < taps_y * taps_x * self.channels
-            return tap // taps_x, tap % taps_x, channel, exists
+            exists = index < depth
+            return tap // x.most_taps, tap % x.most_taps, channel, exists
 
         def windows(row: Val, column: Val) -> tuple[Pointer, Val]:
             tap_y, tap_x, channel, channel_ok = at(column)
