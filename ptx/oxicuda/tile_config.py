@@ -8,8 +8,9 @@ from ptx.builder import ATOMS
 from ptx.isa.dtypes import DType
 from ptx.isa.targets import Target, as_target
 from ptx.kernels.conv.config import ConvConfig
+from ptx.tile.layout import Layout
 from ptx.tile.plan import TilePlan, atom_name, streams
-from ptx.tile.shared import STAGES, SharedTile
+from ptx.tile.shared import STAGES
 from ptx.tile.stream import ROW_BYTES, StreamedTile
 
 __all__ = ["TileConfig", "tile_bytes"]
@@ -120,7 +121,7 @@ def tile_bytes(plan: TilePlan, dtype: DType) -> tuple[int, int]:
     if plan.streamed:
         return 0, StreamedTile.shared_bytes(plan.n, plan.stages)
     a, b = (
-        SharedTile.shared_bytes(dtype, k_extent=plan.k, extent=extent, k_axis=1)
+        plan.stages * Layout.padded(dtype, k_extent=plan.k, extent=extent, k_axis=1).bytes
         for extent in (plan.m, plan.n)
     )
     return a, b

@@ -16,7 +16,7 @@ from ptx.kernels.gemm import GEMM, GemmConfig, choose, streaming
 from ptx.kernels.gemm.catalog import CONFIGS, ROWS, SHAPES
 from ptx.kernels.gemm.plan import gemm_plan
 from ptx.launch import BufferAddress
-from ptx.tile.shared import SharedTile
+from ptx.tile.layout import Layout
 
 ALIGNED = list(SHAPES)[:5]
 DTYPES = {"bf16": bf16, "f16": f16, "f32": f32, "f32-exact": f32, "f64": f64}
@@ -176,9 +176,9 @@ def test_enough_is_on_its_way(name, dtype, target):
     (made,) = assemble(written.text, gpu).values()
     blocks = made.blocks_per_sm(dynamic_shared=written.dynamic_shared)
     plan = gemm_plan(config, gpu, ROWS[case])
-    stage = SharedTile.shared_bytes(
-        config.float_type, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis, stages=1
-    )
+    stage = Layout.padded(
+        config.float_type, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis
+    ).bytes
     assert blocks * (plan.stages - 1) * stage >= 26 * 1024
 
 
