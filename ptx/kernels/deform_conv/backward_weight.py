@@ -13,7 +13,7 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.isa.targets import TARGETS
 from ptx.kernel import Instance, KernelDefinition, Out, Size
-from ptx.kernels.deform_conv.backward_weight_samples import Block, samples_of
+from ptx.kernels.deform_conv.backward_weight_samples import Block, Samples
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct_backward_weight import (
@@ -38,6 +38,7 @@ from ptx.kernels.deform_conv.plan import (
     backward_weight_tiles,
     is_direct,
 )
+from ptx.kernels.deform_conv.sample_table import SampleTable
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
 from ptx.tile.direct import DirectPlan
@@ -94,7 +95,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
         k, config, plan, x, offsets, tap=tap, channel=channel, first_in=first_in, run=run,
         end_pixel=end_pixel, slices=slices, cursor=cursor,
     )  # fmt: skip
-    sampled = samples_of(block, a, pixels_at_once)
+    sampled = Samples(block, a, pixels_at_once)
     columns = vector_width(dtype, out_group, plan.n)
     producers = [sampled.gather, DenseTile(k, b, gradients, width=columns, threads=plan.threads)]
     with k.loop(first_pixel, end_pixel, pixels_at_once, name="pixels") as first:
@@ -163,7 +164,7 @@ def _tiles(config: DeformConvConfig, plan: SamplePlan) -> tuple[int, int]:
 
 def _pixels_at_once(plan: SamplePlan) -> int:
     """Pixels that are looked at together: the pipeline runs dry after each lot."""
-    return 64 if plan.corners == "samples" else 512
+    return 64 if plan.table is SampleTable else 512
 
 
 BACKWARD_WEIGHT = KernelDefinition(

@@ -188,7 +188,7 @@ _SAMPLES = 512  # pixels that the backward weight kernel looks at together
 
 
 def _modelled(plan: SamplePlan | DirectPlan) -> SamplePlan:
-    if isinstance(plan, DirectPlan) or plan.corners == "samples":
+    if isinstance(plan, DirectPlan) or not plan.has_strips:
         raise ValueError(f"modelled are tables of corners and positions, this plan has {plan}")
     return plan
 

@@ -14,7 +14,7 @@ from ptx.kernel import In, Instance, Size, Sizes
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import PixelRows
 from ptx.kernels.deform_conv.plan import SamplePlan
-from ptx.kernels.limits import check_sizes
+from ptx.kernels.limits import PIXELS, check_sizes
 from ptx.tile.vectors import accumulator_of
 
 __all__ = [
@@ -50,7 +50,7 @@ def mask_type(config: DeformConvConfig) -> DType:
 
 def has_strips(config: DeformConvConfig, plan: Any) -> bool:
     """Whether the output pixels of a block are neighbours in a strip: see `PixelRows`."""
-    return isinstance(plan, SamplePlan) and plan.corners != "samples"
+    return isinstance(plan, SamplePlan) and plan.has_strips
 
 
 def _strip_width(instance: Instance) -> int:
@@ -92,7 +92,7 @@ def check(instance: Instance) -> None:
         sizes["n"],
         (sizes["h"], sizes["w"]),
         (sizes["p"], sizes["q"]),
-        table=isinstance(plan, SamplePlan) and plan.corners == "table",
+        most_pixels=plan.table.most_pixels if isinstance(plan, SamplePlan) else PIXELS,
     )
 
 
