@@ -21,6 +21,7 @@ from ptx.kernels.conv.windows import Axis, WindowRows
 from ptx.tile.direct import DirectPlan
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
+from ptx.tile.strips import strip_blocks, strip_width
 
 __all__ = ["BACKWARD_INPUT"]
 
@@ -107,15 +108,20 @@ def _entry(config: ConvConfig, plan: TilePlan | DirectPlan) -> str:
     return f"implicit_gemm_conv_backward_input_{m}x{n}x{depth}_{config.float_type}"
 
 
+def _pixels_of_a_class(instance: Instance) -> tuple[int, int, int]:
+    """Of the largest class; blocks, or threads, of smaller ones that have nothing end at once."""
+    config, sizes = instance.config, instance.sizes
+    return sizes["n"], -(-sizes["h"] // config.stride_h), -(-sizes["w"] // config.stride_w)
+
+
 def _grid(instance: Instance) -> tuple[int, int, int]:
-    config, plan, sizes = instance.config, instance.plan, instance.sizes
+    config, plan = instance.config, instance.plan
     classes = config.stride_h * config.stride_w
-    # The largest class; blocks, or threads, of smaller ones that have nothing end at once.
-    pixels = sizes["n"], -(-sizes["h"] // config.stride_h), -(-sizes["w"] // config.stride_w)
+    pixels = _pixels_of_a_class(instance)
     if isinstance(plan, DirectPlan):
         return plan.blocks(strip_count(*pixels)) * classes, 1, 1
     tiles = config.groups * -(-config.in_channels_per_group // plan.n)
-    return WindowRows.blocks(*pixels, plan.m), tiles, classes
+    return strip_blocks(*pixels, plan.m), tiles, classes
 
 
 BACKWARD_INPUT = KernelDefinition(
@@ -129,9 +135,7 @@ BACKWARD_INPUT = KernelDefinition(
         *SIZES,
         Size(
             "strip_width",
-            lambda instance: WindowRows.strip_width(
-                -(-instance.sizes["w"] // instance.config.stride_w)
-            ),
+            lambda instance: strip_width(*_pixels_of_a_class(instance), instance.plan.m),
             present=lambda config, plan: isinstance(plan, TilePlan),
         ),
     ),

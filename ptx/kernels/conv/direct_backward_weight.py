@@ -81,7 +81,7 @@ def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: A
         for _ in range(taps)
     ]
     image = _Image(config, sizes, p.x + channel, down, right, plan.channels)
-    with k.if_(thread.there & (first_strip + thread.row < end_strip)):
+    with k.if_(thread.unit_ok & (first_strip + thread.row < end_strip)):
         walk = PixelWalk(k, strips, first_strip + thread.row, plan.down)
         with k.loop(first_strip + thread.row, end_strip, plan.down, name="strip", unroll=False):
             row = image.row(walk)

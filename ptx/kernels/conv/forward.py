@@ -19,6 +19,7 @@ from ptx.kernels.conv.windows import Axis, WindowRows
 from ptx.tile.direct import DirectPlan
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
+from ptx.tile.strips import strip_blocks, strip_width
 from ptx.tile.vectors import load_words, widen
 
 __all__ = ["FORWARD"]
@@ -83,13 +84,17 @@ def _entry(config: ConvConfig, plan: TilePlan | DirectPlan) -> str:
     return f"implicit_gemm_conv_{m}x{n}x{depth}_{config.float_type}"
 
 
+def _outputs(instance: Instance) -> tuple[int, int, int]:
+    return instance.sizes["n"], instance.sizes["p"], instance.sizes["q"]
+
+
 def _grid(instance: Instance) -> tuple[int, int, int]:
-    config, plan, sizes = instance.config, instance.plan, instance.sizes
-    pixels = sizes["n"], sizes["p"], sizes["q"]
+    config, plan = instance.config, instance.plan
+    pixels = _outputs(instance)
     if isinstance(plan, DirectPlan):
         return plan.blocks(strip_count(*pixels)), 1, 1
     tiles = config.groups * -(-config.out_channels_per_group // plan.n)
-    return WindowRows.blocks(*pixels, plan.m), tiles, 1
+    return strip_blocks(*pixels, plan.m), tiles, 1
 
 
 FORWARD = KernelDefinition(
@@ -105,7 +110,7 @@ FORWARD = KernelDefinition(
         *SIZES,
         Size(
             "strip_width",
-            lambda instance: WindowRows.strip_width(instance.sizes["q"]),
+            lambda instance: strip_width(*_outputs(instance), instance.plan.m),
             present=lambda config, plan: isinstance(plan, TilePlan),
         ),
     ),

@@ -51,7 +51,7 @@ def streamed_backward_offset(
             for part in columns.parts(tap):
                 position, dots = part.position, _dots(k, p.x, offsets, part)
                 fractions = position.ly, position.lx
-                gradients.store(position.index, dots, *fractions, position.mask, part.pixel.there)
+                gradients.store(position.index, dots, *fractions, position.mask, part.pixel.exists)
         return
     rows = columns.lane_rows
     dots = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(len(rows))]
@@ -73,9 +73,9 @@ def streamed_backward_offset(
         row = rows.first + (rows.member >> 1) * 16 + (rows.member & 1) * 8
         with k.if_(rows.member < len(rows)):
             pixel = columns.pixels.read(row)
-            position = offsets.position(pixel, group, tap, pixel.there)
+            position = offsets.position(pixel, group, tap, pixel.exists)
             gradients.store(
-                position.index, own, position.ly, position.lx, position.mask, pixel.there
+                position.index, own, position.ly, position.lx, position.mask, pixel.exists
             )
 
 
@@ -253,11 +253,11 @@ class _Columns:
             for column, sums in row.parts:
                 channels_ok = self.channels_ok(column, self.in_group - self.first_in_run)
                 if channels_ok is not None:
-                    pixel = dataclasses.replace(pixel, there=pixel.there & channels_ok)
+                    pixel = dataclasses.replace(pixel, exists=pixel.exists & channels_ok)
                 for i in range(0, LANE_CHANNELS, width):
                     channel = self.first_channel + self.first_in_run + column + i
                     group = channel // config.channels_per_offset_group
-                    position = self.offsets.position(pixel, group, tap, pixel.there)
+                    position = self.offsets.position(pixel, group, tap, pixel.exists)
                     yield _Part(pixel, position, channel, sums[i : i + width], channels_ok)
 
     def segment(self, cursor: Cursor) -> tuple[Val, Val]:

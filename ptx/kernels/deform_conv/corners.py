@@ -46,12 +46,12 @@ class PixelTable:
 
     def store(self, at: Val, pixel: OutputPixel) -> None:
         """Keeps a pixel. A barrier has to follow before it is read."""
-        index = self.k.select(pixel.there, pixel.index, NO_PIXEL)
-        y = self.k.select(pixel.there, pixel.y, self.nowhere)
+        index = self.k.select(pixel.exists, pixel.index, NO_PIXEL)
+        y = self.k.select(pixel.exists, pixel.y, self.nowhere)
         self.pixels.store(at * 4, (index, pixel.image, y, pixel.x))
 
     def read(self, at: Val) -> OutputPixel:
-        """Reads a pixel: where `there` is off, its index is of no use and its taps are outside."""
+        """Reads a pixel: where `exists` is off, its index is of no use and its taps are outside."""
         index, image, y, x = self.pixels.load(at * 4, 4)
         return OutputPixel(index, image, y, x, index.ne(NO_PIXEL))
 
@@ -69,7 +69,7 @@ class PixelRows(PixelTable):
     no block is cut by an edge.
 
     Args:
-      k: the kernel, whose grid has `blocks(...)` blocks in x.
+      k: the kernel, whose grid has `strip_blocks(...)` blocks in x.
       config: the convolution.
       geometry: sizes.
       strip_width: columns of a strip.
@@ -100,24 +100,6 @@ class PixelRows(PixelTable):
         self.own = OutputPixel(index, image, y, x, line < lines)
         with k.if_(k.tid() < rows):
             self.store(k.tid(), self.own)
-
-    @staticmethod
-    def strip_width(images: int, out_h: int, out_w: int, rows: int) -> int:
-        """Columns of a strip: about 16, and so that few blocks have pixels that do not exist."""
-
-        def cost(strips: int) -> tuple[int, float]:
-            width = -(-out_w // strips)
-            return PixelRows.blocks(images, out_h, out_w, rows, width), abs(width - 16)
-
-        fewest = max(1, out_w // 24)
-        strips = min(range(fewest, min(max(1, out_w // 8), fewest + 100) + 1), key=cost)
-        return -(-out_w // strips)
-
-    @staticmethod
-    def blocks(images: int, out_h: int, out_w: int, rows: int, strip_width: int) -> int:
-        """Blocks that cover all outputs."""
-        strips = -(-out_w // strip_width) if out_w else 0
-        return -(-images * out_h * strip_width // rows) * strips
 
 
 class PixelRun:
@@ -187,7 +169,7 @@ class Table(abc.ABC):
         step = pixels.threads // self.rows
         with k.loop(k.tid() // self.rows, count, step, name="corner") as tap_index:
             tap = first_tap + tap_index
-            sample_ok = pixel.there & (tap < self.offsets.config.taps)
+            sample_ok = pixel.exists & (tap < self.offsets.config.taps)
             self.store(tap_index * self.rows + k.tid() % self.rows, pixel, group, tap, sample_ok)
 
     @abc.abstractmethod

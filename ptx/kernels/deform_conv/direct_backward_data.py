@@ -45,7 +45,7 @@ def direct_backward_offset(
 
     def part(vector: Val) -> tuple[OutputsOfChannels, Sequence[Sequence[Val]], Corners, Val]:
         """A vector's outputs, their gradients, its corners, and whether there is such a vector."""
-        vector_ok = pixel.there
+        vector_ok = pixel.exists
         if vectors % plan.lanes:
             vector_ok, vector = vector_ok & (vector < vectors), k.min(vector, vectors - 1)
         channel = first_channel + vector * channels
@@ -55,7 +55,7 @@ def direct_backward_offset(
 
     only = part(thread.lane) if vectors <= plan.lanes else None
     with k.loop(config.taps, name="tap", unroll=False) as tap:
-        position = offsets.position(pixel, group, tap, pixel.there)
+        position = offsets.position(pixel, group, tap, pixel.exists)
         dots = [k.var(accumulator_of(config.float_type), 0.0) for _ in range(4)]
 
         def add(vector: tuple[OutputsOfChannels, Sequence[Sequence[Val]], Corners, Val]) -> None:
@@ -77,7 +77,7 @@ def direct_backward_offset(
             for dot in dots:
                 dot += k.shuffle("bfly", dot, mask)
             mask *= 2
-        writer = pixel.there & thread.lane.eq(0) if plan.lanes > 1 else pixel.there
+        writer = pixel.exists & thread.lane.eq(0) if plan.lanes > 1 else pixel.exists
         gradients.store(position.index, dots, position.ly, position.lx, position.mask, writer)
 
 
@@ -97,19 +97,19 @@ def direct_backward_input(
     group = channel // config.channels_per_offset_group
     k.name(channel=channel, group=group)
     outputs = OutputsOfChannels(k, config, channel, plan.channels)
-    grads = outputs.load(grad_y, pixel.index, pixel.there)
+    grads = outputs.load(grad_y, pixel.index, pixel.exists)
     corners = Corners(offsets, grad_x + channel)
     step = 1
     if grad_x.dtype is f32 and k.target.supports("sm_90"):
         step = vector_width(f32, plan.channels)
     with k.loop(config.taps, name="tap", unroll=False) as tap:
-        position = offsets.position(pixel, group, tap, pixel.there)
+        position = offsets.position(pixel, group, tap, pixel.exists)
         gcol = outputs.weighted(weight, tap, grads)
         k.comment("add gcol to the four corners")
         for address, factor, inside in zip(
             corners.addresses(pixel, position),
             weights_of(k, position, grad_x),
-            inside_of(position, pixel.there),
+            inside_of(position, pixel.exists),
             strict=True,
         ):
             scaled = [factor * value for value in gcol]

@@ -63,7 +63,7 @@ def direct_backward_weight(
     with k.if_(first_pixel < end_pixel):
         walk = PixelWalk(k, sizes, first_pixel + thread.row, plan.down)
         with k.loop(first_pixel, end_pixel, plan.down, name="pixels", unroll=False):
-            pixel_ok = thread.there & (walk.index < end_pixel)
+            pixel_ok = thread.unit_ok & (walk.index < end_pixel)
             pixel = walk.pixel(pixel_ok)
             position = offsets.position(pixel, group, tap, pixel_ok)
             values = corners.sample(pixel, position, plan.channels, pixel_ok)

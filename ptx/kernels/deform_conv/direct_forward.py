@@ -58,8 +58,8 @@ def direct_forward(
         with k.loop(weights.count(first_tap), name="tap", unroll=False) as tap:
             values: list[Val] = []
             for group, corners in runs:
-                position = offsets.position(pixel, group, first_tap + tap, pixel.there)
-                values += corners.sample(pixel, position, run, pixel.there)
+                position = offsets.position(pixel, group, first_tap + tap, pixel.exists)
+                values += corners.sample(pixel, position, run, pixel.exists)
             k.comment("products with each group's weights")
             factors = weights.read(tap, thread.column)
             for out, total in enumerate(sums):
@@ -73,9 +73,9 @@ def direct_forward(
     for i in range(0, outs, step):
         results: list[Val] = [total.value() for total in sums[i : i + step]]
         if bias is not None:
-            added = widen(k, load_words(bias + first_out + i, step, where=pixel.there))
+            added = widen(k, load_words(bias + first_out + i, step, where=pixel.exists))
             results = [v + b for v, b in zip(results, added, strict=True)]
-        store_vector(y + at + i, results, where=pixel.there)
+        store_vector(y + at + i, results, where=pixel.exists)
 
 
 class _Weights:

@@ -10,7 +10,6 @@ from ptx.isa.dtypes import u64
 from ptx.kernel import In, Instance, KernelDefinition, Out
 from ptx.kernels.deform_conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import PixelRows
 from ptx.kernels.deform_conv.direct_forward import direct_forward
 from ptx.kernels.deform_conv.forward_streamed import streamed_forward, tiled_forward
 from ptx.kernels.deform_conv.parameters import (
@@ -20,7 +19,6 @@ from ptx.kernels.deform_conv.parameters import (
     X,
     check,
     entry,
-    has_strips,
     known,
     output_pixels,
 )
@@ -29,6 +27,7 @@ from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.pixels import SIZES
+from ptx.tile.strips import strip_blocks
 from ptx.tile.vectors import load_words, widen
 
 __all__ = ["FORWARD"]
@@ -40,9 +39,8 @@ def _grid(instance: Instance) -> tuple[int, int, int]:
     if isinstance(plan, DirectPlan):
         return plan.blocks(output_pixels(sizes)), 1, 1
     blocks = -(-output_pixels(sizes) // plan.m)
-    if has_strips(config, plan):
-        size = (sizes["n"], sizes["p"], sizes["q"], plan.m)
-        blocks = PixelRows.blocks(*size, PixelRows.strip_width(*size))
+    if plan.has_strips:
+        blocks = strip_blocks(sizes["n"], sizes["p"], sizes["q"], plan.m)
     return blocks, config.groups * -(-config.out_channels_per_group // plan.n), 1
 
 

@@ -135,7 +135,7 @@ def load_corners(
     """
     k, config, sizes = offsets.k, offsets.config, offsets.geometry
     group = channel // config.channels_per_offset_group
-    position = offsets.position(pixel, group, tap, both(pixel.there, where))
+    position = offsets.position(pixel, group, tap, both(pixel.exists, where))
     corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
     addresses = corner_addresses(x, corner, channel, config.in_channels, sizes.in_w)
     words = [

@@ -11,7 +11,7 @@ from ptx.kernel import Instance, KernelDefinition, Sizes
 from ptx.kernels.deform_conv.backward_weight import backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
+from ptx.kernels.deform_conv.corners import CornerTable
 from ptx.kernels.deform_conv.forward import FORWARD
 from ptx.kernels.deform_conv.parameters import output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan
@@ -27,6 +27,7 @@ from ptx.model import (
     tensor_core_atom,
 )
 from ptx.tile.direct import DirectPlan
+from ptx.tile.strips import strip_width
 
 __all__ = ["LAYERS", "MODELLED", "floor_us", "launch", "work"]
 
@@ -109,7 +110,7 @@ def floor_us(config: DeformConvConfig, images: Image, device: Device) -> float:
 def _forward(instance: Instance) -> BlockWork:
     config, plan, images = instance.config, _modelled(instance.plan), _images(instance)
     sizes = instance.sizes
-    strip_width = PixelRows.strip_width(sizes["n"], sizes["p"], sizes["q"], plan.m)
+    columns = strip_width(sizes["n"], sizes["p"], sizes["q"], plan.m)
     in_group, run, taps = config.in_channels_per_group, config.segment, config.taps
     if plan.narrow:
         run = in_group
@@ -131,7 +132,7 @@ def _forward(instance: Instance) -> BlockWork:
         fills=fills,
         products=float(plan.m * plan.n * plan.k * steps),
         l1_bytes=l1,
-        rare_share=_border_share(config, images, 8, strip_width),
+        rare_share=_border_share(config, images, 8, columns),
     )
 
 
@@ -237,7 +238,7 @@ def _border_share(
     config: DeformConvConfig,
     images: Image,
     together: int,
-    strip_width: int | None,
+    strip: int | None,
 ) -> float:
     """How often a vote finds a corner outside, where offsets are below 1.
 
@@ -245,11 +246,11 @@ def _border_share(
       config: the convolution.
       images: number, height and width.
       together: pixels of a warp that vote, neighbours in a strip.
-      strip_width: None for whole rows.
+      strip: columns of a strip; None for whole rows.
     """
     number, in_h, in_w = images
     out_h, out_w = config.output_size(in_h, in_w)
-    width, lines = strip_width or out_w, np.arange(number * out_h) % out_h
+    width, lines = strip or out_w, np.arange(number * out_h) % out_h
     outside = total = 0
     for first in range(0, out_w, width):
         columns = np.arange(first, min(first + width, out_w))

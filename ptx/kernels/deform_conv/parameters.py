@@ -12,9 +12,9 @@ from typing import Any
 from ptx.isa.dtypes import DType
 from ptx.kernel import In, Instance, Size, Sizes
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import PixelRows
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.limits import PIXELS, check_sizes
+from ptx.tile.strips import strip_width
 from ptx.tile.vectors import accumulator_of
 
 __all__ = [
@@ -55,7 +55,7 @@ def has_strips(config: DeformConvConfig, plan: Any) -> bool:
 
 def _strip_width(instance: Instance) -> int:
     sizes = instance.sizes
-    return PixelRows.strip_width(sizes["n"], sizes["p"], sizes["q"], instance.plan.m)
+    return strip_width(sizes["n"], sizes["p"], sizes["q"], instance.plan.m)
 
 
 X = In("x", "n h w c")

@@ -120,7 +120,7 @@ class PositionTable(Table):
         self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
     ) -> None:
         self.tap = tap
-        self.pixels.store(at, dataclasses.replace(pixel, there=sample_ok))
+        self.pixels.store(at, dataclasses.replace(pixel, exists=sample_ok))
 
     def entries(self, first: Val) -> _PositionEntries:
         return _PositionEntries(self, first)
