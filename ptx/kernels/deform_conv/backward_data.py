@@ -56,11 +56,11 @@ def _backward_offset(
     offsets = Offsets.of(k, config, p)
     gradients = OffsetGradients(k, config, p.grad_offset, p.grad_mask)
     if isinstance(plan, DirectPlan):
-        direct_backward_offset(k, config, plan, p.x, p.weight, p.grad_y, offsets, gradients)
+        direct_backward_offset(k, config, plan, p, offsets, gradients)
     elif plan.streamed:
         streamed_backward_offset(k, config, plan, p, offsets, gradients)
     else:
-        tiled_backward_offset(k, config, plan, p.x, p.weight, p.grad_y, offsets, gradients)
+        tiled_backward_offset(k, config, plan, p, offsets, gradients)
 
 
 def _backward_input(
@@ -68,11 +68,11 @@ def _backward_input(
 ) -> None:
     offsets = Offsets.of(k, config, p)
     if isinstance(plan, DirectPlan):
-        direct_backward_input(k, config, plan, p.weight, p.grad_y, offsets, p.grad_x)
+        direct_backward_input(k, config, plan, p, offsets)
     elif plan.streamed:
         streamed_backward_input(k, config, plan, p, offsets)
     else:
-        tiled_backward_input(k, config, plan, p.weight, p.grad_y, offsets, p.grad_x)
+        tiled_backward_input(k, config, plan, p, offsets)
 
 
 def _grid(instance: Instance) -> tuple[int, int, int]:

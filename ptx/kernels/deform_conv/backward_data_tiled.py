@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
@@ -30,14 +31,12 @@ def tiled_backward_offset(
     k: Kernel,
     config: DeformConvConfig,
     plan: SamplePlan,
-    x: Pointer,
-    weight: Pointer,
-    grad_y: Pointer,
+    p: Any,
     offsets: Offsets,
     gradients: OffsetGradients,
 ) -> None:
     """Writes the gradients to offset and mask: a lane has some channels of each of its pixels."""
-    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    columns = _Columns(k, config, plan, p, offsets)
     math = columns.math
     dots_of_rows = [[k.var(math.accumulator, 0.0) for _ in range(4)] for _ in math.rows()]
     with columns.taps() as tap:
@@ -50,7 +49,7 @@ def tiled_backward_offset(
                 for column, sums in row.parts:
                     width = vector_width(config.float_type, len(sums), config.segment)
                     for i in range(0, len(sums), width):
-                        corners = columns.table.addresses(sample, x, columns.channel + column + i)
+                        corners = columns.table.addresses(sample, p.x, columns.channel + column + i)
                         channels_ok = column + i < columns.channels
                         values = sums[i : i + width]
                         for dot, address, inside in zip(dots, corners, sample.inside, strict=True):
@@ -71,16 +70,10 @@ def tiled_backward_offset(
 
 
 def tiled_backward_input(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    weight: Pointer,
-    grad_y: Pointer,
-    offsets: Offsets,
-    grad_x: Pointer,
+    k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any, offsets: Offsets
 ) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    columns = _Columns(k, config, plan, p, offsets)
     math = columns.math
     with columns.taps() as tap, columns.tiles():
         k.comment("add gcol to the four corners")
@@ -88,7 +81,7 @@ def tiled_backward_input(
             sample = columns.table.read(columns.entry(tap, row.row))
             weights = columns.table.weights(sample)
             for column, sums in row.parts:
-                corners = columns.table.addresses(sample, grad_x, columns.channel + column)
+                corners = columns.table.addresses(sample, p.grad_x, columns.channel + column)
                 for factor, address, inside in zip(weights, corners, sample.inside, strict=True):
                     for i, value in enumerate(sums):
                         where = inside & (column + i < columns.channels)
@@ -105,16 +98,10 @@ class _Columns:
     """
 
     def __init__(
-        self,
-        k: Kernel,
-        config: DeformConvConfig,
-        plan: SamplePlan,
-        weight: Pointer,
-        grad_y: Pointer,
-        offsets: Offsets,
+        self, k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any, offsets: Offsets
     ):
         self.k, self.config, self.plan = k, config, plan
-        self.weight, self.grad_y = weight, grad_y
+        self.p = p
         dtype = config.float_type
         self.pixels = PixelRun(
             offsets.geometry, k.ctaid("x") * plan.m, rows=plan.m, threads=plan.threads
@@ -176,7 +163,7 @@ class _Columns:
         channel = self.group * config.out_channels_per_group + out
         at = k.mad_wide(pixel, config.out_channels, k.convert(channel, u64))
         where = (out < config.out_channels_per_group) & pixel_ok
-        return self.grad_y + at, where
+        return self.p.grad_y + at, where
 
     def _weights(self, row: Val, column: Val) -> tuple[Pointer, Val]:
         k, config = self.k, self.config
@@ -191,4 +178,4 @@ class _Columns:
         where = (out < config.out_channels_per_group) & (row < self.channels)
         if config.taps % self.table.taps:
             where = where & (self.tap < config.taps)
-        return self.weight + at, where
+        return self.p.weight + at, where

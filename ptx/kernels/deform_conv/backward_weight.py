@@ -59,7 +59,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
     x, grad_y, partial, pixels_per_part = p.x, p.grad_y, p.partial, p.pixels_per_part
     offsets, dtype = Offsets.of(k, config, p), config.float_type
     if isinstance(plan, DirectPlan):
-        direct_backward_weight(k, config, plan, x, grad_y, partial, pixels_per_part, offsets)
+        direct_backward_weight(k, config, plan, p, offsets)
         return
 
     sizes = offsets.geometry

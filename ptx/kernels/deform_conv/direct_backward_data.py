@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ptx.builder import Kernel, Pointer, Val
+from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import f32
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct import (
@@ -25,9 +26,7 @@ def direct_backward_offset(
     k: Kernel,
     config: DeformConvConfig,
     plan: DirectPlan,
-    x: Pointer,
-    weight: Pointer,
-    grad_y: Pointer,
+    p: Any,
     offsets: Offsets,
     gradients: OffsetGradients,
 ) -> None:
@@ -50,8 +49,8 @@ def direct_backward_offset(
             vector_ok, vector = vector_ok & (vector < vectors), k.min(vector, vectors - 1)
         channel = first_channel + vector * channels
         outputs = OutputsOfChannels(k, config, channel, channels)
-        grads = outputs.load(grad_y, pixel.index, vector_ok)
-        return outputs, grads, Corners(offsets, x + channel), vector_ok
+        grads = outputs.load(p.grad_y, pixel.index, vector_ok)
+        return outputs, grads, Corners(offsets, p.x + channel), vector_ok
 
     only = part(thread.lane) if vectors <= plan.lanes else None
     with k.loop(config.taps, name="tap", unroll=False) as tap:
@@ -61,7 +60,7 @@ def direct_backward_offset(
         def add(vector: tuple[OutputsOfChannels, Sequence[Sequence[Val]], Corners, Val]) -> None:
             outputs, grads, corners, vector_ok = vector
             k.comment("the dots of gcol with the four corners")
-            gcol = outputs.weighted(weight, tap, grads)
+            gcol = outputs.weighted(p.weight, tap, grads)
             loaded = corners.load(pixel, position, channels, vector_ok)
             for dot, corner in zip(dots, loaded, strict=True):
                 for value, element in zip(gcol, corner, strict=True):
@@ -82,13 +81,7 @@ def direct_backward_offset(
 
 
 def direct_backward_input(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: DirectPlan,
-    weight: Pointer,
-    grad_y: Pointer,
-    offsets: Offsets,
-    grad_x: Pointer,
+    k: Kernel, config: DeformConvConfig, plan: DirectPlan, p: Any, offsets: Offsets
 ) -> None:
     """Adds gcol to the four corners of each sample; the plan is a `segmented_plan`."""
     thread = DirectThread(k, plan)
@@ -97,18 +90,18 @@ def direct_backward_input(
     group = channel // config.channels_per_offset_group
     k.name(channel=channel, group=group)
     outputs = OutputsOfChannels(k, config, channel, plan.channels)
-    grads = outputs.load(grad_y, pixel.index, pixel.exists)
-    corners = Corners(offsets, grad_x + channel)
+    grads = outputs.load(p.grad_y, pixel.index, pixel.exists)
+    corners = Corners(offsets, p.grad_x + channel)
     step = 1
-    if grad_x.dtype is f32 and k.target.supports("sm_90"):
+    if p.grad_x.dtype is f32 and k.target.supports("sm_90"):
         step = vector_width(f32, plan.channels)
     with k.loop(config.taps, name="tap", unroll=False) as tap:
         position = offsets.position(pixel, group, tap, pixel.exists)
-        gcol = outputs.weighted(weight, tap, grads)
+        gcol = outputs.weighted(p.weight, tap, grads)
         k.comment("add gcol to the four corners")
         for address, factor, inside in zip(
             corners.addresses(pixel, position),
-            weights_of(k, position, grad_x),
+            weights_of(k, position, p.grad_x),
             inside_of(position, pixel.exists),
             strict=True,
         ):

@@ -47,7 +47,7 @@ def _grid(instance: Instance) -> tuple[int, int, int]:
 def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p: Any) -> None:
     offsets = Offsets.of(k, config, p)
     if isinstance(plan, DirectPlan):
-        direct_forward(k, config, plan, p.x, p.weight, p.bias, p.y, offsets)
+        direct_forward(k, config, plan, p, offsets)
         return
     dtype, bias, y = config.float_type, p.bias, p.y
     out_group = config.out_channels_per_group
