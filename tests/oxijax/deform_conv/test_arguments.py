@@ -34,7 +34,11 @@ NCHW = {
 
 WRONG = [
     # rank
-    ({"x": spec(8, 7, 6)}, ValueError, r"x must have 4 dimensions, got shape \(8, 7, 6\)"),
+    (
+        {"x": spec(8, 7, 6)},
+        ValueError,
+        r"x must have 4 dimensions with data_format 'NHWC', got shape \(8, 7, 6\)",
+    ),
     ({"offset": spec(2, 8, 7)}, ValueError, r"offset must have 4 dim.*\(2, 8, 7\)"),
     ({"weight": spec(3, 3, 3)}, ValueError, r"weight must have 4 dim.*\(3, 3, 3\)"),
     ({"mask": spec(2, 8, 7, 18, 1)}, ValueError, r"mask must have 4 dim.*\(2, 8, 7, 18, 1\)"),
