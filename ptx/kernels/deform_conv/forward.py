@@ -11,7 +11,7 @@ from ptx.kernel import In, Instance, KernelDefinition, Out
 from ptx.kernels.deform_conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct_forward import direct_forward
-from ptx.kernels.deform_conv.forward_streamed import streamed_forward, tiled_forward
+from ptx.kernels.deform_conv.forward_streamed import ForwardBlock, streamed_forward, tiled_forward
 from ptx.kernels.deform_conv.parameters import (
     MASK,
     OFFSET,
@@ -55,7 +55,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
     group, first_out = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
     k.name(group=group, first_out=first_out)
     main_loop = streamed_forward if plan.streamed else tiled_forward
-    math, pixel_of = main_loop(k, config, plan, p, offsets, group=group, first_out=first_out)
+    math, pixel_of = main_loop(ForwardBlock(k, config, plan, p, offsets, group, first_out))
 
     k.comment("bias, and the output")
     first_channel = group * out_group + first_out

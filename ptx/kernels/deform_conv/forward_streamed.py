@@ -22,21 +22,12 @@ from ptx.tile.shared import SharedTile
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
 from ptx.tile.vectors import both, vector_width
 
-__all__ = ["streamed_forward", "tiled_forward"]
+__all__ = ["ForwardBlock", "streamed_forward", "tiled_forward"]
 
 PixelOf = Callable[[Val], tuple[Val, Val]]  # row of the sums -> output pixel, and whether it exists
 
 
-def streamed_forward(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    p: Any,
-    offsets: Offsets,
-    *,
-    group: Val,
-    first_out: Val,
-) -> tuple[StreamedProduct, PixelOf]:
+def streamed_forward(block: ForwardBlock) -> tuple[StreamedProduct, PixelOf]:
     """Writes the main loop in which sampled images go from global memory straight into fragments.
 
     Where an offset group has whole slices of 64 bytes of channels, corners are calculated once for
@@ -44,22 +35,16 @@ def streamed_forward(
     every lane calculates the positions of its own channels.
 
     Args:
-      k: the kernel, for sm_80 or newer.
-      config: the convolution; see `forward_plan` for those that this is for.
-      plan: tiles.
-      p: the kernel's parameters.
-      offsets: where positions come from.
-      group: of the block.
-      first_out: first output channel of the block, in the group.
+      block: of a kernel for sm_80 or newer; see `forward_plan` for the configurations.
 
     Returns:
       The sums, and a function of a row of theirs -> index of its output pixel, and the predicate
       that there is one.
     """
+    k, config, plan, x = block.k, block.config, block.plan, block.p.x
     atom = atom_of(config, k.target)
     assert atom is not None
-    dtype, threads, x = config.float_type, plan.threads, p.x
-    block = _Block(k, config, plan, p, offsets, group, first_out)
+    dtype, threads = config.float_type, plan.threads
     a_cursor, b_cursor = block.cursor(), block.cursor()
     address = block.weights(b_cursor)
 
@@ -77,7 +62,7 @@ def streamed_forward(
         a = TableGather(block.table, x, a_cursor, rows=rows, channel=channel)
     else:
         assert isinstance(block.pixels, PixelRows)
-        a = PositionGather(offsets, block.pixels, x, a_cursor, rows=rows, channel=channel)
+        a = PositionGather(block.offsets, block.pixels, x, a_cursor, rows=rows, channel=channel)
     product = StreamedProduct(k, atom, a, b.tile, rows)
 
     def multiply() -> None:
@@ -92,22 +77,13 @@ def streamed_forward(
     return product, block.pixels.index
 
 
-def tiled_forward(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    p: Any,
-    offsets: Offsets,
-    *,
-    group: Val,
-    first_out: Val,
-) -> tuple[TileMath, PixelOf]:
+def tiled_forward(block: ForwardBlock) -> tuple[TileMath, PixelOf]:
     """Writes the main loop in which all warps share the sampled images, through shared memory.
 
     See `streamed_forward`.
     """
-    dtype, threads, x = config.float_type, plan.threads, p.x
-    block = _Block(k, config, plan, p, offsets, group, first_out)
+    k, config, plan, x = block.k, block.config, block.plan, block.p.x
+    dtype, threads = config.float_type, plan.threads
     table, cursor = block.table, block.cursor()
     assert table is not None
     a, b = (
@@ -137,7 +113,7 @@ def tiled_forward(
 
 
 @dataclasses.dataclass(eq=False)
-class _Block:
+class ForwardBlock:
     """What a block does along K: the channels of a run, for each of some taps, and again.
 
     Attributes:

@@ -90,7 +90,7 @@ EQUIVALENT = [
             Result.OTHER,
         )
         for function in (
-            f"{FORWARD_TILES}._Block.channel_ok",
+            f"{FORWARD_TILES}.ForwardBlock.channel_ok",
             f"{TILED}._Columns._gradients",
             f"{TILED}._Columns._weights",
         )
@@ -104,9 +104,9 @@ EQUIVALENT = [
         )
         for function in (
             f"{FORWARD}._body.<locals>.locate.<locals>.element",
-            f"{FORWARD_TILES}._Block.weight_ok",
-            f"{FORWARD_TILES}._Block.each_table",
-            f"{FORWARD_TILES}._Block.weights.<locals>.address",
+            f"{FORWARD_TILES}.ForwardBlock.weight_ok",
+            f"{FORWARD_TILES}.ForwardBlock.each_table",
+            f"{FORWARD_TILES}.ForwardBlock.weights.<locals>.address",
             f"{TILED}._Columns.taps",
             f"{TILED}._Columns.tiles",
             STREAMED_END,
