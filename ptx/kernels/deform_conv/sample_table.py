@@ -96,7 +96,9 @@ class SampleTable(Table):
     def weights(self, sample: Sample) -> list[Val]:
         """Of a sample's corners, with the mask, in the type that channels are calculated with."""
         k, dtype = self.k, accumulator_of(self.offsets.config.float_type)
-        weights = corner_weights(sample.ly, sample.lx, sample.mask)
+        weights = corner_weights(sample.ly, sample.lx, None)
+        if sample.mask is not None:
+            weights = [weight * sample.mask for weight in weights]
         return [k.convert(weight, dtype, "rn") for weight in weights]
 
     def entries(self, first: Val) -> _SampleEntries:
