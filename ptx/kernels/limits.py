@@ -21,7 +21,7 @@ def check_sizes(
     in_size: tuple[int, int],
     out_size: tuple[int, int],
     *,
-    table: bool = False,
+    most_pixels: int = PIXELS,
 ) -> None:
     """Raises ValueError, which names the limit, for sizes that a kernel cannot count.
 
@@ -30,10 +30,10 @@ def check_sizes(
       images: how many.
       in_size: height and width of the images.
       out_size: of the output.
-      table: whether the kernel keeps a table of corners.
+      most_pixels: of all images.
     """
     for what, (height, width), limit in (
-        ("images", in_size, TABLE_PIXELS if table else PIXELS),
+        ("images", in_size, most_pixels),
         ("outputs", out_size, PIXELS),
     ):
         check_count(

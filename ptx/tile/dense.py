@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.tile.shared import SharedTile, Stage
-from ptx.tile.vectors import load_words
+from ptx.tile.vectors import both, load_words
 
 __all__ = ["DenseTile"]
 
@@ -50,11 +50,9 @@ class DenseTile:
         for first in range(0, layout.rows, self.step):
             row = self.row + first
             source, exists = self.locate(row, self.column)
-            if where is not None:
-                exists = where if exists is None else exists & where
+            exists = both(exists, where)
             if self.ragged:
-                inside = row < layout.rows
-                exists = inside if exists is None else exists & inside
+                exists = both(exists, row < layout.rows)
             if not self.asynchronous:
                 self.loaded.append((row, load_words(source, self.width, where=exists)))
                 continue

@@ -57,10 +57,10 @@ class DirectThread:
     Attributes:
       lane: among the threads of its unit.
       column: its unit's place among those of the block.
-      unit: of all of the pixel; in range, also where it is not `there`.
+      unit: of all of the pixel; in range, also where `unit_ok` is off.
       row: place of its pixel among those of the block.
       block: the block's number among those with the same units.
-      there: predicate: whether the unit is; the pixel is another question.
+      unit_ok: predicate: whether there is such a unit; its pixel need not exist.
     """
 
     def __init__(self, k: Kernel, plan: DirectPlan, blocks: Val | None = None):
@@ -72,12 +72,12 @@ class DirectThread:
         self.block = blocks // plan.chunks
         unit = first + self.column
         self.first_unit, self.unit = first, k.min(unit, plan.units - 1)
-        self.there = (unit < plan.units) & (self.row < plan.down)
+        self.unit_ok = (unit < plan.units) & (self.row < plan.down)
 
     def pixel(self, sizes: Geometry, plan: DirectPlan) -> OutputPixel:
         """The thread's pixel, where a block has as many as `plan.down`."""
         pixel = sizes.pixel(self.block * plan.down + self.row)
-        return dataclasses.replace(pixel, there=pixel.there & self.there)
+        return dataclasses.replace(pixel, exists=pixel.exists & self.unit_ok)
 
 
 def add_product(total: Var, a: Val, b: Val, where: Val | None = None) -> None:

@@ -45,14 +45,14 @@ class OutputPixel:
     Attributes:
       index: among the pixels of all outputs.
       image, y, x: where that is.
-      there: predicate: whether there is such a pixel.
+      exists: predicate: whether there is such a pixel.
     """
 
     index: Val
     image: Val
     y: Val
     x: Val
-    there: Val
+    exists: Val
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,8 +99,8 @@ class PixelWalk:
         self.columns, rows = count % sizes.out_w, count // sizes.out_w
         self.rows, self.images = rows % sizes.out_h, rows // sizes.out_h
 
-    def pixel(self, there: Val) -> OutputPixel:
-        return OutputPixel(self.index, self.image, self.y, self.x, there)
+    def pixel(self, exists: Val) -> OutputPixel:
+        return OutputPixel(self.index, self.image, self.y, self.x, exists)
 
     def advance(self) -> None:
         k, sizes = self.k, self.sizes

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import overload
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, DType, f32, f64
 
 __all__ = [
     "accumulator_of",
+    "both",
     "load_elements",
     "load_words",
     "store_elements",
@@ -27,6 +29,15 @@ def accumulator_of(dtype: DType) -> DType:
 def vector_width(dtype: DType, *extents: int) -> int:
     """Elements of the widest vector, of 16 bytes at most, that divides all extents."""
     return math.gcd(16 // dtype.bytes, *extents)
+
+
+@overload
+def both(a: Val, b: Val | None) -> Val: ...
+@overload
+def both(a: Val | None, b: Val | None) -> Val | None: ...
+def both(a: Val | None, b: Val | None) -> Val | None:
+    """The predicate that both hold; None holds always."""
+    return b if a is None else a if b is None else a & b
 
 
 def load_words(place: Pointer, count: int, *, where: Val | None = None) -> tuple[Val, ...]:

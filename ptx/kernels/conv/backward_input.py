@@ -22,6 +22,7 @@ from ptx.kernels.convolution import known_sizes
 from ptx.tile.direct import DirectPlan
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
+from ptx.tile.strips import strip_blocks
 
 __all__ = ["BACKWARD_INPUT"]
 
@@ -96,15 +97,20 @@ def _direct_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
     return plan.down * PIXELS, plan.across * plan.channels, depth
 
 
+def _pixels_of_a_class(instance: Instance) -> tuple[int, int, int]:
+    """Of the largest class; blocks, or threads, of smaller ones that have nothing end at once."""
+    config, sizes = instance.config, instance.sizes
+    return sizes["n"], -(-sizes["h"] // config.stride_h), -(-sizes["w"] // config.stride_w)
+
+
 def _grid(instance: Instance) -> tuple[int, int, int]:
-    config, plan, sizes = instance.config, instance.plan, instance.sizes
+    config, plan = instance.config, instance.plan
     classes = config.stride_h * config.stride_w
-    # The largest class; blocks, or threads, of smaller ones that have nothing end at once.
-    pixels = sizes["n"], -(-sizes["h"] // config.stride_h), -(-sizes["w"] // config.stride_w)
+    pixels = _pixels_of_a_class(instance)
     if isinstance(plan, DirectPlan):
         return plan.blocks(strip_count(*pixels)) * classes, 1, 1
     tiles = config.groups * -(-config.in_channels_per_group // plan.n)
-    return WindowRows.blocks(*pixels, plan.m), tiles, classes
+    return strip_blocks(*pixels, plan.m), tiles, classes
 
 
 BACKWARD_INPUT = KernelDefinition(
@@ -116,7 +122,7 @@ BACKWARD_INPUT = KernelDefinition(
         In("grad_y", Y),
         Out("grad_x", X),
         *SIZES,
-        strip_width(lambda instance: -(-instance.sizes["w"] // instance.config.stride_w)),
+        strip_width(_pixels_of_a_class),
     ),
     known=known_sizes,
     plan=backward_input_plan,

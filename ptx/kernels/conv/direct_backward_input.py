@@ -53,7 +53,7 @@ def direct_backward_input(k: Kernel, config: ConvConfig, plan: DirectPlan, p: An
     strip = thread.pixel(strips_of(sizes, height, width), plan)
     first_column = strip.x * PIXELS  # of those of the class
     y = strip.y * stride_h + first_y
-    row_ok = strip.there & (y < sizes.in_h)
+    row_ok = strip.exists & (y < sizes.in_h)
     channel, first_out = thread.unit * plan.channels, thread.unit * outputs
     k.name(channel=channel, first_out=first_out)
 

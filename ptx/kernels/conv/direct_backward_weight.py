@@ -90,7 +90,7 @@ def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: A
         row_ok = k.bitcast(y, u32) < sizes.in_h
         return PixelRow(address, x, sizes.in_w, row_ok, config.in_channels, plan.channels)
 
-    with k.if_(thread.there & (first_strip + thread.row < end_strip)):
+    with k.if_(thread.unit_ok & (first_strip + thread.row < end_strip)):
         walk = PixelWalk(k, strips, first_strip + thread.row, plan.down)
         with k.loop(first_strip + thread.row, end_strip, plan.down, name="strip", unroll=False):
             row = row_of(walk)

@@ -36,7 +36,7 @@ def direct_forward(k: Kernel, config: ConvConfig, plan: DirectPlan, p: Any) -> N
     k.comment("sums")
     biases: Sequence[Val | float] = [0.0] * outputs
     if config.use_bias:
-        biases = load_elements(p.bias + first_out, outputs, where=strip.there)
+        biases = load_elements(p.bias + first_out, outputs, where=strip.exists)
     accumulator = accumulator_of(config.float_type)
     sums = [[k.var(accumulator, bias) for bias in biases] for _ in range(PIXELS)]
 
@@ -49,7 +49,7 @@ def direct_forward(k: Kernel, config: ConvConfig, plan: DirectPlan, p: Any) -> N
     products = products_of(config, plan)
     pitch = k.mul_wide(sizes.in_w, config.dilation_h * config.in_channels)
     with k.loop(config.kernel_h, name="tap_y", unroll=False):
-        row_ok = strip.there & (k.bitcast(row, u32) < sizes.in_h)
+        row_ok = strip.exists & (k.bitcast(row, u32) < sizes.in_h)
         pixels = PixelRow(address, column, sizes.in_w, row_ok, config.in_channels, plan.channels)
         line.multiply(k, pixels, TapWeights.of(config, plan, taps), products, sums)
         row += config.dilation_h
@@ -60,5 +60,5 @@ def direct_forward(k: Kernel, config: ConvConfig, plan: DirectPlan, p: Any) -> N
     pixel = pixel_index(strip.image, strip.y, first_column, sizes.out_h, sizes.out_w)
     result = p.y + first_out + k.mul_wide(pixel, config.out_channels)
     for index, values in enumerate(sums):
-        where = strip.there & (first_column + index < sizes.out_w)
+        where = strip.exists & (first_column + index < sizes.out_w)
         store_elements(result + index * config.out_channels, values, where=where)

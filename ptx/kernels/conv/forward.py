@@ -20,6 +20,7 @@ from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import plus_bias
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
+from ptx.tile.strips import strip_blocks
 
 __all__ = ["FORWARD"]
 
@@ -68,13 +69,17 @@ def _direct_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
     return plan.down * PIXELS, plan.across * outputs_of(config, plan), depth
 
 
+def _outputs(instance: Instance) -> tuple[int, int, int]:
+    return instance.sizes["n"], instance.sizes["p"], instance.sizes["q"]
+
+
 def _grid(instance: Instance) -> tuple[int, int, int]:
-    config, plan, sizes = instance.config, instance.plan, instance.sizes
-    pixels = sizes["n"], sizes["p"], sizes["q"]
+    config, plan = instance.config, instance.plan
+    pixels = _outputs(instance)
     if isinstance(plan, DirectPlan):
         return plan.blocks(strip_count(*pixels)), 1, 1
     tiles = config.groups * -(-config.out_channels_per_group // plan.n)
-    return WindowRows.blocks(*pixels, plan.m), tiles, 1
+    return strip_blocks(*pixels, plan.m), tiles, 1
 
 
 FORWARD = KernelDefinition(
@@ -88,7 +93,7 @@ FORWARD = KernelDefinition(
         In("bias", "o", flag="use_bias"),
         Out("y", Y),
         *SIZES,
-        strip_width(lambda instance: instance.sizes["q"]),
+        strip_width(_outputs),
     ),
     known=known_sizes,
     plan=forward_plan,

@@ -8,7 +8,7 @@ from typing import Any
 from ptx.builder import Kernel
 from ptx.kernel import Instance, Size
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.windows import WindowRows
+from ptx.tile import strips
 from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import TilePlan
 
@@ -58,6 +58,10 @@ def entry(
     return name
 
 
-def strip_width(columns: Callable[[Instance], int]) -> Size:
-    """The parameter of tiled kernels that says how wide the strips of so many columns are."""
-    return Size("strip_width", lambda instance: WindowRows.strip_width(columns(instance)), is_tiled)
+def strip_width(pixels: Callable[[Instance], tuple[int, int, int]]) -> Size:
+    """The parameter of tiled kernels that says how wide the strips of so many pixels are."""
+
+    def width(instance: Instance) -> int:
+        return strips.strip_width(*pixels(instance), instance.plan.m)
+
+    return Size("strip_width", width, is_tiled)

@@ -58,11 +58,11 @@ class WindowRows:
     tap instead, which `inside` compares with the image's size.
 
     Args:
-      k: the kernel, whose grid has `blocks(...)` blocks in x.
+      k: the kernel, whose grid has `strip_blocks(...)` blocks in x.
       images: the number of images: u32.
       y, x: the axes.
       result: height and width of the images that are written.
-      strip_width: columns of a strip: what the method of this name returns.
+      strip_width: columns of a strip: what the function of this name returns.
       rows: windows of a block.
       threads: threads of the block, at least as many.
     """
@@ -119,19 +119,6 @@ class WindowRows:
                         bits.set(bits | k.select(inside, 1 << (i * x.most_taps + j), 0, u32))
                 self.bounds[0].store(k.tid(), k.bitcast(bits, s32))
         k.barrier()
-
-    @staticmethod
-    def strip_width(columns: int) -> int:
-        """The columns of a strip: near 16, and such that all strips are nearly equal."""
-        return -(-columns // max(1, round(columns / 16)))
-
-    @staticmethod
-    def blocks(images: int, height: int, width: int, rows: int) -> int:
-        """The number of blocks, of `rows` windows each, that cover the windows of all images."""
-        if not width:
-            return 0
-        strip = WindowRows.strip_width(width)
-        return -(-images * height * strip // rows) * -(-width // strip)
 
     def result(self, row: Val) -> tuple[Val, Val]:
         """The index of the pixel that a row makes, and whether there is one."""

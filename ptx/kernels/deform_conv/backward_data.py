@@ -20,7 +20,6 @@ from ptx.kernels.deform_conv.backward_data_streamed import (
 from ptx.kernels.deform_conv.backward_data_tiled import tiled_backward_input, tiled_backward_offset
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import PixelRows
 from ptx.kernels.deform_conv.direct_backward_data import (
     direct_backward_input,
     direct_backward_offset,
@@ -46,6 +45,7 @@ from ptx.kernels.deform_conv.plan import SamplePlan, backward_input_plan, backwa
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.direct import DirectPlan
 from ptx.tile.pixels import SIZES
+from ptx.tile.strips import strip_blocks
 
 __all__ = ["BACKWARD_INPUT", "BACKWARD_OFFSET"]
 
@@ -56,11 +56,11 @@ def _backward_offset(
     offsets = Offsets.of(k, config, p)
     gradients = OffsetGradients(k, config, p.grad_offset, p.grad_mask)
     if isinstance(plan, DirectPlan):
-        direct_backward_offset(k, config, plan, p.x, p.weight, p.grad_y, offsets, gradients)
+        direct_backward_offset(k, config, plan, p, offsets, gradients)
     elif plan.streamed:
         streamed_backward_offset(k, config, plan, p, offsets, gradients)
     else:
-        tiled_backward_offset(k, config, plan, p.x, p.weight, p.grad_y, offsets, gradients)
+        tiled_backward_offset(k, config, plan, p, offsets, gradients)
 
 
 def _backward_input(
@@ -68,11 +68,11 @@ def _backward_input(
 ) -> None:
     offsets = Offsets.of(k, config, p)
     if isinstance(plan, DirectPlan):
-        direct_backward_input(k, config, plan, p.weight, p.grad_y, offsets, p.grad_x)
+        direct_backward_input(k, config, plan, p, offsets)
     elif plan.streamed:
         streamed_backward_input(k, config, plan, p, offsets)
     else:
-        tiled_backward_input(k, config, plan, p.weight, p.grad_y, offsets, p.grad_x)
+        tiled_backward_input(k, config, plan, p, offsets)
 
 
 def _grid(instance: Instance) -> tuple[int, int, int]:
@@ -87,11 +87,10 @@ def _grid(instance: Instance) -> tuple[int, int, int]:
 def _blocks(instance: Instance) -> tuple[int, int]:
     """Blocks of a streamed kernel that have the same taps: along pixels, and along channels."""
     config, plan, sizes = instance.config, instance.plan, instance.sizes
-    size = (sizes["n"], sizes["p"], sizes["q"], plan.m)
     groups = config.offset_groups
     if plan.narrow:
         groups = config.groups * -(-config.in_channels_per_group // plan.n)
-    return PixelRows.blocks(*size, PixelRows.strip_width(*size)), groups
+    return strip_blocks(sizes["n"], sizes["p"], sizes["q"], plan.m), groups
 
 
 def _taps_per_block(instance: Instance) -> int:

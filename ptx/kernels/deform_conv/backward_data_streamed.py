@@ -15,16 +15,15 @@ from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import DTYPES, f32, tf32, u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows, TableRows
-from ptx.kernels.deform_conv.gather import corner_addresses
 from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.plan import SamplePlan
-from ptx.kernels.deform_conv.sampling import Offsets, Position
+from ptx.kernels.deform_conv.sampling import Offsets, Position, corner_addresses
 from ptx.tile.loop import Cursor, Loop
 from ptx.tile.occupancy import enough_blocks
 from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.plan import atom_of
 from ptx.tile.stream import ROW_BYTES, LaneRows, StreamedProduct, StreamedTile
-from ptx.tile.vectors import load_words, widen
+from ptx.tile.vectors import both, load_words, widen
 
 __all__ = ["streamed_backward_input", "streamed_backward_offset", "taps_per_block"]
 
@@ -52,7 +51,7 @@ def streamed_backward_offset(
             for part in columns.parts(tap):
                 position, dots = part.position, _dots(k, p.x, offsets, part)
                 fractions = position.ly, position.lx
-                gradients.store(position.index, dots, *fractions, position.mask, part.pixel.there)
+                gradients.store(position.index, dots, *fractions, position.mask, part.pixel.exists)
         return
     rows = columns.lane_rows
     dots = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(len(rows))]
@@ -74,9 +73,9 @@ def streamed_backward_offset(
         row = rows.first + (rows.member >> 1) * 16 + (rows.member & 1) * 8
         with k.if_(rows.member < len(rows)):
             pixel = columns.pixels.read(row)
-            position = offsets.position(pixel, group, tap, pixel.there)
+            position = offsets.position(pixel, group, tap, pixel.exists)
             gradients.store(
-                position.index, own, position.ly, position.lx, position.mask, pixel.there
+                position.index, own, position.ly, position.lx, position.mask, pixel.exists
             )
 
 
@@ -95,7 +94,7 @@ def streamed_backward_input(
                 corners = _corner_addresses(p.grad_x, offsets, part)
                 weights, inside = part.position.weights(), part.position.inside()
                 for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
-                    where = _both(corner_ok, part.channels_ok)
+                    where = both(corner_ok, part.channels_ok)
                     _scatter(k, address, k.convert(weight, f32, "rn"), part.values, where)
         return
     with columns.taps() as tap, columns.tiles(tap) as tile:
@@ -107,7 +106,7 @@ def streamed_backward_input(
             for part, (column, sums) in enumerate(row.parts):
                 channels_ok = columns.channels_ok(column, tile.channels)
                 for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
-                    where = _both(corner_ok, channels_ok)
+                    where = both(corner_ok, channels_ok)
                     _scatter(k, address + part * PART, weight, sums, where)
 
 
@@ -254,11 +253,11 @@ class _Columns:
             for column, sums in row.parts:
                 channels_ok = self.channels_ok(column, self.in_group - self.first_in_run)
                 if channels_ok is not None:
-                    pixel = dataclasses.replace(pixel, there=pixel.there & channels_ok)
+                    pixel = dataclasses.replace(pixel, exists=pixel.exists & channels_ok)
                 for i in range(0, LANE_CHANNELS, width):
                     channel = self.first_channel + self.first_in_run + column + i
                     group = channel // config.channels_per_offset_group
-                    position = self.offsets.position(pixel, group, tap, pixel.there)
+                    position = self.offsets.position(pixel, group, tap, pixel.exists)
                     yield _Part(pixel, position, channel, sums[i : i + width], channels_ok)
 
     def segment(self, cursor: Cursor) -> tuple[Val, Val]:
@@ -328,10 +327,6 @@ class _GradientRows:
         return loaded
 
 
-def _both(a: Val, b: Val | None) -> Val:
-    return a if b is None else a & b
-
-
 def _elements(k: Kernel, address: Pointer, count: int, where: Val | None) -> list[Val]:
     """Neighbouring channels in f32; 0 where the predicate is off."""
     step = min(16 // address.dtype.bytes, count)
@@ -365,7 +360,7 @@ def _dots(k: Kernel, x: Pointer, offsets: Offsets, part: _Part) -> list[Val]:
     dots = []
     corners = _corner_addresses(x, offsets, part)
     for address, corner_ok in zip(corners, part.position.inside(), strict=True):
-        where = _both(corner_ok, part.channels_ok)
+        where = both(corner_ok, part.channels_ok)
         elements = _elements(k, address, len(part.values), where)
         total = part.values[0] * elements[0]
         for value, element in zip(part.values[1:], elements[1:], strict=True):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.gather import sample_addresses
+from ptx.kernels.deform_conv.corners import PixelRun
 from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.plan import SamplePlan
-from ptx.kernels.deform_conv.sampling import Offsets, Sampler
+from ptx.kernels.deform_conv.sample_table import SampleTable
+from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.plan import make_math
@@ -29,15 +31,13 @@ def tiled_backward_offset(
     k: Kernel,
     config: DeformConvConfig,
     plan: SamplePlan,
-    x: Pointer,
-    weight: Pointer,
-    grad_y: Pointer,
+    p: Any,
     offsets: Offsets,
     gradients: OffsetGradients,
 ) -> None:
     """Writes the gradients to offset and mask: a lane has some channels of each of its pixels."""
-    columns = _Columns(k, config, plan, weight, grad_y, offsets)
-    math, sizes = columns.math, offsets.geometry
+    columns = _Columns(k, config, plan, p, offsets)
+    math = columns.math
     dots_of_rows = [[k.var(math.accumulator, 0.0) for _ in range(4)] for _ in math.rows()]
     with columns.taps() as tap:
         for dot in (dot for dots in dots_of_rows for dot in dots):
@@ -45,13 +45,11 @@ def tiled_backward_offset(
         with columns.tiles():
             k.comment("the dots of gcol with the four corners")
             for dots, row in zip(dots_of_rows, math.rows(), strict=True):
-                sample = columns.sampler.read(row.row, tap)
+                sample = columns.table.read(columns.entry(tap, row.row))
                 for column, sums in row.parts:
                     width = vector_width(config.float_type, len(sums), config.segment)
                     for i in range(0, len(sums), width):
-                        corners = sample_addresses(
-                            x, sample, columns.channel + column + i, config.in_channels, sizes.in_w
-                        )
+                        corners = columns.table.addresses(sample, p.x, columns.channel + column + i)
                         channels_ok = column + i < columns.channels
                         values = sums[i : i + width]
                         for dot, address, inside in zip(dots, corners, sample.inside, strict=True):
@@ -64,35 +62,26 @@ def tiled_backward_offset(
             for dot in dots:
                 for mask in math.row_lanes:
                     dot += k.shuffle("bfly", dot, mask)
-            sample = columns.sampler.read(row.row, columns.tap - columns.first_tap)
-            pixel = columns.first_pixel + row.row
-            where = writer & (pixel < sizes.pixels) & (columns.tap < config.taps)
+            sample = columns.table.read(columns.entry(columns.tap - columns.first_tap, row.row))
+            pixel, pixel_ok = columns.pixels.index(row.row)
+            where = writer & pixel_ok & (columns.tap < config.taps)
             index = offsets.index(pixel, k.ctaid("y"), columns.tap)
             gradients.store(index, dots, sample.ly, sample.lx, sample.mask, where)
 
 
 def tiled_backward_input(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    weight: Pointer,
-    grad_y: Pointer,
-    offsets: Offsets,
-    grad_x: Pointer,
+    k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any, offsets: Offsets
 ) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns = _Columns(k, config, plan, weight, grad_y, offsets)
+    columns = _Columns(k, config, plan, p, offsets)
     math = columns.math
     with columns.taps() as tap, columns.tiles():
         k.comment("add gcol to the four corners")
         for row in math.rows():
-            sample = columns.sampler.read(row.row, tap)
-            weights = [k.convert(w, math.accumulator, "rn") for w in sample.weights()]
+            sample = columns.table.read(columns.entry(tap, row.row))
+            weights = columns.table.weights(sample)
             for column, sums in row.parts:
-                corners = sample_addresses(
-                    grad_x, sample, columns.channel + column, config.in_channels,
-                    offsets.geometry.in_w,
-                )  # fmt: skip
+                corners = columns.table.addresses(sample, p.grad_x, columns.channel + column)
                 for factor, address, inside in zip(weights, corners, sample.inside, strict=True):
                     for i, value in enumerate(sums):
                         where = inside & (column + i < columns.channels)
@@ -109,23 +98,19 @@ class _Columns:
     """
 
     def __init__(
-        self,
-        k: Kernel,
-        config: DeformConvConfig,
-        plan: SamplePlan,
-        weight: Pointer,
-        grad_y: Pointer,
-        offsets: Offsets,
+        self, k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any, offsets: Offsets
     ):
         self.k, self.config, self.plan = k, config, plan
-        self.weight, self.grad_y, self.sizes = weight, grad_y, offsets.geometry
+        self.p = p
         dtype = config.float_type
-        self.first_pixel = k.ctaid("x") * plan.m
+        self.pixels = PixelRun(
+            offsets.geometry, k.ctaid("x") * plan.m, rows=plan.m, threads=plan.threads
+        )
         a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
         b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
         self.math = make_math(k, config, a, b, plan)
-        taps = Sampler.taps_that_fit(config, plan.m)
-        self.sampler = Sampler(offsets, rows=plan.m, taps=taps, threads=plan.threads)
+        taps = SampleTable.taps_that_fit(config, plan.m)
+        self.table = SampleTable(offsets, rows=plan.m, taps=taps)
 
         self.cursor = Cursor(k, slice=-(-config.out_channels_per_group // plan.k))
         self.group, self.tap = k.var(u32, 0, "group"), k.var(u32, 0, "tap")
@@ -141,12 +126,12 @@ class _Columns:
     @contextlib.contextmanager
     def taps(self) -> Iterator[Val]:
         """Writes the loops over all taps, which are counted from `first_tap`."""
-        k, sampler = self.k, self.sampler
-        with k.loop(0, self.config.taps, sampler.tap_count, name="first_tap") as first_tap:
+        k, table = self.k, self.table
+        with k.loop(0, self.config.taps, table.taps, name="first_tap") as first_tap:
             self.first_tap.set(first_tap)
-            sampler.fill(self.first_pixel, k.ctaid("y"), first_tap)
+            table.fill(self.pixels, k.ctaid("y"), first_tap)
             k.barrier()
-            with k.loop(sampler.tap_count, name="tap") as tap:
+            with k.loop(table.taps, name="tap") as tap:
                 self.tap.set(first_tap + tap)
                 yield tap
             k.barrier()
@@ -167,14 +152,18 @@ class _Columns:
             multiply_all(k, self.cursor, self.producers, self.math)
             yield
 
+    def entry(self, tap: Val, row: Val) -> Val:
+        """The entry of the table of a tap, counted from `first_tap`, and a row."""
+        return tap * self.plan.m + row
+
     def _gradients(self, row: Val, column: Val) -> tuple[Pointer, Val]:
         k, config = self.k, self.config
         out = self.cursor["slice"] * self.plan.k + column
-        pixel = self.first_pixel + row
+        pixel, pixel_ok = self.pixels.index(row)
         channel = self.group * config.out_channels_per_group + out
         at = k.mad_wide(pixel, config.out_channels, k.convert(channel, u64))
-        where = (out < config.out_channels_per_group) & (pixel < self.sizes.pixels)
-        return self.grad_y + at, where
+        where = (out < config.out_channels_per_group) & pixel_ok
+        return self.p.grad_y + at, where
 
     def _weights(self, row: Val, column: Val) -> tuple[Pointer, Val]:
         k, config = self.k, self.config
@@ -187,6 +176,6 @@ class _Columns:
             k.convert(self.group * config.out_channels_per_group + out, u64),
         )
         where = (out < config.out_channels_per_group) & (row < self.channels)
-        if config.taps % self.sampler.tap_count:
+        if config.taps % self.table.taps:
             where = where & (self.tap < config.taps)
-        return self.weight + at, where
+        return self.p.weight + at, where

@@ -13,7 +13,6 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.isa.targets import TARGETS
 from ptx.kernel import Instance, KernelDefinition, Out, Size
-from ptx.kernels.deform_conv.backward_weight_samples import Block, samples_of
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct_backward_weight import (
@@ -21,6 +20,7 @@ from ptx.kernels.deform_conv.direct_backward_weight import (
     direct_weight_blocks,
     direct_weight_parts,
 )
+from ptx.kernels.deform_conv.gather_tiles import GatherTile
 from ptx.kernels.deform_conv.parameters import (
     GRAD_Y,
     MASK,
@@ -38,6 +38,7 @@ from ptx.kernels.deform_conv.plan import (
     backward_weight_tiles,
     is_direct,
 )
+from ptx.kernels.deform_conv.sample_table import SampleTable
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
 from ptx.tile.direct import DirectPlan
@@ -58,7 +59,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
     x, grad_y, partial, pixels_per_part = p.x, p.grad_y, p.partial, p.pixels_per_part
     offsets, dtype = Offsets.of(k, config, p), config.float_type
     if isinstance(plan, DirectPlan):
-        direct_backward_weight(k, config, plan, x, grad_y, partial, pixels_per_part, offsets)
+        direct_backward_weight(k, config, plan, p, offsets)
         return
 
     sizes = offsets.geometry
@@ -90,17 +91,23 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
         at = k.mad_wide(index, config.out_channels, k.convert(group * out_group + out, u64))
         return grad_y + at, (index < end_pixel) & (out < out_group)
 
-    block = Block(
-        k, config, plan, x, offsets, tap=tap, channel=channel, first_in=first_in, run=run,
-        end_pixel=end_pixel, slices=slices, cursor=cursor,
-    )  # fmt: skip
-    sampled = samples_of(block, a, pixels_at_once)
+    table = plan.table(offsets, rows=pixels_at_once)
+
+    def sampled(column: Val) -> tuple[Val, Val, Val | None]:
+        first, image_channel = cursor["slice"] * plan.k, channel + column
+        return first, image_channel, first_in + column < run if run % plan.m else None
+
+    width = vector_width(dtype, config.segment, plan.m)
+    gather = GatherTile(k, a, x, table, sampled, width=width, threads=plan.threads)
     columns = vector_width(dtype, out_group, plan.n)
-    producers = [sampled.gather, DenseTile(k, b, gradients, width=columns, threads=plan.threads)]
+    producers = [gather, DenseTile(k, b, gradients, width=columns, threads=plan.threads)]
     with k.loop(first_pixel, end_pixel, pixels_at_once, name="pixels") as first:
         pixel.set(first)
         slices.set((k.min(end_pixel - first, pixels_at_once) + (plan.k - 1)) // plan.k)
-        sampled.fill(first)
+        offset_group = 0 if plan.narrow else channel // config.channels_per_offset_group
+        with k.loop(k.tid(), slices * plan.k, plan.threads, name="sample") as index:
+            sample = sizes.pixel(first + index)
+            table.store(index, sample, offset_group, tap, sample.index < end_pixel)
         k.barrier()
         multiply_all(k, cursor, producers, math)
 
@@ -163,7 +170,7 @@ def _tiles(config: DeformConvConfig, plan: SamplePlan) -> tuple[int, int]:
 
 def _pixels_at_once(plan: SamplePlan) -> int:
     """Pixels that are looked at together: the pipeline runs dry after each lot."""
-    return 64 if plan.corners == "samples" else 512
+    return 64 if plan.table is SampleTable else 512
 
 
 BACKWARD_WEIGHT = KernelDefinition(

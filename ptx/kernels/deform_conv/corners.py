@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
 
 from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import f32, s32, u8, u32
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.sampling import Offsets
+from ptx.kernels.deform_conv.sampling import Offsets, interpolate
+from ptx.kernels.limits import TABLE_PIXELS
 from ptx.tile.pixels import NO_PIXEL, Geometry, OutputPixel, pixel_index
+from ptx.tile.vectors import load_words, widen
 
 __all__ = [
     "CornerTable",
+    "Entries",
     "PixelRows",
+    "PixelRun",
     "PixelTable",
+    "Table",
     "TableRows",
 ]
 
 _TABLE_BYTES = 24 * 1024  # of shared memory for a table: nine taps of 128 pixels
+
+Loaded = tuple[Any, list[tuple[Val, ...]]]  # what weights are made of, and the corners' words
 
 
 class PixelTable:
@@ -37,12 +46,12 @@ class PixelTable:
 
     def store(self, at: Val, pixel: OutputPixel) -> None:
         """Keeps a pixel. A barrier has to follow before it is read."""
-        index = self.k.select(pixel.there, pixel.index, NO_PIXEL)
-        y = self.k.select(pixel.there, pixel.y, self.nowhere)
+        index = self.k.select(pixel.exists, pixel.index, NO_PIXEL)
+        y = self.k.select(pixel.exists, pixel.y, self.nowhere)
         self.pixels.store(at * 4, (index, pixel.image, y, pixel.x))
 
     def read(self, at: Val) -> OutputPixel:
-        """Reads a pixel: where `there` is off, its index is of no use and its taps are outside."""
+        """Reads a pixel: where `exists` is off, its index is of no use and its taps are outside."""
         index, image, y, x = self.pixels.load(at * 4, 4)
         return OutputPixel(index, image, y, x, index.ne(NO_PIXEL))
 
@@ -60,7 +69,7 @@ class PixelRows(PixelTable):
     no block is cut by an edge.
 
     Args:
-      k: the kernel, whose grid has `blocks(...)` blocks in x.
+      k: the kernel, whose grid has `strip_blocks(...)` blocks in x.
       config: the convolution.
       geometry: sizes.
       strip_width: columns of a strip.
@@ -92,30 +101,34 @@ class PixelRows(PixelTable):
         with k.if_(k.tid() < rows):
             self.store(k.tid(), self.own)
 
-    @staticmethod
-    def strip_width(images: int, out_h: int, out_w: int, rows: int) -> int:
-        """Columns of a strip: about 16, and so that few blocks have pixels that do not exist."""
 
-        def cost(strips: int) -> tuple[int, float]:
-            width = -(-out_w // strips)
-            return PixelRows.blocks(images, out_h, out_w, rows, width), abs(width - 16)
+class PixelRun:
+    """The output pixels of a block's rows: neighbours in memory.
 
-        fewest = max(1, out_w // 24)
-        strips = min(range(fewest, min(max(1, out_w // 8), fewest + 100) + 1), key=cost)
-        return -(-out_w // strips)
+    Args:
+      geometry: sizes.
+      first: index of the first one.
+      rows: pixels of a block.
+      threads: of the block.
+    """
 
-    @staticmethod
-    def blocks(images: int, out_h: int, out_w: int, rows: int, strip_width: int) -> int:
-        """Blocks that cover all outputs."""
-        strips = -(-out_w // strip_width) if out_w else 0
-        return -(-images * out_h * strip_width // rows) * strips
+    def __init__(self, geometry: Geometry, first: Val, *, rows: int, threads: int):
+        self.geometry, self.first, self.rows, self.threads = geometry, first, rows, threads
+        assert threads % rows == 0
+
+    @property
+    def own(self) -> OutputPixel:
+        """The pixel of a thread, calculated anew each time."""
+        return self.geometry.pixel(self.first + self.first.kernel.tid() % self.rows)
+
+    def index(self, row: Val) -> tuple[Val, Val]:
+        """The index of a row's pixel, and the predicate whether there is one."""
+        index = self.first + row
+        return index, index < self.geometry.pixels
 
 
-class CornerTable:
-    """For rows and taps the four corners' weights, with the mask, and where they lie.
-
-    What is outside of the image has weight 0, or NaN where the position is, and the address of a
-    corner inside, so that loads need no predicate.
+class Table(abc.ABC):
+    """What a block keeps of the samples of rows and taps.
 
     Args:
       offsets: where positions come from.
@@ -123,8 +136,87 @@ class CornerTable:
       taps: that are kept at a time.
     """
 
+    most_pixels: ClassVar[int]  # of all images
+
     def __init__(self, offsets: Offsets, *, rows: int, taps: int = 1):
         self.k, self.offsets, self.rows, self.taps = offsets.k, offsets, rows, taps
+
+    @staticmethod
+    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
+        """How many taps of so many rows there is room for: all, or at least one."""
+        return 1
+
+    def fill(
+        self,
+        pixels: PixelRows | PixelRun,
+        group: Val | int,
+        first_tap: Val,
+        taps: Val | None = None,
+    ) -> None:
+        """Calculates the entries of a block's pixels, for an offset group.
+
+        A barrier has to follow before they are read, and to precede where they are overwritten.
+
+        Args:
+          pixels: as many as the table has rows.
+          group: offset group.
+          first_tap: the first one; what lies beyond the last one samples nothing.
+          taps: how many; None for as many as the table has room for.
+        """
+        k, pixel = self.k, pixels.own
+        k.comment("corners: a thread for each pixel")
+        count = self.taps if taps is None else taps
+        step = pixels.threads // self.rows
+        with k.loop(k.tid() // self.rows, count, step, name="corner") as tap_index:
+            tap = first_tap + tap_index
+            sample_ok = pixel.exists & (tap < self.offsets.config.taps)
+            self.store(tap_index * self.rows + k.tid() % self.rows, pixel, group, tap, sample_ok)
+
+    @abc.abstractmethod
+    def store(
+        self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
+    ) -> None:
+        """Calculates one entry; it samples nothing where `sample_ok` is off."""
+
+    @abc.abstractmethod
+    def entries(self, first: Val) -> Entries:
+        """The entries from one on."""
+
+
+class Entries(Protocol):
+    """Entries of a table, whose samples are loaded and interpolated."""
+
+    def begin(self, row: int, x: Pointer, channel: Val, width: int, where: Val | None) -> Loaded:
+        """Starts to load the corners of an entry.
+
+        Args:
+          row: entries from the first one on.
+          x: images [N, H, W, C].
+          channel: the first one that is loaded.
+          width: channels.
+          where: a predicate; nothing is loaded where it is off. None loads always.
+
+        Returns:
+          What `finish` takes.
+        """
+        ...
+
+    def finish(self, loaded: Loaded) -> list[Val]:
+        """The sampled channels, with the mask."""
+        ...
+
+
+class CornerTable(Table):
+    """For rows and taps the four corners' weights, with the mask, and where they lie.
+
+    What is outside of the image has weight 0, or NaN where the position is, and the address of a
+    corner inside, so that loads need no predicate. See `Table` for the arguments.
+    """
+
+    most_pixels = TABLE_PIXELS
+
+    def __init__(self, offsets: Offsets, *, rows: int, taps: int = 1):
+        super().__init__(offsets, rows=rows, taps=taps)
         count = rows * taps
         self.weights = self.k.shared("corner_weights", f32, 4 * count)
         # Index of the first corner's pixel, times 4; +1 if the next is a column on, +2 if a row.
@@ -136,35 +228,14 @@ class CornerTable:
 
     @staticmethod
     def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
-        """How many taps of so many rows fit `_TABLE_BYTES`: all, or at least one."""
         return max(1, min(config.taps, _TABLE_BYTES // (rows * 21)))
 
-    def fill(
-        self, pixels: PixelRows, group: Val | int, first_tap: Val, taps: Val | None = None
-    ) -> None:
-        """Calculates the corners of a block's pixels, for an offset group.
-
-        A barrier has to follow before they are read, and to precede where they are overwritten.
-
-        Args:
-          pixels: as many as the table has rows.
-          group: offset group.
-          first_tap: the first one.
-          taps: how many; None for as many as the table has room for.
-        """
-        k, pixel = self.k, pixels.own
-        k.comment("corners: a thread for each pixel")
-        count = self.taps if taps is None else taps
-        step = pixels.threads // self.rows
-        with k.loop(k.tid() // self.rows, count, step, name="corner") as tap_index:
-            tap = first_tap + tap_index
-            sample_ok = pixel.there & (tap < self.offsets.config.taps)
-            self.store(tap_index * self.rows + k.tid() % self.rows, pixel, group, tap, sample_ok)
+    def entries(self, first: Val) -> TableRows:
+        return TableRows(self, first, lambda row: row)
 
     def store(
         self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
     ) -> None:
-        """Calculates the corners of one entry; without weight where `sample_ok` is off."""
         k, sizes = self.k, self.offsets.geometry
         position = self.offsets.position(pixel, group, tap, sample_ok)
         y, x = self._clamped(position.y, sizes.in_h), self._clamped(position.x, sizes.in_w)
@@ -231,6 +302,15 @@ class TableRows:
         down = k.select((corner & 2).ne(0), self.table.below, self.table.no_rows)
         below = first + down
         return corner & 3, [first, first + right, below, below + right]
+
+    def begin(self, row: int, x: Pointer, channel: Val, width: int, where: Val | None) -> Loaded:
+        steps, addresses = self.addresses(row, x + channel)
+        return (row, steps), [load_words(address, width, where=where) for address in addresses]
+
+    def finish(self, loaded: Loaded) -> list[Val]:
+        (row, steps), words = loaded
+        corners = [widen(self.k, c) for c in self.zeroed(row, steps, words)]
+        return interpolate(self.weights(row), corners)
 
     def zeroed(self, row: int, steps: Val, loaded: Sequence[Sequence[Val]]) -> list[list[Var]]:
         """What was loaded from `addresses`, with zeros for corners that are outside."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ptx.builder import Kernel, Pointer, Val
+from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import f32
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct import (
@@ -25,9 +26,7 @@ def direct_backward_offset(
     k: Kernel,
     config: DeformConvConfig,
     plan: DirectPlan,
-    x: Pointer,
-    weight: Pointer,
-    grad_y: Pointer,
+    p: Any,
     offsets: Offsets,
     gradients: OffsetGradients,
 ) -> None:
@@ -45,23 +44,23 @@ def direct_backward_offset(
 
     def part(vector: Val) -> tuple[OutputsOfChannels, Sequence[Sequence[Val]], Corners, Val]:
         """A vector's outputs, their gradients, its corners, and whether there is such a vector."""
-        vector_ok = pixel.there
+        vector_ok = pixel.exists
         if vectors % plan.lanes:
             vector_ok, vector = vector_ok & (vector < vectors), k.min(vector, vectors - 1)
         channel = first_channel + vector * channels
         outputs = OutputsOfChannels(k, config, channel, channels)
-        grads = outputs.load(grad_y, pixel.index, vector_ok)
-        return outputs, grads, Corners(offsets, x + channel), vector_ok
+        grads = outputs.load(p.grad_y, pixel.index, vector_ok)
+        return outputs, grads, Corners(offsets, p.x + channel), vector_ok
 
     only = part(thread.lane) if vectors <= plan.lanes else None
     with k.loop(config.taps, name="tap", unroll=False) as tap:
-        position = offsets.position(pixel, group, tap, pixel.there)
+        position = offsets.position(pixel, group, tap, pixel.exists)
         dots = [k.var(accumulator_of(config.float_type), 0.0) for _ in range(4)]
 
         def add(vector: tuple[OutputsOfChannels, Sequence[Sequence[Val]], Corners, Val]) -> None:
             outputs, grads, corners, vector_ok = vector
             k.comment("the dots of gcol with the four corners")
-            gcol = outputs.weighted(weight, tap, grads)
+            gcol = outputs.weighted(p.weight, tap, grads)
             loaded = corners.load(pixel, position, channels, vector_ok)
             for dot, corner in zip(dots, loaded, strict=True):
                 for value, element in zip(gcol, corner, strict=True):
@@ -77,18 +76,12 @@ def direct_backward_offset(
             for dot in dots:
                 dot += k.shuffle("bfly", dot, mask)
             mask *= 2
-        writer = pixel.there & thread.lane.eq(0) if plan.lanes > 1 else pixel.there
+        writer = pixel.exists & thread.lane.eq(0) if plan.lanes > 1 else pixel.exists
         gradients.store(position.index, dots, position.ly, position.lx, position.mask, writer)
 
 
 def direct_backward_input(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: DirectPlan,
-    weight: Pointer,
-    grad_y: Pointer,
-    offsets: Offsets,
-    grad_x: Pointer,
+    k: Kernel, config: DeformConvConfig, plan: DirectPlan, p: Any, offsets: Offsets
 ) -> None:
     """Adds gcol to the four corners of each sample; the plan is a `segmented_plan`."""
     thread = DirectThread(k, plan)
@@ -97,19 +90,19 @@ def direct_backward_input(
     group = channel // config.channels_per_offset_group
     k.name(channel=channel, group=group)
     outputs = OutputsOfChannels(k, config, channel, plan.channels)
-    grads = outputs.load(grad_y, pixel.index, pixel.there)
-    corners = Corners(offsets, grad_x + channel)
+    grads = outputs.load(p.grad_y, pixel.index, pixel.exists)
+    corners = Corners(offsets, p.grad_x + channel)
     step = 1
-    if grad_x.dtype is f32 and k.target.supports("sm_90"):
+    if p.grad_x.dtype is f32 and k.target.supports("sm_90"):
         step = vector_width(f32, plan.channels)
     with k.loop(config.taps, name="tap", unroll=False) as tap:
-        position = offsets.position(pixel, group, tap, pixel.there)
-        gcol = outputs.weighted(weight, tap, grads)
+        position = offsets.position(pixel, group, tap, pixel.exists)
+        gcol = outputs.weighted(p.weight, tap, grads)
         k.comment("add gcol to the four corners")
         for address, factor, inside in zip(
             corners.addresses(pixel, position),
-            weights_of(k, position, grad_x),
-            inside_of(position, pixel.there),
+            weights_of(k, position, p.grad_x),
+            inside_of(position, pixel.exists),
             strict=True,
         ):
             scaled = [factor * value for value in gcol]

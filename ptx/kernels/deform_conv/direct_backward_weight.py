@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ptx.builder import Kernel, Pointer, Val
+from typing import Any
+
+from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct import Corners, OutputsOfChannels
@@ -29,14 +31,7 @@ def direct_weight_parts(config: DeformConvConfig, pixels: int) -> int:
 
 
 def direct_backward_weight(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: DirectPlan,
-    x: Pointer,
-    grad_y: Pointer,
-    partial: Pointer,
-    pixels_per_part: Val,
-    offsets: Offsets,
+    k: Kernel, config: DeformConvConfig, plan: DirectPlan, p: Any, offsets: Offsets
 ) -> None:
     """Writes the whole kernel; the plan is a `segmented_plan`.
 
@@ -50,12 +45,12 @@ def direct_backward_weight(
     tap, part = thread.block % config.taps, thread.block // config.taps
     channel = thread.unit * plan.channels
     group = channel // config.channels_per_offset_group
-    first_pixel = part * pixels_per_part
-    end_pixel = k.min(first_pixel + pixels_per_part, sizes.pixels)
+    first_pixel = part * p.pixels_per_part
+    end_pixel = k.min(first_pixel + p.pixels_per_part, sizes.pixels)
     k.name(tap=tap, part=part, channel=channel, first_pixel=first_pixel)
 
     outputs = OutputsOfChannels(k, config, channel, plan.channels)
-    corners = Corners(offsets, x + channel)
+    corners = Corners(offsets, p.x + channel)
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     sum_type = accumulator_of(config.float_type)
     pairs = outputs.of_channels()
@@ -63,11 +58,11 @@ def direct_backward_weight(
     with k.if_(first_pixel < end_pixel):
         walk = PixelWalk(k, sizes, first_pixel + thread.row, plan.down)
         with k.loop(first_pixel, end_pixel, plan.down, name="pixels", unroll=False):
-            pixel_ok = thread.there & (walk.index < end_pixel)
+            pixel_ok = thread.unit_ok & (walk.index < end_pixel)
             pixel = walk.pixel(pixel_ok)
             position = offsets.position(pixel, group, tap, pixel_ok)
             values = corners.sample(pixel, position, plan.channels, pixel_ok)
-            grads = outputs.load(grad_y, pixel.index, pixel_ok)
+            grads = outputs.load(p.grad_y, pixel.index, pixel_ok)
             k.comment("add to the products' sums")
             for value, channel_pairs, totals in zip(values, pairs, sums, strict=True):
                 for (part_index, output), total in zip(channel_pairs, totals, strict=True):
@@ -80,6 +75,6 @@ def direct_backward_weight(
         row = row_of_taps * in_group + channel % in_group
         out = channel // in_group * out_group + element % out_group
         at = k.mad_wide(row, config.out_channels, k.convert(out, u64))
-        (partial + at).store(0, total, where=unit < plan.units)
+        (p.partial + at).store(0, total, where=unit < plan.units)
 
     add_up(k, plan, thread, [total for totals in sums for total in totals], write)

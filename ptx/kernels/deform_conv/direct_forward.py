@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
@@ -19,14 +20,7 @@ _WEIGHT_BYTES = 24 * 1024  # of a block: nine blocks fit the SM of an H100
 
 
 def direct_forward(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: DirectPlan,
-    x: Pointer,
-    weight: Pointer,
-    bias: Pointer | None,
-    y: Pointer,
-    offsets: Offsets,
+    k: Kernel, config: DeformConvConfig, plan: DirectPlan, p: Any, offsets: Offsets
 ) -> None:
     """Writes the whole kernel; the plan is a `grouped_plan`.
 
@@ -43,12 +37,12 @@ def direct_forward(
     first_out = thread.unit * outs
     k.name(channel=channel, first_out=first_out)
 
-    weights = _Weights(k, config, plan, weight, thread.first_unit)
+    weights = _Weights(k, config, plan, p.weight, thread.first_unit)
     run = run_of(config, plan.channels)
     runs = [
         (
             (channel + start) // config.channels_per_offset_group,
-            Corners(offsets, x + channel + start),
+            Corners(offsets, p.x + channel + start),
         )
         for start in range(0, plan.channels, run)
     ]
@@ -58,8 +52,8 @@ def direct_forward(
         with k.loop(weights.count(first_tap), name="tap", unroll=False) as tap:
             values: list[Val] = []
             for group, corners in runs:
-                position = offsets.position(pixel, group, first_tap + tap, pixel.there)
-                values += corners.sample(pixel, position, run, pixel.there)
+                position = offsets.position(pixel, group, first_tap + tap, pixel.exists)
+                values += corners.sample(pixel, position, run, pixel.exists)
             k.comment("products with each group's weights")
             factors = weights.read(tap, thread.column)
             for out, total in enumerate(sums):
@@ -72,10 +66,10 @@ def direct_forward(
     at = k.mad_wide(pixel.index, config.out_channels, k.convert(first_out, u64))
     for i in range(0, outs, step):
         results: list[Val] = [total.value() for total in sums[i : i + step]]
-        if bias is not None:
-            added = widen(k, load_words(bias + first_out + i, step, where=pixel.there))
+        if p.bias is not None:
+            added = widen(k, load_words(p.bias + first_out + i, step, where=pixel.exists))
             results = [v + b for v, b in zip(results, added, strict=True)]
-        store_vector(y + at + i, results, where=pixel.there)
+        store_vector(p.y + at + i, results, where=pixel.exists)
 
 
 class _Weights:

@@ -9,9 +9,9 @@ from typing import Any
 from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
+from ptx.kernels.deform_conv.corners import CornerTable, PixelRows, PixelRun, Table
 from ptx.kernels.deform_conv.gather_rows import PositionGather, TableGather
-from ptx.kernels.deform_conv.gather_tiles import TableGatherTile
+from ptx.kernels.deform_conv.gather_tiles import GatherTile
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
@@ -20,22 +20,14 @@ from ptx.tile.math import TileMath
 from ptx.tile.plan import atom_of, make_math
 from ptx.tile.shared import SharedTile
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
+from ptx.tile.vectors import both, vector_width
 
-__all__ = ["streamed_forward", "wide_forward"]
+__all__ = ["ForwardBlock", "streamed_forward", "tiled_forward"]
 
 PixelOf = Callable[[Val], tuple[Val, Val]]  # row of the sums -> output pixel, and whether it exists
 
 
-def streamed_forward(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    p: Any,
-    offsets: Offsets,
-    *,
-    group: Val,
-    first_out: Val,
-) -> tuple[StreamedProduct, PixelOf]:
+def streamed_forward(block: ForwardBlock) -> tuple[StreamedProduct, PixelOf]:
     """Writes the main loop in which sampled images go from global memory straight into fragments.
 
     Where an offset group has whole slices of 64 bytes of channels, corners are calculated once for
@@ -43,22 +35,16 @@ def streamed_forward(
     every lane calculates the positions of its own channels.
 
     Args:
-      k: the kernel, for sm_80 or newer.
-      config: the convolution; see `forward_plan` for those that this is for.
-      plan: tiles.
-      p: the kernel's parameters.
-      offsets: where positions come from.
-      group: of the block.
-      first_out: first output channel of the block, in the group.
+      block: of a kernel for sm_80 or newer; see `forward_plan` for the configurations.
 
     Returns:
       The sums, and a function of a row of theirs -> index of its output pixel, and the predicate
       that there is one.
     """
+    k, config, plan, x = block.k, block.config, block.plan, block.p.x
     atom = atom_of(config, k.target)
     assert atom is not None
-    dtype, threads, x = config.float_type, plan.threads, p.x
-    block = _Block(k, config, plan, p.weight, p.strip_width, offsets, group, first_out)
+    dtype, threads = config.float_type, plan.threads
     a_cursor, b_cursor = block.cursor(), block.cursor()
     address = block.weights(b_cursor)
 
@@ -72,11 +58,11 @@ def streamed_forward(
     rows = LaneRows.of(k, plan.m // (threads // 32 * 16))
     first = rows.member * (16 // dtype.bytes)
     channel = k.var(u32, block.image_channel(first), "lane_channel")
-    a = (
-        PositionGather(offsets, block.pixels, x, a_cursor, rows=rows, channel=channel)
-        if block.table is None
-        else TableGather(block.table, x, a_cursor, rows=rows, channel=channel)
-    )
+    if isinstance(block.table, CornerTable):
+        a = TableGather(block.table, x, a_cursor, rows=rows, channel=channel)
+    else:
+        assert isinstance(block.pixels, PixelRows)
+        a = PositionGather(block.offsets, block.pixels, x, a_cursor, rows=rows, channel=channel)
     product = StreamedProduct(k, atom, a, b.tile, rows)
 
     def multiply() -> None:
@@ -91,47 +77,43 @@ def streamed_forward(
     return product, block.pixels.index
 
 
-def wide_forward(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    p: Any,
-    offsets: Offsets,
-    *,
-    group: Val,
-    first_out: Val,
-) -> tuple[TileMath, PixelOf]:
+def tiled_forward(block: ForwardBlock) -> tuple[TileMath, PixelOf]:
     """Writes the main loop in which all warps share the sampled images, through shared memory.
 
     See `streamed_forward`.
     """
-    dtype, threads, x = config.float_type, plan.threads, p.x
-    block = _Block(k, config, plan, p.weight, p.strip_width, offsets, group, first_out)
+    k, config, plan, x = block.k, block.config, block.plan, block.p.x
+    dtype, threads = config.float_type, plan.threads
     table, cursor = block.table, block.cursor()
     assert table is not None
     a, b = (
-        SharedTile.make(k, name, dtype, k_extent=plan.k, extent=extent, k_axis=1, dynamic=True)
+        SharedTile.make(
+            k, name, dtype, k_extent=plan.k, extent=extent, k_axis=1, dynamic=plan.n > 128
+        )
         for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
     )
     math = make_math(k, config, a, b, plan)
     address = block.weights(cursor)
 
     def weights(row: Val, column: Val) -> tuple[Pointer, Val | None]:
-        return address(row, column), block.weight_ok(cursor, row)
+        channel_ok = block.channel_ok(cursor, column)
+        return address(row, column), both(block.weight_ok(cursor, row), channel_ok)
 
-    def sampled(column: Val) -> tuple[Val, Val, None]:
-        return cursor["tap"] * plan.m, block.image_channel(cursor["slice"] * plan.k + column), None
+    def sampled(column: Val) -> tuple[Val, Val, Val | None]:
+        channel = block.image_channel(cursor["slice"] * plan.k + column)
+        return cursor["tap"] * plan.m, channel, block.channel_ok(cursor, column)
 
+    width = vector_width(dtype, config.segment, plan.k)
     producers = [
-        TableGatherTile(k, a, x, table, sampled, width=16 // dtype.bytes, threads=threads),
-        DenseTile(k, b, weights, width=16 // dtype.bytes, threads=threads),
+        GatherTile(k, a, x, table, sampled, width=width, threads=threads),
+        DenseTile(k, b, weights, width=width, threads=threads),
     ]
     block.each_table(lambda: multiply_all(k, cursor, producers, math))
     return math, block.pixels.index
 
 
 @dataclasses.dataclass(eq=False)
-class _Block:
+class ForwardBlock:
     """What a block does along K: the channels of a run, for each of some taps, and again.
 
     Attributes:
@@ -144,29 +126,31 @@ class _Block:
     k: Kernel
     config: DeformConvConfig
     plan: SamplePlan
-    weight: Pointer
-    strip_width: Val
+    p: Any
     offsets: Offsets
     group: Val
     first_out: Val
 
     def __post_init__(self):
         k, config, plan = self.k, self.config, self.plan
-        self.pixels = PixelRows(
-            k, config, self.offsets.geometry, self.strip_width, rows=plan.m, threads=plan.threads
+        shape, geometry = {"rows": plan.m, "threads": plan.threads}, self.offsets.geometry
+        self.pixels = (
+            PixelRows(k, config, geometry, self.p.strip_width, **shape)
+            if plan.has_strips
+            else PixelRun(geometry, k.ctaid("x") * plan.m, **shape)
         )
-        self.table: CornerTable | None = None
+        self.table: Table | None = None
         self.taps, self.run = config.taps, config.in_channels_per_group
         if not plan.narrow:
-            self.taps = CornerTable.taps_that_fit(config, plan.m)
-            self.table = CornerTable(self.offsets, rows=plan.m, taps=self.taps)
+            self.taps = plan.table.taps_that_fit(config, plan.m)
+            self.table = plan.table(self.offsets, rows=plan.m, taps=self.taps)
             self.run = config.segment
         self.channel: Var = k.var(u32, 0, "channel")
         self.first_tap: Var = k.var(u32, 0, "first_tap")
 
     def cursor(self) -> Cursor:
         """Taps are inside: their corners are in L1."""
-        return Cursor(self.k, slice=self.run // self.plan.k, tap=self.taps)
+        return Cursor(self.k, slice=-(-self.run // self.plan.k), tap=self.taps)
 
     def image_channel(self, channel: Val) -> Val:
         """A channel of the run, in all channels."""
@@ -181,19 +165,24 @@ class _Block:
             tap = self.first_tap + cursor["tap"]
             at = tap * in_group + self.channel + cursor["slice"] * self.plan.k + column
             out = self.group * config.out_channels_per_group + self.first_out + row
-            return self.weight + k.mad_wide(out, config.taps * in_group, k.convert(at, u64))
+            return self.p.weight + k.mad_wide(out, config.taps * in_group, k.convert(at, u64))
 
         return address
 
     def weight_ok(self, cursor: Cursor, row: Val) -> Val | None:
         """Whether there is such an output channel and tap; None where all are."""
-        where = None
+        out_ok = tap_ok = None
         if self.config.out_channels_per_group % self.plan.n:
-            where = self.first_out + row < self.config.out_channels_per_group
+            out_ok = self.first_out + row < self.config.out_channels_per_group
         if self.config.taps % self.taps:
-            tap = self.first_tap + cursor["tap"] < self.config.taps
-            where = tap if where is None else where & tap
-        return where
+            tap_ok = self.first_tap + cursor["tap"] < self.config.taps
+        return both(out_ok, tap_ok)
+
+    def channel_ok(self, cursor: Cursor, column: Val) -> Val | None:
+        """Whether a column of the slice is a channel of the run; None where all are."""
+        if self.run % self.plan.k == 0:
+            return None
+        return cursor["slice"] * self.plan.k + column < self.run
 
     def each_table(self, multiply: Callable[[], None]) -> None:
         """Fills the table for each run and some taps, and multiplies."""

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, f32, tf32
 from ptx.kernels.deform_conv.corners import CornerTable, PixelTable, TableRows
-from ptx.kernels.deform_conv.gather import corner_addresses
-from ptx.kernels.deform_conv.sampling import Offsets, interpolate
+from ptx.kernels.deform_conv.sampling import Offsets, corner_addresses, interpolate
 from ptx.tile.loop import Cursor
 from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.stream import LaneRows
-from ptx.tile.vectors import load_words, widen
+from ptx.tile.vectors import both, load_words, widen
 
 __all__ = ["PositionGather", "TableGather", "load_corners"]
 
@@ -136,12 +135,11 @@ def load_corners(
     """
     k, config, sizes = offsets.k, offsets.config, offsets.geometry
     group = channel // config.channels_per_offset_group
-    sample_ok = pixel.there if where is None else pixel.there & where
-    position = offsets.position(pixel, group, tap, sample_ok)
+    position = offsets.position(pixel, group, tap, both(pixel.exists, where))
     corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
     addresses = corner_addresses(x, corner, channel, config.in_channels, sizes.in_w)
     words = [
-        load_words(address, width, where=inside if where is None else inside & where)
+        load_words(address, width, where=both(inside, where))
         for address, inside in zip(addresses, position.inside(), strict=True)
     ]
     weights = [k.convert(weight, f32, "rn") for weight in position.weights()]

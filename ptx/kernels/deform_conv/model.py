@@ -10,7 +10,7 @@ from ptx.kernel import Instance
 from ptx.kernels.deform_conv.backward_weight import backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
+from ptx.kernels.deform_conv.corners import CornerTable
 from ptx.kernels.deform_conv.forward import FORWARD
 from ptx.kernels.deform_conv.parameters import output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan
@@ -18,6 +18,7 @@ from ptx.kernels.layer_model import LayerModel
 from ptx.launch import Launch
 from ptx.model import L1_BYTES, BlockWork, Image
 from ptx.tile.direct import DirectPlan
+from ptx.tile.strips import strip_width
 
 __all__ = ["LAYERS", "MODELLED", "floor_us", "launch", "work"]
 
@@ -40,7 +41,7 @@ def _block(name: str, instance: Instance, launch: Launch) -> BlockWork:
 def _forward(instance: Instance) -> BlockWork:
     config, plan, images = instance.config, _modelled(instance.plan), _images(instance)
     sizes = instance.sizes
-    strip_width = PixelRows.strip_width(sizes["n"], sizes["p"], sizes["q"], plan.m)
+    columns = strip_width(sizes["n"], sizes["p"], sizes["q"], plan.m)
     in_group, run, taps = config.in_channels_per_group, config.segment, config.taps
     if plan.narrow:
         run = in_group
@@ -62,7 +63,7 @@ def _forward(instance: Instance) -> BlockWork:
         fills=fills,
         products=float(plan.m * plan.n * plan.k * steps),
         l1_bytes=l1,
-        rare_share=_border_share(config, images, 8, strip_width),
+        rare_share=_border_share(config, images, 8, columns),
     )
 
 
@@ -119,7 +120,7 @@ _SAMPLES = 512  # pixels that the backward weight kernel looks at together
 
 
 def _modelled(plan: SamplePlan | DirectPlan) -> SamplePlan:
-    if isinstance(plan, DirectPlan) or plan.corners == "samples":
+    if isinstance(plan, DirectPlan) or not plan.has_strips:
         raise ValueError(f"modelled are tables of corners and positions, this plan has {plan}")
     return plan
 
@@ -170,7 +171,7 @@ def _border_share(
     config: DeformConvConfig,
     images: Image,
     together: int,
-    strip_width: int | None,
+    strip: int | None,
 ) -> float:
     """How often a vote finds a corner outside, where offsets are below 1.
 
@@ -178,11 +179,11 @@ def _border_share(
       config: the convolution.
       images: number, height and width.
       together: pixels of a warp that vote, neighbours in a strip.
-      strip_width: None for whole rows.
+      strip: columns of a strip; None for whole rows.
     """
     number, in_h, in_w = images
     out_h, out_w = config.output_size(in_h, in_w)
-    width, lines = strip_width or out_w, np.arange(number * out_h) % out_h
+    width, lines = strip or out_w, np.arange(number * out_h) % out_h
     outside = total = 0
     for first in range(0, out_w, width):
         columns = np.arange(first, min(first + width, out_w))

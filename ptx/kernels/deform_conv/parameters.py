@@ -13,9 +13,9 @@ from ptx.isa.dtypes import DType
 from ptx.kernel import In, Instance, Size, Sizes
 from ptx.kernels.convolution import known_sizes
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import PixelRows
 from ptx.kernels.deform_conv.plan import SamplePlan
-from ptx.kernels.limits import check_sizes
+from ptx.kernels.limits import PIXELS, check_sizes
+from ptx.tile.strips import strip_width
 from ptx.tile.vectors import accumulator_of
 
 __all__ = [
@@ -51,12 +51,12 @@ def mask_type(config: DeformConvConfig) -> DType:
 
 def has_strips(config: DeformConvConfig, plan: Any) -> bool:
     """Whether the output pixels of a block are neighbours in a strip: see `PixelRows`."""
-    return isinstance(plan, SamplePlan) and plan.corners != "samples"
+    return isinstance(plan, SamplePlan) and plan.has_strips
 
 
 def _strip_width(instance: Instance) -> int:
     sizes = instance.sizes
-    return PixelRows.strip_width(sizes["n"], sizes["p"], sizes["q"], instance.plan.m)
+    return strip_width(sizes["n"], sizes["p"], sizes["q"], instance.plan.m)
 
 
 X = In("x", "n h w c")
@@ -85,7 +85,7 @@ def check(instance: Instance) -> None:
         sizes["n"],
         (sizes["h"], sizes["w"]),
         (sizes["p"], sizes["q"]),
-        table=isinstance(plan, SamplePlan) and plan.corners == "table",
+        most_pixels=plan.table.most_pixels if isinstance(plan, SamplePlan) else PIXELS,
     )
 
 

@@ -7,6 +7,8 @@ import dataclasses
 from ptx.isa.targets import Target
 from ptx.kernel import Sizes
 from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.kernels.deform_conv.corners import CornerTable, Table
+from ptx.kernels.deform_conv.sample_table import PositionTable, SampleTable
 from ptx.tile.direct import DirectPlan
 from ptx.tile.occupancy import leaves_idle
 from ptx.tile.plan import TilePlan, at_least, streams
@@ -59,18 +61,20 @@ class SamplePlan(TilePlan):
     """A block's share of a product with samples.
 
     Attributes:
-      corners: where a thread that gathers knows them from: "samples", fractions and mask of each
-        pixel in shared memory; "table", weights and addresses there (`CornerTable`); "positions",
-        each thread calculates those of its own channels, which saves room where offset groups are
-        many.
+      table: what a block keeps of its samples in shared memory.
     """
 
-    corners: str = "samples"
+    table: type[Table] = SampleTable
 
     @property
     def narrow(self) -> bool:
         """Whether a tile has channels of several offset groups."""
-        return self.corners == "positions"
+        return self.table is PositionTable
+
+    @property
+    def has_strips(self) -> bool:
+        """Whether the output pixels of a block are neighbours in a strip: see `PixelRows`."""
+        return self.table is not SampleTable
 
 
 def forward_plan(
@@ -132,15 +136,15 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
     out_group, halves = config.out_channels_per_group, _bytes(config) == 2
     if streams(config, target) and (whole_slices or lanes):
         if halves and whole_slices and not small and -(-out_group // 128) % 2 == 0:
-            return SamplePlan(128, 256, slice_, (2, 4), corners="table", min_blocks=1)
+            return SamplePlan(128, 256, slice_, (2, 4), table=CornerTable, min_blocks=1)
         n = at_least(out_group, 32, 128 if halves and not small else 64)
         if small:
             return SamplePlan(
                 64, n, slice_, (4, 1), stages=4, streamed=True,
-                corners="table" if whole_slices else "positions",
+                table=CornerTable if whole_slices else PositionTable,
             )  # fmt: skip
-        m, corners = 128 if n > 32 else 64, "table" if whole_slices else "positions"
-        return SamplePlan(m, n, slice_, (4, 1), stages=4, streamed=True, corners=corners)
+        m, table = 128 if n > 32 else 64, CornerTable if whole_slices else PositionTable
+        return SamplePlan(m, n, slice_, (4, 1), stages=4, streamed=True, table=table)
     n = at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
     return SamplePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
 
@@ -171,10 +175,10 @@ def backward_data_tiles(config: DeformConvConfig, target: Target) -> SamplePlan:
     whole_slices = config.out_channels_per_group % (64 // width) == 0
     if streams(config, target) and whole_slices and columns % 8 == 0:
         n = at_least(columns, 32, 128 if width == 2 else 64)
-        corners = "positions" if narrow else "table"
+        table = PositionTable if narrow else CornerTable
         # Positions of 32-bit channels take the registers of the second half of the pixels.
         m = 64 if n == 32 or (narrow and width == 4) else 128
-        return SamplePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, corners=corners)
+        return SamplePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, table=table)
     n = at_least(config.segment, 16, {2: 64, 4: 32, 8: 16}[width])
     return SamplePlan(64, n, _depth(config, config.out_channels_per_group), (4, 1))
 
@@ -193,13 +197,13 @@ def backward_weight_tiles(config: DeformConvConfig, target: Target) -> SamplePla
         m = at_least(config.segment, 32, largest)
         return SamplePlan(m, n, _depth(config, 64), (2, 2))
     channels = config.in_channels_per_group if narrow else config.segment
-    corners = "positions" if narrow else "table"
+    table = PositionTable if narrow else CornerTable
     if width == 2 and channels > 64 and config.out_channels_per_group > 64:
         if config.out_channels_per_group > 128:
-            return SamplePlan(128, 256, 32, (2, 4), corners=corners, min_blocks=1)
-        return SamplePlan(128, 128, 32, (2, 2), corners=corners)
+            return SamplePlan(128, 256, 32, (2, 4), table=table, min_blocks=1)
+        return SamplePlan(128, 128, 32, (2, 2), table=table)
     m = at_least(channels, 32, largest)
-    return SamplePlan(m, n, _depth(config, 64), (2, 2), corners=corners)
+    return SamplePlan(m, n, _depth(config, 64), (2, 2), table=table)
 
 
 def grouped_plan(config: DeformConvConfig) -> DirectPlan:

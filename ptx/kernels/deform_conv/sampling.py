@@ -1,4 +1,4 @@
-"""Where taps sample: positions of pixels and taps, and what a block keeps of them."""
+"""Where taps sample: the positions of pixels and taps, and the four corners around each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import s32, u32, u64
+from ptx.isa.dtypes import s32, s64, u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.tile.pixels import Geometry, OutputPixel, pixel_index
+from ptx.tile.pixels import Geometry, OutputPixel
 from ptx.tile.vectors import load_words, widen
 
-__all__ = ["Offsets", "Position", "Sample", "Sampler", "interpolate"]
+__all__ = ["Offsets", "Position", "corner_addresses", "corner_weights", "interpolate"]
 
-_SAMPLE_BYTES = 12 * 1024  # of shared memory for what a block keeps of samples
 _FAR = 2.0**30  # beyond any image; base + _FAR still is an s32
 
 
@@ -47,11 +46,7 @@ class Position:
 
     def weights(self) -> tuple[Val, Val, Val, Val]:
         """Of the corners, with the mask."""
-        hy, hx = 1.0 - self.ly, 1.0 - self.lx
-        ly, lx = self.ly, self.lx
-        if self.mask is not None:
-            hy, ly = hy * self.mask, ly * self.mask
-        return hy * hx, hy * lx, ly * hx, ly * lx
+        return corner_weights(self.ly, self.lx, self.mask)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,98 +127,23 @@ class Offsets:
         return value if value.dtype is dtype else self.k.convert(value, dtype)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Sample:
-    """One tap of one output pixel.
-
-    Attributes:
-      ly, lx: fractions of the position, of the coordinate type.
-      mask: 1 without modulation.
-      corner: index of the upper left corner among the pixels of all images; where corners are
-        outside of the image it may be of no pixel.
-      inside: predicates: whether the corners (y, x), (y, x+1), (y+1, x), (y+1, x+1) are inside.
-    """
-
-    ly: Val
-    lx: Val
-    mask: Val
-    corner: Val
-    inside: tuple[Val, Val, Val, Val]
-
-    def weights(self) -> tuple[Val, Val, Val, Val]:
-        """Of the corners, with the mask."""
-        hy, hx = 1.0 - self.ly, 1.0 - self.lx
-        a, b, c, d = hy * hx, hy * self.lx, self.ly * hx, self.ly * self.lx
-        return a * self.mask, b * self.mask, c * self.mask, d * self.mask
+def corner_weights(ly: Val, lx: Val, mask: Val | None) -> tuple[Val, Val, Val, Val]:
+    """Of the corners of a position with these fractions, with the mask, if there is one."""
+    hy, hx = 1.0 - ly, 1.0 - lx
+    if mask is not None:
+        hy, ly = hy * mask, ly * mask
+    return hy * hx, hy * lx, ly * hx, ly * lx
 
 
-class Sampler:
-    """Calculates samples, one thread each, and keeps them for the whole block.
-
-    Args:
-      offsets: where they come from.
-      rows: pixels that are kept.
-      taps: taps that are kept of each pixel.
-      threads: of the block.
-    """
-
-    def __init__(self, offsets: Offsets, *, rows: int, taps: int, threads: int):
-        self.offsets, self.k, self.config = offsets, offsets.k, offsets.config
-        self.row_count, self.tap_count, self.threads = rows, taps, threads
-        k, dtype = self.k, self.config.coordinate_type
-        count = rows * taps
-        self.fractions = [k.shared(f"sample_{name}", dtype, count) for name in ("ly", "lx")]
-        self.masks = None if offsets.mask is None else k.shared("sample_mask", dtype, count)
-        self.corners = k.shared("sample_corner", s32, count)
-        self.insides = k.shared("sample_inside", u32, count)
-
-    @staticmethod
-    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
-        """How many taps of `rows` pixels fit `_SAMPLE_BYTES`: all, or at least one."""
-        each = rows * (3 * config.coordinate_type.bytes + 8)
-        return max(1, min(config.taps, _SAMPLE_BYTES // each))
-
-    def fill(self, first_pixel: Val, group: Val | int, first_tap: Val | int) -> None:
-        """Calculates the samples of `rows` pixels and `taps` taps from the first ones.
-
-        A barrier has to follow before they are read, and to precede where they are overwritten.
-
-        Args:
-          first_pixel: of all outputs; what lies beyond the last one samples nothing.
-          group: offset group.
-          first_tap: what lies beyond the last one samples nothing.
-        """
-        k, config, sizes = self.k, self.config, self.offsets.geometry
-        k.comment("samples: a thread for each pixel and tap")
-        with k.loop(k.tid(), self.row_count * self.tap_count, self.threads, name="sample") as e:
-            pixel = sizes.pixel(first_pixel + e % self.row_count)
-            tap = e // self.row_count + first_tap
-            sample_ok = pixel.there
-            if self.tap_count > 1 or isinstance(first_tap, Val):
-                sample_ok = sample_ok & (tap < config.taps)
-            position = self.offsets.position(pixel, group, tap, sample_ok)
-            k.comment("which corners are in the image")
-            bits = k.var(u32, 0)
-            for corner_index, inside in enumerate(position.inside()):
-                bits.set(bits | k.select(inside & sample_ok, 1 << corner_index, 0, u32))
-            corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
-            self.fractions[0].store(e, position.ly)
-            self.fractions[1].store(e, position.lx)
-            self.corners.store(e, k.select(bits.eq(0), 0, corner))
-            self.insides.store(e, bits)
-            if self.masks is not None and position.mask is not None:
-                self.masks.store(e, position.mask)
-
-    def read(self, row: Val, tap: Val | int) -> Sample:
-        """The sample of a row and a tap, both counted from the first that was filled."""
-        k = self.k
-        at = row + tap * self.row_count
-        bits = self.insides.load(at)
-        inside = [(bits & (1 << corner_index)).ne(0) for corner_index in range(4)]
-        ly, lx = (fraction.load(at) for fraction in self.fractions)
-        one = k.var(self.config.coordinate_type, 1.0)
-        mask = one if self.masks is None else self.masks.load(at)
-        return Sample(ly, lx, mask, self.corners.load(at), (*inside,))  # pyright: ignore
+def corner_addresses(
+    x: Pointer, corner: Val, channel: Val, channels: int, width: Val
+) -> list[Pointer]:
+    """Where four corners lie, from the index of the first among all pixels, at a channel."""
+    k = x.kernel
+    first = x + k.mad_wide(corner, channels, k.convert(channel, s64))
+    right = first + channels
+    below = k.mul_wide(width, channels)
+    return [first, right, first + below, right + below]
 
 
 def interpolate(weights: Sequence[Val], corners: Sequence[Sequence[Val]]) -> list[Val]:

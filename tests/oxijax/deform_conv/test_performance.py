@@ -18,8 +18,10 @@ from ptx.kernels.deform_conv import (
 )
 from ptx.kernels.deform_conv.catalog import CONFIGS, IMAGES, NETWORKS
 from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.kernels.deform_conv.corners import CornerTable
 from ptx.kernels.deform_conv.model import MODELLED, work
 from ptx.kernels.deform_conv.plan import SamplePlan
+from ptx.kernels.deform_conv.sample_table import PositionTable, SampleTable
 from ptx.model import DEVICES, Modelled, modelled
 from ptx.tile.direct import DirectPlan
 
@@ -95,10 +97,10 @@ def test_configurations_cover_the_plans():
     for config in CONFIGS.values():
         config.validate()
     for target in (TARGETS["sm_75"], TARGETS["sm_90"]):
-        wanted = {"samples"} if target.sm == 75 else {"samples", "table", "positions"}
+        fast = {CornerTable, PositionTable} if target.sm > 75 else set()
         for kernel in (FORWARD, BACKWARD_OFFSET, BACKWARD_WEIGHT):
             plans = [kernel.plan(c, target, kernel.launch_sizes.get(n)) for n, c in CONFIGS.items()]
-            assert {plan.corners for plan in plans if isinstance(plan, SamplePlan)} == wanted
+            assert {p.table for p in plans if isinstance(p, SamplePlan)} == {SampleTable} | fast
             assert any(isinstance(plan, DirectPlan) for plan in plans)
     assert FORWARD.launch_sizes
     for name, sizes in FORWARD.launch_sizes.items():

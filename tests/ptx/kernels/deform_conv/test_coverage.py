@@ -39,7 +39,7 @@ def path(call: Call) -> tuple[object, ...]:
     many_taps = target.supports("sm_80") and config.taps > 9  # more than there is room for
     # Targets differ in nothing else.
     return (
-        *(kernel, plan.streamed, plan.corners, plan.warps, partial, many_taps),
+        *(kernel, plan.streamed, plan.table, plan.warps, partial, many_taps),
         *(atom_name(config, target), config.float_type.name, target.supports("sm_80")),
         vector_atomics,
     )

@@ -15,6 +15,7 @@ FAMILY = "ptx.kernels.deform_conv"
 OFFSETS = f"{FAMILY}.sampling.Offsets"
 TABLE = f"{FAMILY}.corners"
 FORWARD = f"{FAMILY}.forward"
+FORWARD_TILES = f"{FAMILY}.forward_streamed"
 TILED = f"{FAMILY}.backward_data_tiled"
 STREAMED = f"{FAMILY}.backward_data_streamed"
 TILED_END = f"{TILED}.tiled_backward_offset"
@@ -89,7 +90,7 @@ EQUIVALENT = [
             Result.OTHER,
         )
         for function in (
-            f"{FORWARD}._tiled_forward.<locals>.sampled",
+            f"{FORWARD_TILES}.ForwardBlock.channel_ok",
             f"{TILED}._Columns._gradients",
             f"{TILED}._Columns._weights",
         )
@@ -103,8 +104,9 @@ EQUIVALENT = [
         )
         for function in (
             f"{FORWARD}._body.<locals>.locate.<locals>.element",
-            f"{FORWARD}._tiled_forward",
-            f"{FORWARD}._tiled_forward.<locals>.weights",
+            f"{FORWARD_TILES}.ForwardBlock.weight_ok",
+            f"{FORWARD_TILES}.ForwardBlock.each_table",
+            f"{FORWARD_TILES}.ForwardBlock.weights.<locals>.address",
             f"{TILED}._Columns.taps",
             f"{TILED}._Columns.tiles",
             STREAMED_END,
