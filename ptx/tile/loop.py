@@ -112,7 +112,6 @@ class Loop:
                 self._begin(ahead, chunks > ahead if isinstance(chunks, Val) else None)
                 self._finish(ahead)
         self.read = k.var(u32, 0, "read")
-        self.filled = k.var(u32, self.stages - 1, "filled")
         self.left = k.var(u32, chunks, "left")
 
     def arrive(self) -> None:
@@ -130,23 +129,30 @@ class Loop:
         """
         self.k.comment("this stage is full, and everybody is done with the one to be filled")
         self.arrive()
-        self._begin(self.filled, self.left > self.stages - 1)
-        self.left -= 1
+        self.free = self._preceding(self.read)
+        self._begin(self.free, self.left > self.stages - 1)
+        self.left -= 1  # ptxas takes more registers where this comes before the test
         return self.read
 
     def release(self) -> None:
         """Goes on to the next stage: this thread reads the chunk no more."""
-        self._finish(self.filled)
-        # Neither is made from the other: ptxas would take more registers for some kernels.
-        for stage in (self.read, self.filled):
-            following = stage + 1
-            stage.set(self.k.select(following.eq(self.stages), 0, following))
+        self._finish(self.free)
+        self.read.set(self.free if self.stages == 2 else self._following(self.read))
 
     def end(self) -> None:
         """Ends the loop after its last chunk: all tiles may be overwritten."""
         self.arrival.commit()
         self.arrival.wait(0)  # the last passes have begun chunks of zeros that nobody reads
         self.k.barrier()
+
+    def _preceding(self, stage: Val) -> Val:
+        """The stage that was read before, which is free."""
+        return self.k.select(stage.eq(0), self.stages - 1, stage - 1)
+
+    def _following(self, stage: Val) -> Val:
+        """The stage that is read next."""
+        following = stage + 1
+        return self.k.select(following.eq(self.stages), 0, following)
 
     def _begin(self, stage: Stage, where: Val | None) -> None:
         for source in self.sources:
