@@ -1,5 +1,6 @@
 """What several test files use."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,20 @@ def assert_close(actual, expected, tolerance: float, what: str = "") -> None:
 
 
 def program_of(function: Callable) -> Any:
-    """The jitted function (operands, grad_y) -> output, gradient of each operand or None."""
+    """The jitted function (operands, grad_y) -> output, gradient of each operand or None.
+
+    It is the same one for the same function, or the same `functools.partial` of one, so that JAX
+    compiles it once for all operands of the same shapes.
+    """
+    if isinstance(function, functools.partial):
+        keywords = tuple(sorted(function.keywords.items()))
+        return _program_of(function.func, function.args, keywords)
+    return _program_of(function, (), ())
+
+
+@functools.lru_cache(maxsize=32)
+def _program_of(function: Callable, arguments: tuple, keywords: tuple) -> Any:
+    function = functools.partial(function, *arguments, **dict(keywords))
 
     @jax.jit
     def run(operands, grad_y):

@@ -63,8 +63,8 @@ def test_reference_golden(file, index):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("file", "index"), [*GOLDEN[1:60:10], *GOLDEN[60::2]])
 @pytest.mark.parametrize("offset_dtype", ["same", "float32"])
+@pytest.mark.parametrize(("file", "index"), [*GOLDEN[1:60:10], *GOLDEN[60::2]])
 def test_precision(file, index, dtype, offset_dtype):
     """Every dtype against float64 on the same, already rounded, operands."""
     if dtype == offset_dtype:
