@@ -1,0 +1,14 @@
+/* What the files that hand out memory share with memory.c. */
+#ifndef VIRTUAL_GPU_MEMORY_H
+#define VIRTUAL_GPU_MEMORY_H
+
+#include "driver.h"
+
+/* Takes addresses without memory. */
+CUresult memory_reserve(Memory **memory, size_t size, size_t alignment);
+/* The reservation that an address lies in; NULL where there is none. */
+Memory *memory_reserved(const void *address);
+/* The bytes of a device that are in use. */
+size_t memory_charged(int device);
+
+#endif
