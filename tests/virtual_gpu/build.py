@@ -107,9 +107,9 @@ def stub_source(header: pathlib.Path, plugins: Iterable[pathlib.Path]) -> str:
     lines = [
         "/* Generated: weak, so that a real definition takes the place of a stub. */",
         '#include "symbols.h"',
-        '#define STUB(name, status) __attribute__((weak, visibility("default"))) int name(void); \\',
-        "  int name(void) { static char said; "
-        "return virtual_gpu_missing(#name, status, &said); }",
+        '#define WEAK __attribute__((weak, visibility("default")))',
+        "#define STUB(name, status) WEAK int name(void); int name(void) { static char said; \\",
+        "  return virtual_gpu_missing(#name, status, &said); }",
     ]
     functions = []
     for stubs in _STUBS:

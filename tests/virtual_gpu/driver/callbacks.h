@@ -1,6 +1,6 @@
 /* Where kernels go: the half of the virtual GPU that understands PTX registers itself here.
  *
- * python/virtual_gpu/driver.py declares the same functions for ctypes.
+ * python/virtual_driver/driver.py declares the same functions for ctypes.
  */
 #ifndef VIRTUAL_GPU_CALLBACKS_H
 #define VIRTUAL_GPU_CALLBACKS_H

@@ -145,8 +145,11 @@ CUresult memory_adopt(Memory **memory, void *address, size_t size, MemoryKind ki
 void memory_end(Memory *memory);
 /* The memory that an address lies in; NULL where there is none. */
 Memory *memory_at(const void *address);
-/* Fails where a device may not use all of these bytes; -1: where no device may. `what` names them. */
-CUresult memory_check(const void *address, size_t bytes, int device, const char *what);
+/* Fails where a device may not use all of these bytes, or, for -1, no device may. What cuMemFreeAsync
+ * has freed may be used by operations that are `running`: they come before, in a stream's order.
+ * `what` names the bytes. */
+CUresult memory_check(const void *address, size_t bytes, int device, bool running,
+                      const char *what);
 /* Says where an address lies, into `text`, for an error. */
 void memory_describe(const void *address, char *text, size_t capacity);
 /* Whether an address is one that this driver hands out, used now or not. */
@@ -225,8 +228,8 @@ typedef struct {
 
 Operation operation_copy(const Operation *operation);
 void operation_free(Operation *operation);
-/* Fails for memory that the device cannot use. */
-CUresult operation_check(const Operation *operation, int device);
+/* Fails for memory that the device cannot use; `running` as for `memory_check`. */
+CUresult operation_check(const Operation *operation, int device, bool running);
 /* Does it, in a stream's thread and without the lock. */
 CUresult operation_run(const Operation *operation, int device);
 

@@ -220,11 +220,12 @@ static bool usable(const Memory *memory, int device) {
   return !own_rules && context_of(device)->peers & 1u << memory->device;
 }
 
-CUresult memory_check(const void *address, size_t bytes, int device, const char *what) {
+CUresult memory_check(const void *address, size_t bytes, int device, bool running,
+                      const char *what) {
   if (!bytes) return CUDA_SUCCESS;
   char where[256];
   Memory *memory = memory_at(address);
-  if (!memory || memory->freeing) {
+  if (!memory || (memory->freeing && !running)) {
     memory_describe(address, where, sizeof where);
     return fail(CUDA_ERROR_INVALID_VALUE, "%s, %zu bytes at %p: %s", what, bytes, address, where);
   }

@@ -99,7 +99,7 @@ static void start_python(void) {
   int (*execute)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "PyRun_SimpleString");
   if (!ensure || !release || !execute) return;
   int state = ensure();
-  execute("import virtual_gpu.start");
+  execute("import virtual_driver.start");
   release(state);
 }
 

@@ -216,7 +216,7 @@ static void take_part(void *data) {
 
 static NcclResult check_memory(const void *address, size_t bytes, int device, const char *what) {
   lock();
-  CUresult status = memory_check(address, bytes, device, what);
+  CUresult status = memory_check(address, bytes, device, false, what);
   unlock();
   return status ? NCCL_INVALID_ARGUMENT : NCCL_SUCCESS;
 }

@@ -34,7 +34,7 @@ void operation_free(Operation *operation) {
 /* ---- checks ---- */
 
 static CUresult check_place(const Place *place, const Operation *operation, int device,
-                            const char *what) {
+                            bool running, const char *what) {
   size_t rows = operation->rows;
   if (!rows || !operation->width) return CUDA_SUCCESS;
   size_t bytes = (rows - 1) * place->pitch + operation->width;
@@ -47,20 +47,20 @@ static CUresult check_place(const Place *place, const Operation *operation, int 
   if (place->owner == OF_A_DEVICE && pageable)
     return fail(CUDA_ERROR_INVALID_VALUE, "%s, %p, is no memory of a device", what,
                 (void *)place->address);
-  return memory_check(place->address, bytes, device, what);
+  return memory_check(place->address, bytes, device, running, what);
 }
 
-CUresult operation_check(const Operation *operation, int device) {
+CUresult operation_check(const Operation *operation, int device, bool running) {
   if (operation->kind == DO_COPY) {
     /* The driver copies between devices even where their kernels have no access. */
-    TRY(check_place(&operation->to, operation, -1, "the destination"));
-    if (!operation->staged) TRY(check_place(&operation->from, operation, -1, "the source"));
+    TRY(check_place(&operation->to, operation, -1, running, "the destination"));
+    if (!operation->staged) TRY(check_place(&operation->from, operation, -1, running, "the source"));
   }
   if (operation->kind == DO_LAUNCH && operation->device != device)
     return fail(CUDA_ERROR_INVALID_HANDLE, "%s is to be launched on device %d, and the stream is "
                 "of device %d", operation->entry->name, operation->device, device);
   if (operation->kind == DO_SET)
-    TRY(check_place(&operation->to, operation, device, "the destination"));
+    TRY(check_place(&operation->to, operation, device, running, "the destination"));
   return CUDA_SUCCESS;
 }
 
@@ -110,7 +110,7 @@ static void set(const Operation *operation) {
 
 static CUresult check_again(const Operation *operation, int device) {
   lock();
-  CUresult status = operation_check(operation, device);
+  CUresult status = operation_check(operation, device, true);
   unlock();
   return status ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }

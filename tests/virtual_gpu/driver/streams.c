@@ -153,7 +153,7 @@ static CUresult follow_legacy_rules(Stream *stream) {
 
 static CUresult submit(Stream *stream, Operation operation) {
   TRY(context_status(stream->context));
-  TRY(operation_check(&operation, stream->context->device));
+  TRY(operation_check(&operation, stream->context->device, false));
   if (stream->capture) return capture_keep(stream, operation);
   TRY(follow_legacy_rules(stream));
   return push(stream, operation);

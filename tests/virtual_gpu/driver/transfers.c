@@ -18,7 +18,7 @@ static CUresult submit_copy(CUstream handle, Place to, Place from, size_t bytes,
   to.pitch = from.pitch = bytes;
   Operation operation = {.kind = DO_COPY, .to = to, .from = from, .width = bytes, .rows = 1};
   if (!bytes) return CUDA_SUCCESS;
-  TRY(operation_check(&operation, stream->context->device));
+  TRY(operation_check(&operation, stream->context->device, false));
   if (!stream->capture && pageable(&from)) {
     operation.staged = malloc(bytes);
     if (!operation.staged) abort();

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ctypes import c_char_p, c_int, c_int32, c_uint32, c_uint64, c_void_p
 from typing import NamedTuple
 
-from virtual_gpu.modules import KernelDeclaration, Variable
+from virtual_driver.modules import KernelDeclaration, Variable
 
 __all__ = [
     "LaunchRequest",
@@ -55,16 +55,19 @@ _LAUNCH = ctypes.CFUNCTYPE(c_int, ctypes.POINTER(LaunchRequest), c_void_p, c_uin
 
 _library = ctypes.CDLL("libcuda.so.1")
 _SIZES = ctypes.POINTER(c_uint64)
-for _name, _result, *_arguments in (
-    ("virtual_gpu_set_callbacks", None, _LOAD, _LAUNCH),
-    ("virtual_gpu_add_kernel", c_int, c_uint64, c_char_p, _SIZES, _SIZES)
-    + (c_uint32, c_uint32, c_uint32, c_int32),
-    ("virtual_gpu_add_variable", c_int, c_uint64, c_char_p, c_char_p, c_uint64),
-    ("virtual_gpu_variable", c_uint64, c_uint64, c_char_p, c_int),
-    ("virtual_gpu_memory_at", c_int, c_uint64, c_int, ctypes.POINTER(_MemoryRecord)),
-    ("virtual_gpu_describe_address", None, c_uint64, c_char_p, c_uint64),
-    ("virtual_gpu_stop", None),
-):
+_SIGNATURES = {
+    "virtual_gpu_set_callbacks": (None, _LOAD, _LAUNCH),
+    "virtual_gpu_add_kernel": (
+        *(c_int, c_uint64, c_char_p, _SIZES, _SIZES),
+        *(c_uint32, c_uint32, c_uint32, c_int32),
+    ),
+    "virtual_gpu_add_variable": (c_int, c_uint64, c_char_p, c_char_p, c_uint64),
+    "virtual_gpu_variable": (c_uint64, c_uint64, c_char_p, c_int),
+    "virtual_gpu_memory_at": (c_int, c_uint64, c_int, ctypes.POINTER(_MemoryRecord)),
+    "virtual_gpu_describe_address": (None, c_uint64, c_char_p, c_uint64),
+    "virtual_gpu_stop": (None,),
+}
+for _name, (_result, *_arguments) in _SIGNATURES.items():
     _function = getattr(_library, _name)
     _function.restype, _function.argtypes = _result, _arguments
 

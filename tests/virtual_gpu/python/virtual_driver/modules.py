@@ -62,7 +62,9 @@ def kernels(text: str) -> list[KernelDeclaration]:
     declared = []
     for entry, end in zip(found, ends, strict=True):
         body = text[entry.end() : end]
-        used = {n: size for n, size in shared.items() if re.search(rf"(?<!\w){re.escape(n)}\b", body)}
+        used = {
+            n: size for n, size in shared.items() if re.search(rf"(?<!\w){re.escape(n)}\b", body)
+        }
         sizes = {**used, **_shared_variables(body)}
         declared.append(
             KernelDeclaration(
@@ -144,7 +146,9 @@ def _laid_out(sizes: list[tuple[int, int]]) -> int:
 
 
 def _max_threads(directives: str) -> int:
-    found = re.search(r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
+    found = re.search(
+        r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives
+    )
     if found is None:
         return 1024
     x, y, z = (int(value or 1) for value in found.groups())

@@ -9,7 +9,7 @@ import pathlib
 import traceback
 
 from ptx.emulator.errors import EmulatorError, MisalignedError, OutOfBoundsError, ReadOnlyError
-from virtual_gpu import driver, emulation, modules
+from virtual_driver import driver, emulation, modules
 
 _INVALID_PTX = 218  # CUDA_ERROR_INVALID_PTX
 _NO_BINARY = 209  # CUDA_ERROR_NO_BINARY_FOR_GPU

@@ -17,7 +17,7 @@ from ptx.emulator.memory import Allocation, GlobalMemory, SharedMemory
 from ptx.emulator.program import load
 from ptx.emulator.report import Report
 from ptx.emulator.scheduler import run
-from virtual_gpu.driver import Memory
+from virtual_driver.driver import Memory
 
 __all__ = ["Launch", "execute"]
 
