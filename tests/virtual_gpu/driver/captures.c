@@ -115,10 +115,12 @@ static CUresult begin(CUstream handle, Graph *graph, Node *const *after, size_t 
     return fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the NULL stream cannot be captured");
   if (stream->capture) return fail(CUDA_ERROR_ILLEGAL_STATE, "the stream is already capturing");
   TRY(graph_check_nodes(graph, after, count));
-  Capture *capture = calloc(1, sizeof *capture);
-  if (!capture) abort();
-  *capture = (Capture){.graph = graph, .origin = stream, .thread = pthread_self(), .mode = mode,
-                       .id = ++last_id};
+  Capture *capture = object_new(CAPTURE, sizeof *capture, stream->context->device);
+  capture->graph = graph;
+  capture->origin = stream;
+  capture->thread = pthread_self();
+  capture->mode = mode;
+  capture->id = ++last_id;
   stream->capture = capture;
   set_frontier(&stream->frontier, &stream->frontier_count, after, count);
   return CUDA_SUCCESS;
@@ -184,7 +186,7 @@ API cuStreamEndCapture(CUstream handle, CUgraph *graph) {
       set_frontier(&other->frontier, &other->frontier_count, NULL, 0);
     }
   if (!status) *graph = capture->graph;
-  return status; /* the capture itself stays: events point to it */
+  return status;
 }
 
 static CUstreamCaptureStatus status_of(const Stream *stream) {

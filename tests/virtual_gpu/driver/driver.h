@@ -64,7 +64,7 @@ const char *last_failure(void);
 /* ---- objects.c ---- */
 
 typedef enum {
-  CONTEXT, STREAM, EVENT, LIBRARY, KERNEL, POOL, PHYSICAL, GRAPH, NODE, EXECUTABLE,
+  CONTEXT, STREAM, EVENT, LIBRARY, KERNEL, POOL, PHYSICAL, GRAPH, NODE, EXECUTABLE, CAPTURE,
 } ObjectKind;
 
 typedef struct Object {
@@ -311,7 +311,8 @@ void graph_end(Graph *graph);
 
 /* ---- captures.c ---- */
 
-struct Capture {
+struct Capture { /* no handle, but an object, since events point to it as long as they live */
+  Object object;
   Graph *graph;
   Stream *origin;
   pthread_t thread;

@@ -10,6 +10,7 @@ static const char *const kind_names[] = {
     [CONTEXT] = "context", [STREAM] = "stream",     [EVENT] = "event", [LIBRARY] = "module",
     [KERNEL] = "kernel",   [POOL] = "memory pool",  [PHYSICAL] = "memory handle",
     [GRAPH] = "graph",     [NODE] = "graph node",   [EXECUTABLE] = "executable graph",
+    [CAPTURE] = "capture",
 };
 
 static Object **bucket(const void *handle) {

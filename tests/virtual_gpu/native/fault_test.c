@@ -289,6 +289,7 @@ static void mapped_memory(void) {
   size_t free_bytes, total;
   OK(cuMemGetInfo(&free_bytes, &total));
   CHECK(total - free_bytes == SIZE); /* until it is unmapped */
+  OK(cuCtxSynchronize());
   enter(1);
   FAILS(CUDA_ERROR_INVALID_VALUE, "no access", cuMemsetD8(address, 1, 1));
   CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, {.id = 1}},

@@ -24,10 +24,10 @@ static void canary_leak(void) {
 }
 
 static void canary_overflow(void) {
-  char *volatile block = malloc(11);
+  volatile char *volatile block = malloc(11);
   volatile int index = 11;
   block[index] = 1;
-  free(block);
+  free((void *)block);
 }
 
 static void canary_undefined(void) {
