@@ -25,7 +25,7 @@ from ptx.emulator.syntax import (
     Symbol,
     Vector,
 )
-from ptx.isa.dtypes import DTYPES, DType
+from ptx.isa.dtypes import DTYPES, DType, pred
 
 __all__ = ["parse"]
 
@@ -54,6 +54,8 @@ _TOKEN = re.compile(
     re.X | re.S,
 )
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_TAKES_CARRY = ("addc", "subc", "madc")
+_CARRY_FLAG = "CC.CF"  # the name that the PTX ISA gives it, which no register can have
 
 
 class _Token(NamedTuple):
@@ -165,7 +167,7 @@ class _Parser:
         elif first.text.startswith("."):
             self.directive(kernel)
         else:
-            kernel.instructions.append(self.instruction())
+            kernel.instructions.append(self.instruction(kernel))
 
     def directive(self, kernel: KernelSource) -> None:
         word = self.take().text
@@ -235,7 +237,7 @@ class _Parser:
         self.expect(";")
         return variables
 
-    def instruction(self) -> Instruction:
+    def instruction(self, kernel: KernelSource) -> Instruction:
         first, guard = self.now, None
         if self.accept("@"):
             negated = self.accept("!")
@@ -250,8 +252,19 @@ class _Parser:
             if self.now.text != ";":
                 self.expect(",")
         end = self.take().start
+        if opcode in _TAKES_CARRY or "cc" in modifiers:
+            operands.append(self.carry_flag(kernel))
         text = " ".join(self.text[first.start : end].split())
         return Instruction(opcode, tuple(modifiers), tuple(operands), guard, self.line(first), text)
+
+    def carry_flag(self, kernel: KernelSource) -> Register:
+        """The condition code, a register that no operand names."""
+        flag = self.scopes[0].get(_CARRY_FLAG)
+        if flag is None:
+            flag = Register(_CARRY_FLAG, len(kernel.registers), pred)
+            kernel.registers.append(flag)
+            self.scopes[0][_CARRY_FLAG] = flag
+        return flag
 
     # ---- operands
 

@@ -94,7 +94,7 @@ class Instruction:
     Attributes:
       opcode: the name up to the first dot.
       modifiers: what follows, without the dots.
-      operands: in the order of the text.
+      operands: in the order of the text; the carry flag, where it takes part, after them.
       guard: the predicate of `@%p` or `@!%p`, or None.
       line: line of the text, from 1.
       text: the instruction as written.
