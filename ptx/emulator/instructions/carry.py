@@ -47,7 +47,7 @@ def _mad(form: Form) -> Step:
 
 
 def _sum(form: Form, a: Reader, b: Reader, dtype: DType, *, minus: bool = False) -> Step:
-    """a + b, or a - b, with the carry or borrow before it and the one after it."""
+    """The sum, or the difference, with the carry before it and the one after it."""
     flag = form.operand(len(form.operands) - 1)
     takes = form.instruction.opcode in ("addc", "subc", "madc")
     carry_in = form.read(flag, pred) if takes else None
