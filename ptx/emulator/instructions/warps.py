@@ -98,7 +98,7 @@ def _activemask(form: Form) -> Step:
     write = form.write(0, b32)
 
     def step(lanes: Lanes, active: Selection) -> None:
-        write(lanes, active, _active(lanes, active))
+        write(lanes, active, _warp_masks(lanes, active, active))
 
     return step
 
@@ -205,17 +205,23 @@ def require_members(
 ) -> np.ndarray:
     """Checks that the lanes in the membermask are all there, the executing ones in it.
 
+    A lenient launch takes lanes that have ended, or that the block does not have, for absent.
+
     Returns:
-      The membermask, uint32, of each active lane.
+      The membermask, uint32, of each active lane, without absent lanes.
 
     Raises:
       DivergenceError: a lane is named that is not active, or one is active and not named.
     """
     named = np.broadcast_to(members, lanes.size(active))
-    present = _active(lanes, active)
-    if ((named & ~present) != 0).any():
-        absent = (named & ~present) != 0
-        first = int((named & ~present)[absent][0])
+    present = _warp_masks(lanes, active, active)
+    missing = named & ~present
+    if lanes.lenient and missing.any():
+        ended = _warp_masks(lanes, active, lanes.position == len(lanes.program.blocks))
+        named, missing = named & ~ended, missing & ~ended
+    if (missing != 0).any():
+        absent = missing != 0
+        first = int(missing[absent][0])
         message = f"{instruction.opcode}: lanes {first:#x} of the membermask are not here"
         lanes.fail(DivergenceError, instruction, active, absent, message)
     own = (named >> (lanes.indices[active] % WARP).astype(np.uint32)) & 1 == 0
@@ -225,10 +231,10 @@ def require_members(
     return named
 
 
-def _active(lanes: Lanes, active: Selection) -> np.ndarray:
-    """For each active lane, the mask of the active lanes of its warp."""
+def _warp_masks(lanes: Lanes, active: Selection, chosen: Selection) -> np.ndarray:
+    """For each active lane, the mask of the chosen lanes of its warp."""
     present = np.zeros(lanes.count, np.uint8)
-    present[active] = 1
+    present[chosen] = 1
     masks = np.packbits(present, bitorder="little").view(np.uint32)
     return masks[lanes.indices[active] // WARP]
 
