@@ -102,6 +102,7 @@ API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloca
                 (void *)address);
   int device = physical->object.device;
   TRY(memory_adopt(&physical->mapping, (void *)address, size, DEVICE_MEMORY, device));
+  memory_fill_garbage(physical->mapping);
   physical->mapping->mapped = true;
   struct Mapping *mapping = malloc(sizeof *mapping);
   if (!mapping) abort();

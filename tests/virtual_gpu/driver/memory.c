@@ -14,7 +14,7 @@
 
 #include "callbacks.h"
 
-enum { PAGE = 4096, ALIGNMENT = 512, FREED = 4096, GARBAGE = 0xCB };
+enum { PAGE = 4096, ALIGNMENT = 512, FREED = 4096 };
 static const size_t ARENA = (size_t)256 << 30;
 
 static char *arena, *cursor;
@@ -124,11 +124,13 @@ CUresult memory_new(Memory **memory, size_t size, MemoryKind kind, int device) {
   *memory = record(address + ALIGNMENT, size, kind, device);
   (*memory)->range.address = address;
   (*memory)->range.size = range;
-  memset((*memory)->address, GARBAGE, size);
+  memory_fill_garbage(*memory);
   table_insert(&taken, &taken_count, &taken_capacity, *memory, true);
   table_insert(&live, &live_count, &live_capacity, *memory, false);
   return CUDA_SUCCESS;
 }
+
+void memory_fill_garbage(Memory *memory) { memset(memory->address, 0xCB, memory->size); }
 
 CUresult memory_reserve(Memory **memory, size_t size, size_t alignment) {
   char *address = take(rounded(size, PAGE) + PAGE, alignment < PAGE ? PAGE : alignment);
@@ -154,7 +156,6 @@ CUresult memory_adopt(Memory **memory, void *address, size_t size, MemoryKind ki
     return fail(CUDA_ERROR_INVALID_VALUE, "%zu bytes at %p overlap others that are known", size,
                 address);
   *memory = record(address, size, kind, device);
-  if (kind == DEVICE_MEMORY) memset(address, GARBAGE, size);
   table_insert(&live, &live_count, &live_capacity, *memory, false);
   return CUDA_SUCCESS;
 }
@@ -256,13 +257,24 @@ size_t memory_charged(int device) { return charged[device]; }
 
 /* ---- for the callbacks ---- */
 
+static MemoryRecord record_of(const Memory *memory, int device) {
+  return (MemoryRecord){(uint64_t)memory->address, memory->size, usable(memory, device)};
+}
+
 EXPORT int virtual_gpu_memory_at(uint64_t address, int device, MemoryRecord *found) {
   lock();
   Memory *memory = memory_at((void *)address);
-  if (memory)
-    *found = (MemoryRecord){(uint64_t)memory->address, memory->size, usable(memory, device)};
+  if (memory) *found = record_of(memory, device);
   unlock();
   return memory != NULL;
+}
+
+EXPORT uint64_t virtual_gpu_memories(int device, MemoryRecord *records, uint64_t capacity) {
+  lock();
+  uint64_t count = live_count;
+  for (uint64_t i = 0; i < count && i < capacity; ++i) records[i] = record_of(live[i], device);
+  unlock();
+  return count;
 }
 
 EXPORT void virtual_gpu_describe_address(uint64_t address, char *text, uint64_t capacity) {

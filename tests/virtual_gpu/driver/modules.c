@@ -13,9 +13,8 @@
 typedef struct Variable {
   struct Variable *next;
   char *name;
-  char *bytes; /* what it holds at first */
-  size_t size;
-  char *addresses[MAX_DEVICES];
+  int device;
+  Memory *memory;
 } Variable;
 
 typedef struct Library {
@@ -76,18 +75,21 @@ EXPORT int virtual_gpu_add_kernel(uint64_t id, const char *name, const uint64_t 
   return 0;
 }
 
-EXPORT int virtual_gpu_add_variable(uint64_t id, const char *name, const void *bytes,
+EXPORT int virtual_gpu_add_variable(uint64_t id, const char *name, int device, void *address,
                                     uint64_t size) {
   Variable *variable = checked(calloc(1, sizeof *variable));
   variable->name = checked(strdup(name));
-  variable->bytes = memcpy(checked(malloc(size + 1)), bytes, size);
-  variable->size = size;
+  variable->device = device;
   lock();
-  Library *library = library_of(id);
-  variable->next = library->variables;
-  library->variables = variable;
+  CUresult status = memory_adopt(&variable->memory, address, size, DEVICE_MEMORY, device);
+  if (!status) {
+    variable->memory->mapped = true; /* cuMemFree must not free it */
+    Library *library = library_of(id);
+    variable->next = library->variables;
+    library->variables = variable;
+  }
   unlock();
-  return 0;
+  return status;
 }
 
 /* ---- loading ---- */
@@ -143,7 +145,7 @@ static CUresult load(Library **made, const void *image, int device, unsigned cou
   note("  module %llu of %zu bytes", (unsigned long long)id, strlen(image));
   char message[8192] = "";
   unlock();
-  int status = callback(id, image, strlen(image), message, sizeof message);
+  int status = callback(id, device, image, strlen(image), message, sizeof message);
   lock();
   if (status) {
     object_end(library);
@@ -397,42 +399,16 @@ API cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device
 
 /* ---- variables ---- */
 
-static CUresult variable_address(Variable *variable, int device, char **address) {
-  if (!variable->addresses[device]) {
-    Memory *memory;
-    TRY(memory_charge(device, variable->size));
-    TRY(memory_new(&memory, variable->size, DEVICE_MEMORY, device));
-    variable->addresses[device] = memcpy(memory->address, variable->bytes, variable->size);
-  }
-  *address = variable->addresses[device];
-  return CUDA_SUCCESS;
-}
-
-static Variable *find_variable(Library *library, const char *name) {
-  Variable *variable = library ? library->variables : NULL;
-  while (variable && strcmp(variable->name, name)) variable = variable->next;
-  return variable;
-}
-
 API cuModuleGetGlobal(CUdeviceptr *address, size_t *size, CUmodule module, const char *name) {
   ENTER;
   Context *context;
   TRY(current_context(&context));
   TRY(object_check(module, LIBRARY));
-  Variable *variable = find_variable((Library *)module, name);
+  Variable *variable = ((Library *)module)->variables;
+  while (variable && (strcmp(variable->name, name) || variable->device != context->device))
+    variable = variable->next;
   if (!variable) return fail(CUDA_ERROR_NOT_FOUND, "the module has no variable %s", name);
-  char *found;
-  TRY(variable_address(variable, context->device, &found));
-  if (address) *address = (CUdeviceptr)found;
-  if (size) *size = variable->size;
+  if (address) *address = (CUdeviceptr)variable->memory->address;
+  if (size) *size = variable->memory->size;
   return CUDA_SUCCESS;
-}
-
-EXPORT uint64_t virtual_gpu_variable(uint64_t id, const char *name, int device) {
-  char *address = NULL;
-  lock();
-  Variable *variable = find_variable(library_of(id), name);
-  if (variable && variable_address(variable, device, &address)) address = NULL;
-  unlock();
-  return (uint64_t)address;
 }

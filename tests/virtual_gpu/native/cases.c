@@ -55,8 +55,9 @@ void enter(int device) { OK(cuCtxSetCurrent(contexts[device])); }
 
 /* ---- kernels ---- */
 
-static int load(uint64_t library, const char *text, uint64_t size, char *message,
+static int load(uint64_t library, int32_t device, const char *text, uint64_t size, char *message,
                 uint64_t capacity) {
+  static int table[] = {7, 8};
   (void)size;
   if (strcmp(text, "kernels")) {
     snprintf(message, capacity, "this is no module");
@@ -68,8 +69,8 @@ static int load(uint64_t library, const char *text, uint64_t size, char *message
   virtual_gpu_add_kernel(library, "registers255", NULL, NULL, 0, 0, 1024, 255);
   virtual_gpu_add_kernel(library, "static_shared", NULL, NULL, 0, 40 << 10, 1024, 16);
   virtual_gpu_add_kernel(library, "small", NULL, NULL, 0, 0, 64, 16);
-  const int initial[] = {7, 8};
-  virtual_gpu_add_variable(library, "table", initial, sizeof initial);
+  if (device == 0 && library == 1)
+    virtual_gpu_add_variable(library, "table", device, table, sizeof table);
   return CUDA_SUCCESS;
 }
 

@@ -1,21 +1,37 @@
-"""Runs when Python starts on the virtual GPU: JAX is to believe that there is a device.
+"""Runs when Python starts on the virtual GPU: changes two modules once they have been loaded.
 
-JAX looks for /dev/nvidia0 before it tries its CUDA plugin; nothing of its own switches that off.
+JAX looks for /dev/nvidia0 before it tries its CUDA plugin, which no setting of its own changes.
+oxijax knows which of a kernel's buffers are results, and a driver does not.
 """
 
 import importlib.abc
 import importlib.machinery
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
-_MODULE = "jax._src.hardware_utils"
+
+def _show_a_device(hardware_utils: ModuleType) -> None:
+    hardware_utils.has_visible_nvidia_gpu = lambda: True  # pyright: ignore
+
+
+def _watch_launches(resolve: ModuleType) -> None:
+    from virtual_driver import operands
+
+    operands.watch(resolve)
+
+
+_CHANGES: dict[str, Callable[[ModuleType], None]] = {
+    "jax._src.hardware_utils": _show_a_device,
+    "oxijax._core.launch._resolve": _watch_launches,
+}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds that one module as all others do, and changes it after it has been loaded."""
+    """Finds these modules as all others are found, and changes them after they have been loaded."""
 
     def find_spec(self, fullname, path, target=None):
-        if fullname != _MODULE:
+        if fullname not in _CHANGES:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -23,7 +39,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def load_and_change(module: ModuleType) -> None:
                 load(module)
-                module.has_visible_nvidia_gpu = lambda: True  # pyright: ignore
+                _CHANGES[fullname](module)
 
             spec.loader.exec_module = load_and_change  # pyright: ignore
         return spec

@@ -5,20 +5,24 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from ctypes import c_char_p, c_int, c_int32, c_uint32, c_uint64, c_void_p
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from virtual_driver.modules import KernelDeclaration, Variable
+import numpy as np
+
+from ptx.emulator import KernelFacts
 
 __all__ = [
     "LaunchRequest",
     "Memory",
     "add_kernel",
     "add_variable",
+    "compute_capability",
     "describe_address",
+    "device_count",
+    "memories",
     "memory_at",
     "set_callbacks",
     "stop",
-    "variable_address",
     "write_message",
 ]
 
@@ -50,7 +54,7 @@ class Memory(NamedTuple):
     usable: bool
 
 
-_LOAD = ctypes.CFUNCTYPE(c_int, c_uint64, c_void_p, c_uint64, c_void_p, c_uint64)
+_LOAD = ctypes.CFUNCTYPE(c_int, c_uint64, c_int32, c_void_p, c_uint64, c_void_p, c_uint64)
 _LAUNCH = ctypes.CFUNCTYPE(c_int, ctypes.POINTER(LaunchRequest), c_void_p, c_uint64)
 
 _library = ctypes.CDLL("libcuda.so.1")
@@ -61,8 +65,8 @@ _SIGNATURES = {
         *(c_int, c_uint64, c_char_p, _SIZES, _SIZES),
         *(c_uint32, c_uint32, c_uint32, c_int32),
     ),
-    "virtual_gpu_add_variable": (c_int, c_uint64, c_char_p, c_char_p, c_uint64),
-    "virtual_gpu_variable": (c_uint64, c_uint64, c_char_p, c_int),
+    "virtual_gpu_add_variable": (c_int, c_uint64, c_char_p, c_int, c_void_p, c_uint64),
+    "virtual_gpu_memories": (c_uint64, c_int, ctypes.POINTER(_MemoryRecord), c_uint64),
     "virtual_gpu_memory_at": (c_int, c_uint64, c_int, ctypes.POINTER(_MemoryRecord)),
     "virtual_gpu_describe_address": (None, c_uint64, c_char_p, c_uint64),
     "virtual_gpu_stop": (None,),
@@ -75,39 +79,66 @@ _kept: list[object] = []  # the callbacks: C has no reference to them
 
 
 def set_callbacks(
-    load: Callable[[int, int, int, int, int], int], launch: Callable[[object, int, int], int]
+    load: Callable[[int, int, int, int, int, int], int], launch: Callable[[Any, int, int], int]
 ) -> None:
     """Registers what loads modules and runs kernels; see LoadCallback and LaunchCallback."""
     _kept[:] = [_LOAD(load), _LAUNCH(launch)]
     _library.virtual_gpu_set_callbacks(*_kept)
 
 
-def add_kernel(library: int, kernel: KernelDeclaration, registers: int) -> None:
+def device_count() -> int:
+    """How many devices there are."""
+    count = c_int()
+    _library.cuDeviceGetCount(ctypes.byref(count))
+    return count.value
+
+
+def compute_capability() -> int:
+    """The SM version of the devices, for example 90: all are of one model."""
+    major, minor = c_int(), c_int()
+    _library.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), 0)
+    return 10 * major.value + minor.value
+
+
+def add_kernel(library: int, name: str, facts: KernelFacts, registers: int) -> None:
     """Tells the driver of a kernel of a module that is being loaded.
 
     Args:
       library: the module's number.
-      kernel: what its text declares.
+      name: the kernel's.
+      facts: what its text says of it.
       registers: of a thread; 0 where nobody knows.
     """
-    count = len(kernel.parameters)
-    sizes = (c_uint64 * count)(*(p.size for p in kernel.parameters))
-    alignments = (c_uint64 * count)(*(p.alignment for p in kernel.parameters))
+    sizes = facts.parameter_sizes
+    count = len(sizes)
+    # A number is aligned to its size, and an array of bytes to no more than divides its length.
+    alignments = [size & -size for size in sizes]
     _library.virtual_gpu_add_kernel(
-        *(library, kernel.name.encode(), sizes, alignments, count),
-        *(kernel.static_shared, kernel.max_threads, registers),
+        *(library, name.encode(), (c_uint64 * count)(*sizes), (c_uint64 * count)(*alignments)),
+        *(count, facts.static_shared, facts.max_threads, registers),
     )
 
 
-def add_variable(library: int, variable: Variable) -> None:
-    """Tells the driver of a variable of a module that is being loaded."""
-    name, value = variable.name.encode(), variable.value
-    _library.virtual_gpu_add_variable(library, name, value, len(value))
+def add_variable(library: int, name: str, device: int, data: np.ndarray) -> None:
+    """Tells the driver of a variable of a module that is being loaded; `data` stay where they are.
+
+    Raises:
+      RuntimeError: the driver refuses.
+    """
+    address = data.ctypes.data
+    if _library.virtual_gpu_add_variable(library, name.encode(), device, address, data.nbytes):
+        raise RuntimeError(f"the driver refuses the variable {name}")
 
 
-def variable_address(library: int, name: str, device: int) -> int:
-    """Where a module's variable lies in a device's memory; 0 where there is none."""
-    return _library.virtual_gpu_variable(library, name.encode(), device)
+def memories(device: int) -> list[Memory]:
+    """All live memory, as a device sees it."""
+    capacity = 1024
+    while True:
+        records = (_MemoryRecord * capacity)()
+        count = _library.virtual_gpu_memories(device, records, capacity)
+        if count <= capacity:
+            return [Memory(r.address, r.size, bool(r.usable)) for r in records[:count]]
+        capacity = 2 * count
 
 
 def memory_at(address: int, device: int) -> Memory | None:
