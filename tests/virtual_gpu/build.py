@@ -75,7 +75,7 @@ def build(
       flags: of the compiler.
 
     Returns:
-      A folder with `lib`, for LD_LIBRARY_PATH, and `toolkit`, for --xla_gpu_cuda_data_dir.
+      A folder with `lib`, for LD_LIBRARY_PATH, and `toolkit`, for CUDA_ROOT.
 
     Raises:
       RuntimeError: the compiler is missing, or refuses.

@@ -20,12 +20,14 @@ class Environment:
       python: its interpreter.
       header: cuda.h.
       libdevice: libdevice.10.bc, NVIDIA's functions for device code.
+      ptxas: NVIDIA's assembler.
       plugins: the shared libraries of JAX's CUDA plugin.
     """
 
     python: pathlib.Path
     header: pathlib.Path
     libdevice: pathlib.Path
+    ptxas: pathlib.Path
     plugins: tuple[pathlib.Path, ...]
 
 
@@ -82,6 +84,7 @@ def _describe(folder: pathlib.Path) -> Environment:
         python=folder / "bin" / "python",
         header=site / "nvidia" / "cu13" / "include" / "cuda.h",
         libdevice=site / "nvidia" / "cu13" / "nvvm" / "libdevice" / "libdevice.10.bc",
+        ptxas=site / "nvidia" / "cu13" / "bin" / "ptxas",
         plugins=tuple(sorted(plugins)),
     )
 

@@ -63,7 +63,6 @@ def variables(
     def before(name: str, value: str, separator: str) -> str:
         return separator.join(filter(None, (value, inherited.get(name))))
 
-    flags = [f"--xla_gpu_cuda_data_dir={library / 'toolkit'}", *_XLA_FLAGS]
     return {
         # Each buffer is an allocation of its own and of its own size: what is one byte too far is
         # outside.
@@ -72,16 +71,20 @@ def variables(
         "JAX_PLATFORMS": "cuda,cpu",
         **inherited,
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-        "XLA_FLAGS": before("XLA_FLAGS", " ".join(flags), " "),
+        "CUDA_ROOT": str(library / "toolkit"),  # where JAX has XLA look for an assembler
+        "XLA_FLAGS": before("XLA_FLAGS", " ".join(_XLA_FLAGS), " "),
         "LD_LIBRARY_PATH": before("LD_LIBRARY_PATH", str(library / "lib"), ":"),
         "PATH": before("PATH", str(venv.python.parent), ":"),
         "PYTHONPATH": before("PYTHONPATH", str(pathlib.Path(__file__).parent / "python"), ":"),
+        "VIRTUAL_GPU_LIBRARIES": str(library / "lib"),
         "VIRTUAL_GPU_MODEL": options.gpu,
         "VIRTUAL_GPU_DEVICES": str(options.devices),
         "VIRTUAL_GPU_MEMORY_MB": str(options.memory),
         "VIRTUAL_GPU_ASYNC": str(options.seed),
         "VIRTUAL_GPU_CUDA": f"{options.cuda}090" if options.cuda == 12 else f"{options.cuda}000",
         "VIRTUAL_GPU_STRICT": "1" if options.strict else "",
+        "VIRTUAL_GPU_PTXAS": str(venv.ptxas) if options.strict else "",
+        "VIRTUAL_GPU_ASSEMBLED": str(library.parent / "assembled"),
     }
 
 

@@ -1,11 +1,15 @@
-"""Runs when Python starts on the virtual GPU: changes two modules once they have been loaded.
+"""Runs when Python starts on the virtual GPU: changes some modules once they have been loaded.
 
 JAX looks for /dev/nvidia0 before it tries its CUDA plugin, which no setting of its own changes.
+JAX and its plugin load NVIDIA's own libraries, where they are installed, rather than the virtual
+GPU's: the paths to them are part of the plugin.
 oxijax knows which of a kernel's buffers are results, and a driver does not.
 """
 
+import ctypes
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -13,6 +17,17 @@ from types import ModuleType
 
 def _show_a_device(hardware_utils: ModuleType) -> None:
     hardware_utils.has_visible_nvidia_gpu = lambda: True  # pyright: ignore
+
+
+def _load_libraries(jaxlib: ModuleType) -> None:
+    """Loads all of the virtual GPU's: whoever asks for one by its name from now on gets that."""
+    del jaxlib
+    for library in os.listdir(os.environ["VIRTUAL_GPU_LIBRARIES"]):
+        ctypes.CDLL(library)
+
+
+def _load_no_others(plugin: ModuleType) -> None:
+    plugin._load_nvidia_libraries = lambda: None  # pyright: ignore
 
 
 def _watch_launches(resolve: ModuleType) -> None:
@@ -23,6 +38,9 @@ def _watch_launches(resolve: ModuleType) -> None:
 
 _CHANGES: dict[str, Callable[[ModuleType], None]] = {
     "jax._src.hardware_utils": _show_a_device,
+    "jaxlib": _load_libraries,
+    "jax_plugins.xla_cuda12": _load_no_others,
+    "jax_plugins.xla_cuda13": _load_no_others,
     "oxijax._core.launch._resolve": _watch_launches,
 }
 
