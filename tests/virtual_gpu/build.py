@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 
-__all__ = ["ADDRESS", "PLAIN", "THREAD", "build", "stub_source"]
+__all__ = ["ADDRESS", "PLAIN", "SOURCES", "THREAD", "build", "compile_objects", "stub_source"]
 
 HERE = pathlib.Path(__file__).parent
 SOURCES = HERE / "driver"
@@ -143,6 +143,32 @@ def _compiler() -> str:
     return found
 
 
+def compile_objects(
+    sources: Iterable[pathlib.Path],
+    folder: pathlib.Path,
+    header: pathlib.Path,
+    plugins: Iterable[pathlib.Path],
+    flags: tuple[str, ...],
+) -> list[str]:
+    """Compiles C files, and with them the stubs.
+
+    Returns:
+      The object files, in `folder`.
+
+    Raises:
+      RuntimeError: the compiler is missing, or refuses.
+    """
+    stubs = folder / "stubs.c"
+    stubs.write_text(stub_source(header, plugins))
+    objects = []
+    for source in [*sources, stubs]:
+        objects.append(str(folder / f"{source.stem}.o"))
+        includes = [f"-I{SOURCES}", "-isystem", str(header.parent)]
+        options = [*WARNINGS, *flags, "-fPIC", "-fvisibility=hidden", *includes]
+        _run([_compiler(), *options, "-c", str(source), "-o", objects[-1]])
+    return objects
+
+
 def _compile(
     folder: pathlib.Path,
     scratch: pathlib.Path,
@@ -151,14 +177,7 @@ def _compile(
     flags: tuple[str, ...],
 ) -> None:
     folder.mkdir(parents=True)
-    stubs = scratch / "stubs.c"
-    stubs.write_text(stub_source(header, plugins))
-    objects = []
-    for source in [*sorted(SOURCES.glob("*.c")), stubs]:
-        objects.append(str(scratch / f"{source.stem}.o"))
-        includes = [f"-I{SOURCES}", "-isystem", str(header.parent)]
-        options = [*WARNINGS, *flags, "-fPIC", "-fvisibility=hidden", *includes]
-        _run([_compiler(), *options, "-c", str(source), "-o", objects[-1]])
+    objects = compile_objects(sorted(SOURCES.glob("*.c")), scratch, header, plugins, flags)
     link = ["-shared", f"-Wl,-soname,{LIBRARY}", "-ldl", "-lpthread"]
     _run([_compiler(), *flags, *objects, *link, "-o", str(folder / LIBRARY)])
     for name in OTHER_NAMES:

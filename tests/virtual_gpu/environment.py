@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 
-__all__ = ["Environment", "prepare"]
+__all__ = ["Environment", "describe", "prepare"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def prepare(cache: pathlib.Path, root: pathlib.Path, cuda: int) -> Environment:
         print(f"virtual GPU: installs into {folder}", file=sys.stderr, flush=True)
         _install(folder, root, version, cuda)
         done.write_text(wanted)
-    return _describe(folder)
+    return describe(folder)
 
 
 def _jax_version() -> str | None:
@@ -77,7 +77,12 @@ def _install(folder: pathlib.Path, root: pathlib.Path, version: str | None, cuda
         pip("cuda-bindings>=12.9,<13")
 
 
-def _describe(folder: pathlib.Path) -> Environment:
+def describe(folder: pathlib.Path) -> Environment:
+    """What an environment has.
+
+    Args:
+      folder: it; its packages are those of the project's extra "test", and a plugin may be there.
+    """
     (site,) = folder.glob("lib/python3.*/site-packages")
     plugins = [*site.glob("jax_plugins/xla_cuda*/*.so"), *site.glob("jax_cuda*_plugin/*.so")]
     return Environment(

@@ -13,11 +13,9 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-import environment
+from virtual_gpu import build, environment
 
-import build
-
-__all__ = ["main", "variables"]
+__all__ = ["GPUS", "main", "parse", "variables"]
 
 ROOT = pathlib.Path(__file__).parents[2]
 GPUS = ("h100", "a100", "rtx4090", "b200")
@@ -34,7 +32,7 @@ _XLA_FLAGS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Becomes the command; does not return."""
-    options = _parse(sys.argv[1:] if arguments is None else arguments)
+    options = parse(sys.argv[1:] if arguments is None else arguments)
     cache = pathlib.Path(os.environ.get("VIRTUAL_GPU_CACHE") or ROOT / "build" / "virtual_gpu")
     venv = environment.prepare(cache.absolute(), ROOT, options.cuda)
     library = build.build(cache.absolute(), venv.header, venv.libdevice, venv.plugins)
@@ -88,7 +86,8 @@ def variables(
     }
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="tests/virtual_gpu/run",
         description="Runs a command on a virtual NVIDIA GPU, with JAX's CUDA plugin.",

@@ -56,7 +56,7 @@ __attribute__((format(printf, 2, 3))) CUresult fail(CUresult code, const char *f
 __attribute__((format(printf, 1, 2))) void note(const char *format, ...);
 /* The name of the entry point that this thread is in. */
 const char *current_call(void);
-/* Names what a thread of a stream does. */
+/* Names what this thread does, where it is in no entry point or has been in another one. */
 void name_call(const char *name);
 /* What `fail` has said last in this thread. */
 const char *last_failure(void);

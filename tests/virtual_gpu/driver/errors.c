@@ -1,4 +1,5 @@
 /* Calls by name, the log, and what a failed call says. */
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -87,19 +88,39 @@ API cuGetErrorName(CUresult code, const char **name) {
   return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* What the error's name says, and after it why this thread's last failed call has failed. */
+/* As the driver says it, of those errors that callers look at the words of. */
+static const struct { CUresult code; const char *words; } known_words[] = {
+    {CUDA_SUCCESS, "no error"},
+    {CUDA_ERROR_INVALID_VALUE, "invalid argument"},
+    {CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device"},
+    {CUDA_ERROR_INVALID_PTX, "a PTX JIT compilation failed"},
+    {CUDA_ERROR_NOT_FOUND, "named symbol not found"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
+    {CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address"},
+    {CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"},
+};
+
+/* Writes an error's words; where the table has none, those of its name. */
+static void write_words(CUresult code, const char *name, char *text, size_t capacity) {
+  for (size_t i = 0; i < sizeof known_words / sizeof *known_words; ++i)
+    if (known_words[i].code == code) {
+      snprintf(text, capacity, "%s", known_words[i].words);
+      return;
+    }
+  snprintf(text, capacity, "%s", name + strlen("CUDA_ERROR_"));
+  for (char *letter = text; *letter; ++letter)
+    *letter = *letter == '_' ? ' ' : (char)tolower((unsigned char)*letter);
+}
+
+/* The error's words, and after them why this thread's last failed call has failed. */
 API cuGetErrorString(CUresult code, const char **words) {
   static _Thread_local char text[1200];
   const char *name = error_name(code);
   *words = NULL;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
-  const char *said = code ? name + strlen("CUDA_ERROR_") : "NO_ERROR";
-  size_t length = 0;
-  for (; said[length]; ++length) {
-    char letter = said[length];
-    text[length] = letter == '_' ? ' ' : letter >= 'A' && letter <= 'Z' ? letter + 32 : letter;
-  }
-  text[length] = 0;
+  write_words(code, name, text, sizeof text);
+  size_t length = strlen(text);
   if (code && code == failure)
     snprintf(text + length, sizeof text - length, ": %s", failure_reason);
   *words = text;

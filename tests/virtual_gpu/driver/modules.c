@@ -144,9 +144,11 @@ static CUresult load(Library **made, const void *image, int device, unsigned cou
   uint64_t id = library->id;
   note("  module %llu of %zu bytes", (unsigned long long)id, strlen(image));
   char message[8192] = "";
+  const char *call = current_call(); /* the callback asks the driver for what it has to know */
   unlock();
   int status = callback(id, device, image, strlen(image), message, sizeof message);
   lock();
+  name_call(call);
   if (status) {
     object_end(library);
     tell_compiler_log(message, count, options, values);

@@ -88,6 +88,7 @@ static CUresult run_kernel(const Operation *operation, int device) {
   note("  runs %s", entry->name);
   CUresult status = callback(&request, message, sizeof message);
   free(parameters);
+  name_call(operation->call); /* the callback may have called the driver */
   return status ? fail(status, "kernel %s: %s", entry->name, message) : CUDA_SUCCESS;
 }
 

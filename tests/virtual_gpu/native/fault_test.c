@@ -174,7 +174,7 @@ static void an_error_sticks(void) {
   FAILS(CUDA_ERROR_LAUNCH_FAILED, "failed for good", cuStreamQuery(stream));
   const char *words;
   OK(cuGetErrorString(CUDA_ERROR_LAUNCH_FAILED, &words));
-  CHECK(strstr(words, "launch failed: cuStreamQuery: device 0 has failed for good"));
+  CHECK(strstr(words, "unspecified launch failure: cuStreamQuery: device 0 has failed for good"));
   enter(1);
   OK(cuMemAlloc(&memory, 4)); /* the other device has not failed */
 }
