@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from ptx.emulator.errors import UninitializedError
+from ptx.emulator.errors import ParseError, UninitializedError
 from ptx.emulator.flow import BasicBlock, basic_blocks, definitions
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.inline import inlined
@@ -33,6 +33,8 @@ def load(text: str, kernel: str | None) -> Program:
       ValueError: the module has no such kernel, or `kernel` is None and it has several.
     """
     module = parse(text)
+    if not module.kernels:
+        raise ParseError("the text has no .entry")
     names = [source.name for source in module.kernels]
     if kernel is None and len(names) == 1:
         kernel = names[0]

@@ -277,6 +277,13 @@ def test_variables_live_as_long_as_their_module(lenient):
         module.variable("sum")
 
 
+def test_a_module_of_variables_alone():
+    text = ".version 8.1\n.target sm_90\n.address_size 64\n.visible .global .b8 table[3] = {1, 2};"
+    module = LoadedModule(text)
+    assert module.kernels == ()
+    assert module.variable("table").data.tolist() == [1, 2, 0]
+
+
 @pytest.fixture
 def hasty():
     """Threads that take turns as often as Python lets them."""
