@@ -16,7 +16,7 @@ from ptx.emulator.parse import parse
 from ptx.emulator.syntax import KernelSource, Module, Symbol
 from ptx.isa.dtypes import pred
 
-__all__ = ["Block", "Program", "load"]
+__all__ = ["CompiledBlock", "Program", "load"]
 
 
 @functools.lru_cache(maxsize=32)  # a program of 3,000 lines is large
@@ -44,7 +44,7 @@ def load(text: str, kernel: str | None) -> Program:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class CompiledBlock:
     """A basic block that can run.
 
     Attributes:
@@ -113,7 +113,7 @@ class Program:
                 defined |= self._surely_written(index)
         self.tracked: set[int] = set().union(*self._undefined.values())
         self.blocks = [
-            Block(
+            CompiledBlock(
                 block.start,
                 block.stop,
                 tuple(
