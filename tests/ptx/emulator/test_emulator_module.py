@@ -115,6 +115,14 @@ def test_an_index_that_reaches_another_allocation():
     LoadedModule(text).launch("test", 1, 32, parameters, allocations, lenient=True)
 
 
+def test_two_parameters_in_one_allocation():
+    both = numbers(64)
+    LoadedModule(COPY).launch(
+        "test", 1, 32, [pointer(both), pointer(both, 128)], [allocation(both)]
+    )
+    np.testing.assert_array_equal(both[32:], both[:32])
+
+
 def test_pointers_found_in_memory():
     x, y, z = numbers(), memory(size=32), memory(size=32)
     pointers = np.array([a.ctypes.data + 4 * i for i in range(16) for a in (x, y)], np.uint64)
