@@ -130,40 +130,23 @@ __all__ = [
     "u64",
 ]
 
-_KERNEL_MODULES = {  # where to find what only those need who have kernels written
-    "ConvProblem": "ptx.oxicuda.implicit_gemm",
-    "ConvConfig": "ptx.kernels.conv",
-    "ImplicitGemmConv": "ptx.oxicuda.implicit_gemm",
-    "TileConfig": "ptx.oxicuda.implicit_gemm",
-    "gemm_k_to_filter_coords": "ptx.oxicuda.implicit_gemm",
-    "gemm_m_to_conv_coords": "ptx.oxicuda.implicit_gemm",
-    "generate_conv_backward_input_ptx": "ptx.oxicuda.implicit_gemm",
-    "generate_conv_backward_weight_ptx": "ptx.oxicuda.implicit_gemm",
-    "generate_conv_forward_ptx": "ptx.oxicuda.implicit_gemm",
-    "input_coord": "ptx.oxicuda.implicit_gemm",
-    "DeformableConvConfig": "ptx.oxicuda.deformable",
-    "generate_deformable_conv_backward_input_ptx": "ptx.oxicuda.deformable",
-    "generate_deformable_conv_backward_offset_ptx": "ptx.oxicuda.deformable",
-    "generate_deformable_conv_backward_weight_ptx": "ptx.oxicuda.deformable",
-    "generate_deformable_conv_forward_ptx": "ptx.oxicuda.deformable",
-    "ArithmeticIntensityAnalysis": "ptx.oxicuda.intensity",
-    "BandwidthPrecision": "ptx.oxicuda.intensity",
-    "BandwidthStrategy": "ptx.oxicuda.intensity",
-    "analyze_intensity": "ptx.oxicuda.intensity",
-    "is_bandwidth_limited": "ptx.oxicuda.intensity",
-    "BandwidthGemmConfig": "ptx.oxicuda.bandwidth_gemm",
-    "BandwidthTileConfig": "ptx.oxicuda.bandwidth_gemm",
-    "generate_bandwidth_gemm_ptx": "ptx.oxicuda.bandwidth_gemm",
-    "select_bandwidth_tiles": "ptx.oxicuda.bandwidth_gemm",
-}
+# Where those names of `__all__` are that only those need who have kernels written.
+_KERNEL_MODULES = (
+    "ptx.kernels.conv",
+    "ptx.oxicuda.bandwidth_gemm",
+    "ptx.oxicuda.deformable",
+    "ptx.oxicuda.implicit_gemm",
+    "ptx.oxicuda.intensity",
+)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _KERNEL_MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_KERNEL_MODULES[name]), name)
-    globals()[name] = value
-    return value
+    if name in __all__:
+        for module in map(importlib.import_module, _KERNEL_MODULES):
+            if name in module.__all__:
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

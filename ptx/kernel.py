@@ -18,8 +18,8 @@ import numpy as np
 
 from ptx.builder import Kernel, provenance
 from ptx.isa.dtypes import DType, u32
-from ptx.isa.targets import TARGETS, Target
-from ptx.launch import Address, Launch
+from ptx.isa.targets import TARGETS, Target, as_target
+from ptx.launch import BufferAddress, Launch
 
 __all__ = [
     "Array",
@@ -148,12 +148,12 @@ class Size:
     Attributes:
       name: in the PTX text.
       value: the number that a launch passes, of an `Instance`.
-      present: whether the kernel of a configuration and a plan has it; None where all have.
+      present: whether the kernel of a configuration and a plan has it.
     """
 
     name: str
     value: Callable[[Instance], int]
-    present: Callable[[Any, Any], bool] | None = None
+    present: Callable[[Any, Any], bool] = lambda config, plan: True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,14 +324,21 @@ class KernelDefinition(Generic[Config]):
             math.prod(shapes[name]) * array.dtype_of(config).bytes for name, array in arrays.items()
         )
 
+    def present_parameters(self, config: Config, plan: Any) -> list[In | Out | Size]:
+        """The parameters of a text, in order."""
+        return [
+            p
+            for p in self.parameters
+            if (p.present(config, plan) if isinstance(p, Size) else p.is_present(config))
+        ]
+
     def signature(self, config: Config, plan: Any) -> list[str]:
         """A line for each parameter of the text: its type, and what it is."""
         lines = []
-        for parameter in self.parameters:
+        for parameter in self.present_parameters(config, plan):
             if isinstance(parameter, Size):
-                if parameter.present is None or parameter.present(config, plan):
-                    lines.append(f"{parameter.name}: u32")
-            elif parameter.is_present(config):
+                lines.append(f"{parameter.name}: u32")
+            else:
                 dims = ", ".join(parameter.layout_of(config))
                 role = "read" if isinstance(parameter, In) else "written"
                 if isinstance(parameter, Out) and parameter.has_initial(config):
@@ -361,7 +368,7 @@ class KernelDefinition(Generic[Config]):
           UnsupportedError: the target lacks an instruction.
           ValueError: a configuration that makes no sense.
         """
-        target = TARGETS[target] if isinstance(target, str) else target
+        target = as_target(target)
         self._validate(config)
         return _written(self, config, target, plan or self.plan(config, target, sizes))
 
@@ -382,7 +389,7 @@ class KernelDefinition(Generic[Config]):
         Raises:
           ValueError: shapes that do not fit each other, or that the kernel cannot count.
         """
-        target = TARGETS[target] if isinstance(target, str) else target
+        target = as_target(target)
         self._validate(config)
         operands, results = self.operands(config), self.results(config)
         if len(shapes) != len(operands) + len(results):
@@ -422,12 +429,11 @@ class KernelDefinition(Generic[Config]):
         check_grid(grid)
         written = _written(self, config, instance.target, instance.plan)
         buffers = list(self.operands(config)) + list(self.results(config))
-        arguments: list[Address | np.generic] = []
-        for parameter in self.parameters:
+        arguments: list[BufferAddress | np.generic] = []
+        for parameter in self.present_parameters(config, instance.plan):
             if not isinstance(parameter, Size):
-                if parameter.is_present(config):
-                    arguments.append(Address(buffers.index(parameter.name)))
-            elif parameter.present is None or parameter.present(config, instance.plan):
+                arguments.append(BufferAddress(buffers.index(parameter.name)))
+            else:
                 value = parameter.value(instance)
                 if not 0 <= value < 2**32:
                     raise ValueError(f"kernel {self.name}: {parameter.name} is {value}, no u32")
@@ -450,13 +456,11 @@ def _written(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -
 def _write(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> Written:
     entry = kernel.name if kernel.entry is None else kernel.entry(config, plan)
     k = Kernel(entry, target, block=plan.threads, min_blocks=plan.min_blocks)
-    parameters = types.SimpleNamespace()
-    for parameter in kernel.parameters:
-        value = None
+    parameters = types.SimpleNamespace(**dict.fromkeys(p.name for p in kernel.parameters))
+    for parameter in kernel.present_parameters(config, plan):
         if isinstance(parameter, Size):
-            if parameter.present is None or parameter.present(config, plan):
-                value = k.param(parameter.name, u32)
-        elif parameter.is_present(config):
+            value = k.param(parameter.name, u32)
+        else:
             readonly = isinstance(parameter, In)
             value = k.pointer(parameter.name, parameter.dtype_of(config), readonly=readonly)
         setattr(parameters, parameter.name, value)

@@ -5,11 +5,11 @@ import re
 
 import numpy as np
 
-__all__ = ["Address", "Launch", "entry_name"]
+__all__ = ["BufferAddress", "Launch", "entry_name"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Address:
+class BufferAddress:
     """The address of a buffer, as the argument of a kernel.
 
     Attributes:
@@ -27,7 +27,7 @@ class Launch:
       grid: blocks in x, y and z. Where one of them is 0 there is nothing to compute, and
         nothing is launched.
       block: threads of a block in x, y and z.
-      arguments: one for each parameter of the kernel: `Address`, or a numpy scalar of the
+      arguments: one for each parameter of the kernel: `BufferAddress`, or a numpy scalar of the
         parameter's type.
       text: the PTX module, whose only kernel is launched.
       dynamic_shared: bytes of dynamic shared memory of a block.
@@ -35,7 +35,7 @@ class Launch:
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    arguments: tuple[Address | np.generic, ...]
+    arguments: tuple[BufferAddress | np.generic, ...]
     text: str = ""
     dynamic_shared: int = 0
 

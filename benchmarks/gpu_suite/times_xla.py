@@ -16,6 +16,7 @@ from gpu_suite.jax_jobs import Job, Operands, check_device, forward, forward_bac
 from gpu_suite.layers import DTYPES, set_count
 from gpu_suite.recorder import Recorder
 from oxijax._core.arguments import read_padding, read_precision
+from oxijax._core.convolution import ConvParams
 from oxijax._deform_conv import reference as kernels
 from oxijax.testing import DeformConvCase
 
@@ -57,7 +58,7 @@ def _conv(case: DeformConvCase) -> Callable:
 def _xla(case: DeformConvCase) -> tuple[Callable, Callable]:
     """Forward, and forward with all gradients."""
     image = case.x[1], case.x[2]
-    config = kernels.DeformConvParams(
+    config = ConvParams(
         image_size=image,
         kernel_size=case.kernel_size,
         strides=case.strides,

@@ -5,11 +5,26 @@ A command module has a docstring whose first line is its help, `add_arguments(pa
 `needs_extra`, so that help is there without extras.
 """
 
+import argparse
 import contextlib
+import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CommandError", "check_picture_path", "needs_extra"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = [
+    "CommandError",
+    "add_json_argument",
+    "add_repeatable_argument",
+    "check_picture_path",
+    "needs_extra",
+    "plain_table",
+    "print_labelled",
+    "write_json",
+]
 
 
 class CommandError(Exception):
@@ -30,3 +45,61 @@ def check_picture_path(output: pathlib.Path) -> None:
     """Raises `CommandError` unless a picture can be written there."""
     if output.suffix.lower() != ".png" or not output.parent.is_dir():
         raise CommandError(f"--output must be a .png file in an existing folder: {output}")
+
+
+def add_repeatable_argument(
+    parser: argparse.ArgumentParser, option: str, what: str, **options: Any
+) -> None:
+    """Adds an option that may be given more than once, and stands for all where it is not given.
+
+    Args:
+      parser: of the command.
+      option: for example "--kernel".
+      what: of the help.
+      **options: further ones of `add_argument`.
+    """
+    text = f"{what}; may be given more than once (default: all)"
+    parser.add_argument(option, action="append", help=text, **options)
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds the option `--json`, which `write_json` heeds."""
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
+
+
+def write_json(args: argparse.Namespace, report: Any) -> None:
+    """Writes a report to the file that `--json` names, if it does."""
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def print_labelled(lines: Iterable[tuple[str, str]]) -> None:
+    """Prints (label, text) lines, with the texts below each other."""
+    lines = list(lines)
+    width = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        print(f"{label:<{width}}  {text}".rstrip())
+
+
+def plain_table(
+    title: str, words: Iterable[str], figures: Iterable[str], caption: str | None = None
+) -> "Table":
+    """An empty table of the extra "demo", whose cells are never cut.
+
+    Args:
+      title: above it.
+      words: headings of the columns on the left, which hold text.
+      figures: headings of the columns after them, which are flush right.
+      caption: below it.
+    """
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title, caption=caption, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False
+    )
+    for heading in words:
+        table.add_column(heading, no_wrap=True)
+    for heading in figures:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table

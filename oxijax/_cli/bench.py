@@ -5,7 +5,6 @@ so that a busy machine disturbs both alike.
 """
 
 import argparse
-import json
 import math
 import os
 import pathlib
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import oxijax
-from oxijax._cli import needs_extra
+from oxijax._cli import add_json_argument, needs_extra, plain_table, write_json
 from oxijax.testing import BENCHMARK_CASES, DeformConvCase
 
 __all__ = ["add_arguments", "best_times", "measure_layer", "run"]
@@ -27,7 +26,7 @@ __all__ = ["add_arguments", "best_times", "measure_layer", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", choices=["cpu"], default="cpu", help="what to measure")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
+    add_json_argument(parser)
     parser.add_argument(
         "--repeats", type=int, default=100, help="runs of each function (default: %(default)s)"
     )
@@ -35,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with needs_extra("demo"):
-        from rich import box
         from rich.console import Console
-        from rich.table import Table
 
     with jax.default_device(jax.devices("cpu")[0]):
         layers = {name: measure_layer(c, args.repeats) for name, c in BENCHMARK_CASES.items()}
@@ -49,16 +46,12 @@ def run(args: argparse.Namespace) -> int:
         for key in ("forward_ratio", "forward_backward_ratio")
     }
 
-    table = Table(
-        title="deform_conv on the CPU, float32, beside lax.conv_general_dilated",
+    table = plain_table(
+        "deform_conv on the CPU, float32, beside lax.conv_general_dilated",
+        ["layer"],
+        ["forward ms", "conv ms", "ratio", "fwd+bwd ms", "conv ms", "ratio", "MiB"],
         caption="MiB: temporaries of forward and backward pass together",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
     )
-    table.add_column("layer", no_wrap=True)
-    for heading in ("forward ms", "conv ms", "ratio", "fwd+bwd ms", "conv ms", "ratio", "MiB"):
-        table.add_column(heading, justify="right", no_wrap=True)
     for name, layer in layers.items():
         table.add_row(
             name,
@@ -79,15 +72,12 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     console.print(table)
 
-    table = Table(
-        title="one launch, but for the driver",
+    table = plain_table(
+        "one launch, but for the driver",
+        ["handler"],
+        ["idle \u00b5s", "busy \u00b5s", "busy / idle"],
         caption="busy: beside a thread that runs Python",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
     )
-    for heading in ("handler", "idle \u00b5s", "busy \u00b5s", "busy / idle"):
-        table.add_column(heading, justify="left" if heading == "handler" else "right")
     for name, label in (("native", "oxijax's"), ("ctypes", "in Python, ctypes")):
         table.add_row(
             label,
@@ -97,22 +87,21 @@ def run(args: argparse.Namespace) -> int:
         )
     console.print(table)
 
-    if args.json:
-        report = {
-            "suite": args.suite,
-            "date": time.strftime("%Y-%m-%d"),
-            "machine": {"processor": _processor(), "cores": _cores()},
-            "versions": {
-                "oxijax": oxijax.__version__,
-                "jax": jax.__version__,
-                "python": platform.python_version(),
-            },
-            "repeats": args.repeats,
-            "layers": layers,
-            "geometric_means": means,
-            "launch": launches,
-        }
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    report = {
+        "suite": args.suite,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": {"processor": _processor(), "cores": _cores()},
+        "versions": {
+            "oxijax": oxijax.__version__,
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+        },
+        "repeats": args.repeats,
+        "layers": layers,
+        "geometric_means": means,
+        "launch": launches,
+    }
+    write_json(args, report)
     return 0
 
 

@@ -7,20 +7,24 @@ import argparse
 import concurrent.futures
 import dataclasses
 import fnmatch
-import hashlib
-import json
 import os
-import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from oxijax._cli import CommandError, needs_extra
+from oxijax._cli import (
+    CommandError,
+    add_json_argument,
+    add_repeatable_argument,
+    needs_extra,
+    plain_table,
+    write_json,
+)
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
 from ptx.isa.assembler import (
     Assembled,
     AssemblyError,
-    PtxasNotFoundError,
+    ToolNotFoundError,
     assemble,
     ptxas_version,
 )
@@ -34,25 +38,12 @@ __all__ = ["CheckResult", "add_arguments", "check", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--target",
-        action="append",
-        choices=TARGETS,
-        help="a GPU; may be given more than once (default: all)",
+    add_repeatable_argument(parser, "--target", "a GPU", choices=TARGETS)
+    add_repeatable_argument(parser, "--kernel", "a kernel", metavar="K")
+    add_repeatable_argument(
+        parser, "--config", "configurations, for example 'R50-*'", metavar="PATTERN"
     )
-    parser.add_argument(
-        "--kernel",
-        action="append",
-        metavar="K",
-        help="a kernel; may be given more than once (default: all)",
-    )
-    parser.add_argument(
-        "--config",
-        action="append",
-        metavar="PATTERN",
-        help="configurations, for example 'R50-*'; may be given more than once (default: all)",
-    )
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
+    add_json_argument(parser)
     add_registry_argument(parser)
 
 
@@ -74,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     targets = [t for t in TARGETS.values() if not args.target or t.name in args.target]
     try:
         version = ptxas_version()
-    except PtxasNotFoundError as error:
+    except ToolNotFoundError as error:
         raise CommandError(str(error)) from error
 
     results = check(chosen, targets, patterns)
@@ -94,9 +85,7 @@ def run(args: argparse.Namespace) -> int:
         f"{sum(result.status == 'lacks' for result in results)} lack an instruction"
     )
 
-    if args.json:
-        report = {"ptxas": version, "results": [result.as_json() for result in results]}
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_json(args, {"ptxas": version, "results": [result.as_json() for result in results]})
     if not assembled and not failures:
         raise CommandError("nothing was assembled: each target lacks an instruction")
     return 1 if failures else 0
@@ -157,26 +146,12 @@ def check(
         if any(fnmatch.fnmatchcase(config, pattern) for pattern in patterns)
         for target in targets
     ]
-    found: dict[tuple[bytes, str], tuple[Assembled, ...]] = {}
-
-    def assembled(text: str, target: Target) -> tuple[Assembled, ...]:
-        """What ptxas says of a text, which several configurations may share."""
-        key = hashlib.sha256(text.encode()).digest(), target.name
-        if key not in found:
-            found[key] = tuple(assemble(text, target).values())
-        return found[key]
-
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda case: _check_one(case[0], case[1], case[2], assembled), cases))
+        return list(pool.map(lambda case: _check_one(*case), cases))
 
 
-def _check_one(
-    kernel: KernelDefinition,
-    config: str,
-    target: Target,
-    assemble: Callable[[str, Target], tuple[Assembled, ...]],
-) -> CheckResult:
+def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckResult:
     case = (kernel.name, config, target)
     supported = target.supports(kernel.needs)
     try:
@@ -193,7 +168,7 @@ def _check_one(
     if message := _wrong_dynamic_shared(text, dynamic_shared):
         return CheckResult(*case, "error", (message,))
     try:
-        assembled = assemble(text, target)
+        assembled = tuple(assemble(text, target).values())
     except (AssemblyError, ValueError) as error:
         return CheckResult(*case, "error", (str(error),))
 
@@ -234,19 +209,11 @@ def _wrong_dynamic_shared(text: str, launched: int) -> str | None:
 
 
 def _table(results: Sequence[CheckResult], version: str) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=f"ptxas {version}",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
+    table = plain_table(
+        f"ptxas {version}",
+        ["kernel", "configuration", "target"],
+        ["PTX", "registers", "spills", "shared", "CTAs/SM"],
     )
-    for heading in ("kernel", "configuration", "target"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("PTX", "registers", "spills", "shared", "CTAs/SM"):
-        table.add_column(heading, justify="right", no_wrap=True)
     previous = None
     for result in results:
         if previous not in (None, (result.kernel, result.configuration)):

@@ -6,8 +6,6 @@ Ends with exit code 0 whatever is missing.
 import argparse
 import dataclasses
 import importlib.metadata
-import json
-import pathlib
 import platform
 from collections.abc import Iterator
 from typing import Any
@@ -16,29 +14,26 @@ import jax
 import jax.extend.backend
 
 import oxijax
+from oxijax._cli import add_json_argument, print_labelled, write_json
 from oxijax._core import driver as _driver
 from oxijax._core import launch as _launch
-from ptx.isa.assembler import PtxasNotFoundError, find_ptxas, ptxas_version
+from ptx.isa.assembler import ToolNotFoundError, find_ptxas, ptxas_version
 
 __all__ = ["add_arguments", "collect", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all as JSON")
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     report = collect()
-    lines = list(_lines(report))
-    width = max(len(label) for label, _ in lines)
-    for label, text in lines:
-        print(f"{label:<{width}}  {text}".rstrip())
+    print_labelled(_lines(report))
     print()
     print("missing" if report["missing"] else "Nothing is missing.")
     for line in report["missing"]:
         print(f"- {line}")
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_json(args, report)
     return 0
 
 
@@ -122,7 +117,7 @@ def _cuda(missing: list[str]) -> dict[str, Any]:
 def _ptxas(missing: list[str]) -> dict[str, str] | None:
     try:
         return {"path": str(find_ptxas()), "version": ptxas_version()}
-    except PtxasNotFoundError as error:
+    except ToolNotFoundError as error:
         missing.append(f"only for python -m oxijax check: {_one_line(error)}")
     except Exception as error:  # one that does not run, or says nothing of its version
         missing.append(f"only for python -m oxijax check: ptxas fails: {_one_line(error)}")

@@ -9,15 +9,12 @@ import argparse
 import dataclasses
 import fnmatch
 import itertools
-import json
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oxijax._cli import CommandError
-from ptx.isa.assembler import PtxasNotFoundError, assemble
+from oxijax._cli import CommandError, add_json_argument, add_repeatable_argument, write_json
+from ptx.isa.assembler import ToolNotFoundError, assemble
 from ptx.isa.dtypes import bf16, f16, f32
-from ptx.isa.sass import NvdisasmNotFoundError
 from ptx.isa.targets import TARGETS, Target
 from ptx.kernels.conv import model as conv
 from ptx.kernels.deform_conv import model as deform_conv
@@ -63,26 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--family", choices=FAMILIES, default="deform_conv", help="kernels (default: %(default)s)"
     )
-    parser.add_argument(
-        "--kernel",
-        action="append",
-        metavar="K",
-        help="for example backward_input; may be given more than once (default: all)",
-    )
-    parser.add_argument(
-        "--layer",
-        action="append",
-        metavar="PATTERN",
-        help="for example 'conv3-*'; may be given more than once (default: all)",
-    )
-    parser.add_argument(
-        "--target",
-        action="append",
-        choices=DEVICES,
-        help="a GPU; may be given more than once (default: all)",
-    )
+    add_repeatable_argument(parser, "--kernel", "for example backward_input", metavar="K")
+    add_repeatable_argument(parser, "--layer", "for example 'conv3-*'", metavar="PATTERN")
+    add_repeatable_argument(parser, "--target", "a GPU", choices=DEVICES)
     parser.add_argument("--dtype", choices=_DTYPES, default="bf16")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             row(args.family, kernel, layer, args.dtype, device)
             for device, kernel, layer in itertools.product(devices, chosen, layers)
         ]
-    except (PtxasNotFoundError, NvdisasmNotFoundError) as error:
+    except ToolNotFoundError as error:
         raise CommandError(str(error)) from error
 
     print(
@@ -115,8 +97,7 @@ def run(args: argparse.Namespace) -> int:
             f"{low if low == high else f'{low}-{high}':>12}  {r['limit']:<8}{r['floor_us']:>8.1f}"
             + "".join(f"{r['bounds_us'][name]:>8.1f}" for name in bounds)
         )
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(args, rows)
     return 0
 
 

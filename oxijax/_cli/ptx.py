@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from oxijax._cli import CommandError
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
-from ptx.isa.assembler import PtxasNotFoundError
-from ptx.isa.sass import NvdisasmNotFoundError, disassemble
+from ptx.isa.assembler import ToolNotFoundError
+from ptx.isa.sass import disassemble
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
 from ptx.kernel import KernelDefinition
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         text = kernel.write_named(config, target).text
         sys.stdout.write(_loops(text, target) if args.sass else text)
-    except (UnsupportedError, PtxasNotFoundError, NvdisasmNotFoundError) as error:
+    except (UnsupportedError, ToolNotFoundError) as error:
         raise CommandError(str(error)) from error
     return 0
 

@@ -5,13 +5,19 @@ From data sheets; nothing is measured, and no GPU is needed.
 
 import argparse
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Iterator
 
 import oxijax
-from oxijax._cli import CommandError, check_picture_path, needs_extra
+from oxijax._cli import (
+    CommandError,
+    add_json_argument,
+    check_picture_path,
+    needs_extra,
+    print_labelled,
+    write_json,
+)
 from oxijax._gemm.roofline import Roofline
 from ptx.devices import DATA_SHEETS
 
@@ -42,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=pathlib.Path, metavar="FILE", help="draw the roofline: a PNG file"
     )
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,12 +66,8 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from error
 
-    lines = list(_lines(result))
-    width = max(len(label) for label, _ in lines)
-    for label, text in lines:
-        print(f"{label:<{width}}  {text}")
-    if args.json:
-        args.json.write_text(json.dumps(dataclasses.asdict(result), indent=2) + "\n")
+    print_labelled(_lines(result))
+    write_json(args, dataclasses.asdict(result))
     if args.output:
         with needs_extra("demo"):
             from oxijax._cli import roofline_picture

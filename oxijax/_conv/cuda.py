@@ -2,9 +2,8 @@
 
 import math
 
-from oxijax._conv.reference import ConvParams
+from oxijax._core.convolution import ConvParams
 from oxijax._core.launch import call
-from oxijax._core.precision import is_exact, ptx_dtype
 from ptx.kernels.conv import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
@@ -43,19 +42,4 @@ def backward_weight(config: ConvParams, x, grad_y):
 
 
 def _kernel_config(config: ConvParams, channels: int, outputs: int, dtype) -> ConvConfig:
-    (pad_h, _), (pad_w, _) = config.padding
-    return ConvConfig(
-        in_channels=channels,
-        out_channels=outputs,
-        kernel_h=config.kernel_size[0],
-        kernel_w=config.kernel_size[1],
-        stride_h=config.strides[0],
-        stride_w=config.strides[1],
-        pad_h=pad_h,
-        pad_w=pad_w,
-        dilation_h=config.dilation[0],
-        dilation_w=config.dilation[1],
-        groups=config.groups,
-        float_type=ptx_dtype(dtype),
-        exact=is_exact(config.precision, dtype),
-    )
+    return ConvConfig(**config.kernel_fields(channels, outputs, dtype))

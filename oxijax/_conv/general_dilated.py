@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from oxijax._conv import conv_nhwc
-from oxijax._conv.reference import ConvParams
 from oxijax._core import arguments as arguments
+from oxijax._core.convolution import ConvParams
 
 __all__ = ["conv_general_dilated"]
 

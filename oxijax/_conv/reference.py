@@ -8,36 +8,14 @@ of the images with grad_y as the kernel, channels in the batch's place.
 Sums are in float32, float64 for float64; so is the bias, before the result is rounded.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from oxijax._core.arguments import Pads, output_size
+from oxijax._core.convolution import ConvParams
 
-__all__ = ["ConvParams", "backward_input", "backward_weight", "forward"]
-
-
-@dataclasses.dataclass(frozen=True)
-class ConvParams:
-    """What is static in a convolution; pairs are (height, width)."""
-
-    image_size: tuple[int, int]
-    kernel_size: tuple[int, int]
-    strides: tuple[int, int]
-    padding: Pads
-    dilation: tuple[int, int]
-    groups: int
-    precision: lax.Precision
-
-    @property
-    def out_size(self) -> tuple[int, int]:
-        """Height and width of the output."""
-        return output_size(
-            self.image_size, self.kernel_size, self.strides, self.padding, self.dilation
-        )
+__all__ = ["backward_input", "backward_weight", "forward"]
 
 
 def forward(

@@ -20,7 +20,7 @@ from oxijax._core import compat as _compat
 from oxijax._core.fold import Dims, Fold, broadcast, split
 from oxijax._core.launch import emulation
 
-__all__ = ["Fold", "KernelPrimitive", "Product", "Result", "reverse_mode_only"]
+__all__ = ["Fold", "KernelPrimitive", "Product", "Result", "map_present", "reverse_mode_only"]
 
 Config = Any  # hashable and static; each family has its own frozen dataclass
 
@@ -288,6 +288,19 @@ def _lowering(name: str, function: Callable):
             return _call(function, arrays, config, present)
 
     return mlir.lower_fun(on_arrays, multiple_results=True)
+
+
+def map_present(
+    function: Callable[..., Sequence[jax.Array]], *operands: jax.Array | None
+) -> list[jax.Array | None]:
+    """Calls a function of several arrays with those that are present, and puts its results there.
+
+    Args:
+      function: returns as many arrays as it is called with.
+      *operands: None where one is absent, and so is its result.
+    """
+    results = iter(function(*(operand for operand in operands if operand is not None)))
+    return [None if operand is None else next(results) for operand in operands]
 
 
 def reverse_mode_only(function: str, *operands: jax.Array) -> list[jax.Array]:

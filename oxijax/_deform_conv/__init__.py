@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import NamedTuple, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,17 @@ from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
-from oxijax._core.primitive import Fold, KernelPrimitive, Result, reverse_mode_only
+from oxijax._core.convolution import (
+    ConvParams,
+    dimension_sizes,
+    from_nhwc,
+    read_arguments,
+    to_nhwc,
+)
+from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present, reverse_mode_only
 from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
 from oxijax._deform_conv import reference as kernels
-from oxijax._deform_conv.reference import DeformConvParams
 
 __all__ = ["deform_conv", "deform_conv_reference"]
 
@@ -94,18 +100,18 @@ def deform_conv(
     config, operands = _read_arguments(
         x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
     )
-    here = [operand for operand in operands if operand is not None]
     # The casts and the guard are outside the custom_vjp: their own rules see the operands.
-    here = iter(reverse_mode_only("deform_conv", *_compat.match_varying(*here)))
-    y = _deform_conv(config, *(None if o is None else next(here) for o in operands))
-    return _from_nhwc(cast(jax.Array, y), data_format)
+    operands = map_present(_compat.match_varying, *operands)
+    operands = map_present(functools.partial(reverse_mode_only, "deform_conv"), *operands)
+    y = _deform_conv(config, *operands)
+    return from_nhwc(cast(jax.Array, y), data_format)
 
 
 def _reference(*values) -> jax.Array:
     config, operands = _read_arguments(*values)
     (y,) = kernels.forward(config, *operands)
     *_, data_format, _ = values
-    return _from_nhwc(y, data_format)
+    return from_nhwc(y, data_format)
 
 
 deform_conv_reference = reference_twin(
@@ -119,56 +125,31 @@ deform_conv_reference = reference_twin(
 )
 
 
-class _Operands(NamedTuple):
-    """The operands in NHWC."""
-
-    x: jax.Array
-    offset: jax.Array
-    weight: jax.Array
-    mask: jax.Array | None
-    bias: jax.Array | None
+# x, offset, weight, mask and bias, in NHWC.
+_Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array | None]
 
 
 def _read_arguments(
     x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
-) -> tuple[DeformConvParams, _Operands]:
+) -> tuple[ConvParams, _Operands]:
     """Checks all arguments, and makes them a configuration and operands in NHWC."""
-    arguments.check_choice("data_format", data_format, ("NHWC", "NCHW"))
-    x = arguments.as_array("x", x, 4)
+    config, x, weight, bias = read_arguments(
+        *(x, weight, bias, strides, padding, dilation, data_format, precision),
+        data_formats=("NHWC", "NCHW"),
+    )
     offset = arguments.as_array("offset", offset, 4)
-    weight = arguments.as_array("weight", weight, 4)
     mask = None if mask is None else arguments.as_array("mask", mask, 4)
-    bias = None if bias is None else arguments.as_array("bias", bias, 1)
-    arguments.check_same_dtype("weight", weight, "x", x)
-    if bias is not None:
-        arguments.check_same_dtype("bias", bias, "x", x)
 
     # Shapes are checked in the user's layout, so that errors speak of it.
-    nchw = data_format == "NCHW"
-    n, channels, height, width = _channels_first(x.shape, nchw)
-    if nchw:
-        out_channels, in_group, kernel_height, kernel_width = weight.shape
-    else:
-        kernel_height, kernel_width, in_group, out_channels = weight.shape
-    image_size, kernel_size = (height, width), (kernel_height, kernel_width)
-    if min(channels, height, width) < 1:
-        raise ValueError(f"x must have channels, height and width, got shape {x.shape}")
-    if min(weight.shape) < 1:
-        raise ValueError(f"weight must have no dimension of size 0, got shape {weight.shape}")
-    groups = arguments.read_groups(channels, in_group, out_channels, weight.shape)
-    strides = arguments.read_pair("strides", strides)
-    dilation = arguments.read_pair("dilation", dilation)
-    pads = arguments.read_padding(padding, image_size, kernel_size, strides, dilation)
-    out_size = arguments.output_size(image_size, kernel_size, strides, pads, dilation)
-
-    taps = kernel_height * kernel_width
+    nchw, taps = data_format == "NCHW", config.taps
+    pixels = (x.shape[0], *config.out_size)
     arguments.check_shape(
         "offset",
         offset,
         _arrange("N", "Ho", "Wo", "OG*Kh*Kw*2", nchw),
-        _arrange(n, *out_size, f"OG*{taps}*2", nchw),
+        _arrange(*pixels, f"OG*{taps}*2", nchw),
     )
-    offset_channels = _channels_first(offset.shape, nchw)[1]
+    channels, offset_channels = x.shape[3], offset.shape[1 if nchw else 3]
     offset_groups, rest = divmod(offset_channels, 2 * taps)
     if rest or offset_groups < 1 or channels % offset_groups:
         raise ValueError(
@@ -176,54 +157,23 @@ def _read_arguments(
             f"groups OG that divides the channels of x, {channels}; got {offset_channels} in "
             f"shape {offset.shape}"
         )
+    offset = to_nhwc(offset, data_format)
     if mask is not None:
         arguments.check_shape(
             "mask",
             mask,
             _arrange("N", "Ho", "Wo", "OG*Kh*Kw", nchw),
-            _arrange(n, *out_size, offset_groups * taps, nchw),
+            _arrange(*pixels, offset_groups * taps, nchw),
         )
-    if bias is not None:
-        arguments.check_shape("bias", bias, ("Co",), (out_channels,))
-
-    config = DeformConvParams(
-        image_size=image_size,
-        kernel_size=kernel_size,
-        strides=strides,
-        padding=pads,
-        dilation=dilation,
-        groups=groups,
-        precision=arguments.read_precision(precision),
-    )
-    if nchw:
-        x, offset = x.transpose(0, 2, 3, 1), offset.transpose(0, 2, 3, 1)
-        mask = None if mask is None else mask.transpose(0, 2, 3, 1)
-        weight = weight.transpose(2, 3, 1, 0)
-    return config, _Operands(x, offset, weight, mask, bias)
-
-
-def _channels_first(shape: tuple[int, ...], nchw: bool) -> tuple[int, ...]:
-    return shape if nchw else (shape[0], shape[3], *shape[1:3])
+        mask = to_nhwc(mask, data_format)
+    return config, (x, offset, weight, mask, bias)
 
 
 def _arrange(n, height, width, channels, nchw: bool) -> tuple:
     return (n, channels, height, width) if nchw else (n, height, width, channels)
 
 
-def _from_nhwc(y: jax.Array, data_format: str) -> jax.Array:
-    return y.transpose(0, 3, 1, 2) if data_format == "NCHW" else y
-
-
-# The primitives. Names of dimensions: images n of size h, w with c channels; output pixels
-# p, q; taps i, j; offset and mask channels d, m; input channels a group e; output channels o.
-
-
-def _sizes(config: DeformConvParams, sizes: dict[str, int]) -> dict[str, int]:
-    h, w = config.image_size
-    i, j = config.kernel_size
-    c = sizes["c"] if "c" in sizes else config.groups * sizes["e"]
-    return {**sizes, "h": h, "w": w, "i": i, "j": j, "c": c, "e": c // config.groups}
-
+# The primitives. `dimension_sizes` names their dimensions; d and m are channels of offset and mask.
 
 _FOLDS = (
     # Weights that are shared: more images.
@@ -239,49 +189,43 @@ _FOLDS = (
 
 _X, _OFFSET, _WEIGHT, _MASK, _Y = "n h w c", "n p q d", "i j e o", "n p q m", "n p q o"
 
-deform_conv_forward = KernelPrimitive(
+_primitive = functools.partial(KernelPrimitive, sizes=dimension_sizes, folds=_FOLDS)
+
+deform_conv_forward = _primitive(
     "deform_conv_forward",
     operands={"x": _X, "offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "bias": "o"},
     results={"y": Result(_Y, like="x")},
-    sizes=_sizes,
-    folds=_FOLDS,
     reference=kernels.forward,
     cuda=cuda_kernels.forward,
 )
-deform_conv_backward_input = KernelPrimitive(
+deform_conv_backward_input = _primitive(
     "deform_conv_backward_input",
     operands={"offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "grad_y": _Y},
     results={"grad_x": Result(_X, like="weight")},
-    sizes=_sizes,
-    folds=_FOLDS,
     reference=kernels.backward_input,
     cuda=cuda_kernels.backward_input,
 )
-deform_conv_backward_offset = KernelPrimitive(
+deform_conv_backward_offset = _primitive(
     "deform_conv_backward_offset",
     operands={"x": _X, "offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "grad_y": _Y},
     results={
         "grad_offset": Result(_OFFSET, like="offset"),
         "grad_mask": Result(_MASK, like="mask"),
     },
-    sizes=_sizes,
-    folds=_FOLDS,
     reference=kernels.backward_offset,
     cuda=cuda_kernels.backward_offset,
 )
-deform_conv_backward_weight = KernelPrimitive(
+deform_conv_backward_weight = _primitive(
     "deform_conv_backward_weight",
     operands={"x": _X, "offset": _OFFSET, "mask": _MASK, "grad_y": _Y},
     results={"grad_weight": Result(_WEIGHT, like="x")},
-    sizes=_sizes,
-    folds=_FOLDS,
     reference=kernels.backward_weight,
     cuda=cuda_kernels.backward_weight,
 )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _deform_conv(config: DeformConvParams, *operands: jax.Array | None) -> jax.Array:
+def _deform_conv(config: ConvParams, *operands: jax.Array | None) -> jax.Array:
     (y,) = deform_conv_forward(config, *operands)
     assert y is not None
     return y
@@ -299,13 +243,13 @@ class _Wanted:
     bias: bool
 
 
-def _deform_conv_fwd(config: DeformConvParams, *inputs):
+def _deform_conv_fwd(config: ConvParams, *inputs):
     operands = tuple(None if i is None else i.value for i in inputs)
     wanted = _Wanted(*(i is not None and i.perturbed for i in inputs))
     return _deform_conv(config, *operands), (operands, wanted)
 
 
-def _deform_conv_bwd(config: DeformConvParams, residuals, grad_y: jax.Array):
+def _deform_conv_bwd(config: ConvParams, residuals, grad_y: jax.Array):
     """Binds one backward primitive a gradient, and none for a gradient nobody wants."""
     (x, offset, weight, mask, bias), wanted = residuals
     grad_x = grad_offset = grad_weight = grad_mask = grad_bias = None

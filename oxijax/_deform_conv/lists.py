@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from oxijax._deform_conv.reference import BORDER, DeformConvParams, sample_taps
+from oxijax._core.convolution import ConvParams
+from oxijax._deform_conv.reference import BORDER, sample_taps
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 
 __all__ = ["SampleLists", "sample_lists"]
@@ -30,7 +31,7 @@ class SampleLists(NamedTuple):
     corner_weights: jax.Array  # [T, N*Ho*Wo, OG, 4], with the mask
 
 
-def sample_lists(config: DeformConvParams, offset: jax.Array, mask: jax.Array | None, dtype):
+def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, dtype):
     """The lists of a convolution.
 
     Args:

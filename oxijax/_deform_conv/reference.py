@@ -12,7 +12,6 @@ as in its supplement) in torchvision's conventions for order, borders and intege
 Dimensions in comments: K taps; P = N*Ho*Wo output pixels; M = P*OG samples of one tap.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -21,11 +20,10 @@ import numpy as np
 from jax import lax
 
 from oxijax._core import compat as _compat
-from oxijax._core.arguments import Pads
+from oxijax._core.convolution import ConvParams
 
 __all__ = [
     "BORDER",
-    "DeformConvParams",
     "backward_input",
     "backward_offset",
     "backward_weight",
@@ -37,25 +35,8 @@ BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 _FAR = 2**30  # offsets are clamped to this before they become integers
 
 
-@dataclasses.dataclass(frozen=True)
-class DeformConvParams:
-    """What is static in a deformable convolution; pairs are (height, width)."""
-
-    image_size: tuple[int, int]
-    kernel_size: tuple[int, int]
-    strides: tuple[int, int]
-    padding: Pads
-    dilation: tuple[int, int]
-    groups: int
-    precision: lax.Precision
-
-    @property
-    def taps(self) -> int:
-        return self.kernel_size[0] * self.kernel_size[1]
-
-
 def forward(
-    config: DeformConvParams,
+    config: ConvParams,
     x: jax.Array,
     offset: jax.Array,
     weight: jax.Array,
@@ -81,7 +62,7 @@ def forward(
 
 
 def backward_input(
-    config: DeformConvParams,
+    config: ConvParams,
     offset: jax.Array,
     weight: jax.Array,
     mask: jax.Array | None,
@@ -111,7 +92,7 @@ def backward_input(
 
 
 def backward_offset(
-    config: DeformConvParams,
+    config: ConvParams,
     x: jax.Array,
     offset: jax.Array,
     weight: jax.Array,
@@ -148,7 +129,7 @@ def backward_offset(
 
 
 def backward_weight(
-    config: DeformConvParams,
+    config: ConvParams,
     x: jax.Array,
     offset: jax.Array,
     mask: jax.Array | None,
@@ -191,7 +172,7 @@ class _Tap(NamedTuple):
         return hy * hx, hy * lx, ly * hx, ly * lx
 
 
-def sample_taps(config: DeformConvParams, offset: jax.Array, mask: jax.Array | None) -> _Tap:
+def sample_taps(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> _Tap:
     """Rows, fractions and masks of all taps.
 
     The offset is split into floor and fraction before the integer position of its pixel
@@ -232,7 +213,7 @@ def sample_taps(config: DeformConvParams, offset: jax.Array, mask: jax.Array | N
     return jax.tree.map(lambda a: a.reshape(config.taps, -1), taps)
 
 
-def _to_taps(config: DeformConvParams, channels: jax.Array, parts: int = 1) -> jax.Array:
+def _to_taps(config: ConvParams, channels: jax.Array, parts: int = 1) -> jax.Array:
     """[N, Ho, Wo, OG*K*parts] -> [K, parts, N, Ho, Wo, OG]."""
     *pixels, size = channels.shape
     split = channels.reshape(*pixels, size // (config.taps * parts), config.taps, parts)
@@ -247,7 +228,7 @@ def _from_taps(gradients: jax.Array, like: jax.Array) -> jax.Array:
     return split.transpose(2, 3, 4, 5, 0, 1).reshape(like.shape).astype(like.dtype)
 
 
-def _check_rows(n: int, config: DeformConvParams, offset_groups: int) -> None:
+def _check_rows(n: int, config: ConvParams, offset_groups: int) -> None:
     height, width = config.image_size
     rows = n * (height + 2 * BORDER) * (width + 2 * BORDER) * offset_groups
     if rows >= 2**31:
@@ -264,7 +245,7 @@ class _Image(NamedTuple):
     steps: tuple[int, int, int, int]  # from a corner's row to it, (y, x+1), (y+1, x), (y+1, x+1)
 
     @classmethod
-    def of(cls, config: DeformConvParams, x: jax.Array, offset: jax.Array) -> "_Image":
+    def of(cls, config: ConvParams, x: jax.Array, offset: jax.Array) -> "_Image":
         offset_groups = offset.shape[-1] // (2 * config.taps)
         border = (BORDER, BORDER)
         padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
@@ -298,17 +279,17 @@ def _accumulator(array: jax.Array) -> np.dtype:
     return jnp.promote_types(array.dtype, jnp.float32)
 
 
-def _tap_weights(config: DeformConvParams, weight: jax.Array) -> jax.Array:
+def _tap_weights(config: ConvParams, weight: jax.Array) -> jax.Array:
     """[Kh, Kw, C/G, Co] -> [K, C/G, Co], in accumulation dtype."""
     return weight.reshape(config.taps, *weight.shape[2:]).astype(_accumulator(weight))
 
 
-def _grouped(config: DeformConvParams, channels: jax.Array) -> jax.Array:
+def _grouped(config: ConvParams, channels: jax.Array) -> jax.Array:
     """[..., C] -> [P, G, C/G]."""
     return channels.reshape(-1, config.groups, channels.shape[-1] // config.groups)
 
 
-def _matmul(config: DeformConvParams, samples: jax.Array, tap_weight: jax.Array) -> jax.Array:
+def _matmul(config: ConvParams, samples: jax.Array, tap_weight: jax.Array) -> jax.Array:
     """[P, C] times [C/G, Co], group by group -> [P, Co]."""
     if config.groups == 1:
         return jnp.dot(samples, tap_weight, precision=config.precision)
@@ -320,7 +301,7 @@ def _matmul(config: DeformConvParams, samples: jax.Array, tap_weight: jax.Array)
 
 
 def _samples_gradient(
-    config: DeformConvParams, grad_y: jax.Array, tap_weight: jax.Array, row_size: int
+    config: ConvParams, grad_y: jax.Array, tap_weight: jax.Array, row_size: int
 ) -> jax.Array:
     """Gradient with respect to a tap's modulated samples, [M, C/OG], in accumulation dtype."""
     in_group, _ = tap_weight.shape

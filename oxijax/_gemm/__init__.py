@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
 from oxijax._core.fold import broadcast
-from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result
+from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
 from oxijax._core.twin import reference_twin
 from oxijax._gemm import cuda as cuda_kernels
 from oxijax._gemm import reference as kernels
@@ -68,8 +68,7 @@ def gemm(
     config, batch, operands = _read_arguments(
         a, b, c, alpha, beta, transpose_a, transpose_b, strategy, precision
     )
-    here = iter(_compat.match_varying(*(value for value in operands if value is not None)))
-    operands = _Operands(*(None if value is None else next(here) for value in operands))
+    operands = _Operands(*map_present(_compat.match_varying, *operands))
     return _over_batch(functools.partial(gemm_matrices, config), batch, operands)
 
 
@@ -141,17 +140,9 @@ def _read_arguments(
     config = GemmParams(
         bool(transpose_a), bool(transpose_b), strategy, arguments.read_precision(precision)
     )
-    return (
-        config,
-        batch,
-        _Operands(
-            a,
-            b,
-            None if c is None else broadcast(c, (*batch, m, n)),
-            _as_factor(alpha, wide),
-            None if c is None else _as_factor(beta, wide),
-        ),
-    )
+    factors = _as_factor(alpha, wide), None if c is None else _as_factor(beta, wide)
+    c = None if c is None else broadcast(c, (*batch, m, n))
+    return config, batch, _Operands(a, b, c, *factors)
 
 
 def _read_matrix(name: str, value: Any) -> jax.Array:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 
 from oxijax._core import launch as _launch
-from ptx.isa.targets import TARGETS
+from ptx.isa.targets import as_target
 
 __all__ = ["emulate_gpu"]
 
@@ -34,8 +34,7 @@ def emulate_gpu(target: str = "sm_90", *, schedule: int | None = None) -> Iterat
       >>> with oxijax.testing.emulate_gpu("sm_80"):
       ...     y = jax.jit(f)(x)
     """
-    if target not in TARGETS:
-        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
+    as_target(target)
     if schedule is not None and not isinstance(schedule, int):
         raise TypeError(f"schedule must be an integer or None, got {schedule!r}")
     _launch.find_handler()

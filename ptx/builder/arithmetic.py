@@ -7,7 +7,7 @@ import numbers
 from ptx.builder.emitter import Emitter
 from ptx.builder.text import Constant, Register, register_type
 from ptx.builder.values import Scalar, Val, Var, is_number
-from ptx.isa.dtypes import DTYPES, DType, b32, pred, u32
+from ptx.isa.dtypes import DTYPES, DType, pred, u32
 
 __all__ = ["Arithmetic"]
 
@@ -40,16 +40,8 @@ class Arithmetic(Emitter):
             return same
         return self._binary("mul", a, b)
 
-    def div(self, a: Scalar, b: Scalar, *, approximate: bool = False) -> Val:
-        """`a / b`; integers round toward zero, floats to nearest even.
-
-        Args:
-          a: the dividend: an integer, f32 or f64.
-          b: the divisor.
-          approximate: f32 with an error of 2 ulp (`div.full`).
-        """
-        if approximate:
-            return self.op("div.full.f32", self.common_type(a, b), *self._pair(a, b))
+    def div(self, a: Scalar, b: Scalar) -> Val:
+        """`a / b` of integers, f32 or f64; integers round toward zero, floats to nearest even."""
         if isinstance(a, Val) and (power := _power_of_two(a, b)) is not None:
             return self.shift_right(a, power)
         return self._binary("div", a, b)
@@ -130,15 +122,6 @@ class Arithmetic(Emitter):
         """Square root of f32 or f64, rounded to nearest even."""
         return self.op(f"sqrt.rn.{a.dtype}", a.dtype, a)
 
-    def approximate(self, name: str, a: Val) -> Val:
-        """One of the f32 functions of the special-function unit.
-
-        Args:
-          name: "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos" or "tanh".
-          a: f32.
-        """
-        return self.op(f"{name}.approx.f32", a.dtype, a)
-
     # ---- choices
 
     def select(self, where: Val, a: Scalar, b: Scalar, dtype: DType | None = None) -> Val:
@@ -158,24 +141,6 @@ class Arithmetic(Emitter):
     def isnan(self, a: Val) -> Val:
         """The predicate "a is NaN"."""
         return self.op(f"setp.nan.{a.dtype}", pred, a, a)
-
-    # ---- bits
-
-    def popcount(self, a: Val) -> Val:
-        """Number of one bits of a 32-bit register, as u32."""
-        return self.op("popc.b32", u32, a)
-
-    def leading_zeros(self, a: Val) -> Val:
-        """Number of zero bits above the highest one bit of a 32-bit register, as u32."""
-        return self.op("clz.b32", u32, a)
-
-    def extract_bits(self, a: Val, position: Val | int, length: Val | int) -> Val:
-        """`length` bits of a u32 or s32 (which extends the sign) from bit `position` up."""
-        return self.op(f"bfe.{a.dtype}", a.dtype, a, position, length)
-
-    def permute_bytes(self, low: Val, high: Val, selector: Val | int) -> Val:
-        """Four of the eight bytes of two 32-bit registers: `prmt.b32`, as b32."""
-        return self.op("prmt.b32", b32, low, high, selector)
 
     # ---- the machinery
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ptx.builder.emitter import Emitter
 from ptx.builder.text import Label
@@ -119,28 +119,3 @@ class Control(Emitter):
         with self._block(f"else of {name}"):
             yield
         self._mark(end)
-
-    @contextlib.contextmanager
-    def while_(self, condition: Callable[[], Val]) -> Iterator[None]:
-        """A loop that runs as long as a predicate holds.
-
-        Args:
-          condition: emits the instructions of the test and returns the predicate; called once,
-            its instructions run before every pass. What changes is in a `k.var`.
-        """
-        if not callable(condition):
-            raise TypeError(
-                "k.while_ takes a function, so that each pass tests anew: k.while_(lambda: a < b)"
-            )
-        name = self._label("while")
-        top, end = Label(f"${name}"), Label(f"${name}_end")
-        self._mark(top)
-        with self._block(name):
-            self.emit("bra", end, where=condition(), negate=True)
-            yield
-            self.emit("bra", top)
-        self._mark(end)
-
-    def return_if(self, condition: Val) -> None:
-        """Ends the threads for which the predicate holds; no barrier may follow for them."""
-        self.emit("ret", where=condition)

@@ -141,13 +141,10 @@ class Conversion(Emitter):
     def _widened(self, value: Val, dtype: DType) -> Val:
         """A conversion that is exact."""
         if value.dtype is bf16:
-            wide = self.op("mov.b32", f32, [self._constant16(0), value])
+            wide = self.op("mov.b32", f32, [self.op("mov.b16", u16, 0), value])
             return self.convert(wide, dtype)
         rounding = ".rn" if value.dtype.is_integer else ""
         return self.op(f"cvt{rounding}.{dtype}.{value.dtype}", dtype, value)
-
-    def _constant16(self, value: int) -> Val:
-        return self.op("mov.b16", u16, value)
 
     def _rounded_to_bf16(self, value: Val, rounding: str) -> Val:
         """f32 to bf16 in integer arithmetic: keeps the upper 16 bits, which the carry rounds."""

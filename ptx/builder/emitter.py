@@ -26,7 +26,7 @@ from ptx.builder.text import (
 from ptx.builder.values import Block, Scalar, Val, Var, is_number
 from ptx.isa.dtypes import DType, pred
 from ptx.isa.opcodes import Opcode, OperandKind, lookup
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 
 if TYPE_CHECKING:
     from ptx.builder.kernel import Kernel
@@ -56,13 +56,9 @@ class Emitter:
     def __init__(self, name: str, target: Target | str):
         if not _IDENTIFIER.fullmatch(name):
             raise ValueError(f"a kernel's name is a PTX identifier, not {name!r}")
-        if isinstance(target, str):
-            if target not in TARGETS:
-                raise ValueError(f"target {target!r} is none of {', '.join(TARGETS)}")
-            target = TARGETS[target]
         self.kernel_name = name
-        self.target = target
-        self._ptx_version = target.lowest_ptx
+        self.target = as_target(target)
+        self._ptx_version = self.target.lowest_ptx
         self._prologue: list[text.Item] = []
         self._body: list[text.Item] = []
         self._items = self._body

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Iterable
 
 from ptx.builder import provenance, text
@@ -23,13 +23,6 @@ _DYNAMIC = Symbol("dynamic_shared")
 _SHARED_ALIGNMENT = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class _SharedArray:
-    symbol: Symbol
-    bytes: int
-    alignment: int
-
-
 class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
     """One PTX kernel while it is being written.
 
@@ -45,6 +38,11 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
       ```
 
     Parameters are in the order in which they are declared.
+
+    Attributes:
+      block: most threads that the kernel is launched with; None where the text does not say.
+      min_blocks: blocks that shall fit an SM; None is no demand.
+      dynamic_shared_bytes: of dynamic shared memory of a launch.
     """
 
     def __init__(
@@ -68,20 +66,15 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         """
         super().__init__(name, target)
         threads = (block,) if isinstance(block, int) else block
-        if threads is not None:
-            product = 1
-            for extent in threads:
-                product *= extent
-            if not 1 <= product <= self.target.threads_per_block or len(threads) > 3:
-                raise ValueError(
-                    f"{block=} is not 1 to {self.target.threads_per_block} threads in 3 dimensions"
-                )
+        most = self.target.threads_per_block
+        if threads is not None and (len(threads) > 3 or not 1 <= math.prod(threads) <= most):
+            raise ValueError(f"{block=} is not 1 to {most} threads in 3 dimensions")
         if min_blocks is not None and threads is None:
             raise ValueError("min_blocks needs block")
         self.block, self.min_blocks = threads, min_blocks
         self._parameters: dict[str, DType] = {}
-        self._shared: dict[str, _SharedArray] = {}
-        self._dynamic_bytes = 0
+        self._shared: dict[str, int] = {}  # bytes of each static array
+        self.dynamic_shared_bytes = 0
         self._addresses: dict[str, Val] = {}
         self._special = {}
 
@@ -107,10 +100,8 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
 
     # ---- shared memory
 
-    def shared(
-        self, name: str, dtype: DType, count: int, *, alignment: int = _SHARED_ALIGNMENT
-    ) -> Pointer:
-        """Declares a static array in shared memory.
+    def shared(self, name: str, dtype: DType, count: int) -> Pointer:
+        """Declares a static array in shared memory, aligned to 16 bytes.
 
         Raises:
           UnsupportedError: static arrays together are larger than 48 KiB.
@@ -118,46 +109,32 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         if name in self._shared or name == _DYNAMIC.name:
             raise ValueError(f"shared array {name!r} is declared already")
         self._check_identifier(name)
-        symbol = Symbol(name)
-        self._shared[name] = _SharedArray(symbol, count * dtype.bytes, alignment)
+        self._shared[name] = count * dtype.bytes
         self._check_shared()
-        return Pointer(self, dtype, "shared", symbol)
+        return Pointer(self, dtype, "shared", Symbol(name))
 
-    def dynamic_shared(
-        self,
-        dtype: DType,
-        count: int,
-        *,
-        alignment: int = _SHARED_ALIGNMENT,
-        over: Pointer | None = None,
-    ) -> Pointer:
-        """Takes the next part of the shared memory that the launch provides.
+    def dynamic_shared(self, dtype: DType, count: int, *, over: Pointer | None = None) -> Pointer:
+        """Takes the next part of the shared memory that the launch provides, aligned to 16 bytes.
 
         `dynamic_shared_bytes` says how much the launch has to provide.
 
         Args:
           dtype: type of an element.
           count: elements.
-          alignment: of the first one, in bytes.
           over: an array in dynamic shared memory whose place the new one takes, from its first
             byte on: what was there, and in what follows it, is overwritten.
 
         Raises:
           UnsupportedError: more than a block of the target can have.
         """
-        start = -(-self._dynamic_bytes // alignment) * alignment
+        start = -(-self.dynamic_shared_bytes // _SHARED_ALIGNMENT) * _SHARED_ALIGNMENT
         if over is not None:
-            if over.base is not _DYNAMIC or over.offset % alignment:
+            if over.base is not _DYNAMIC or over.offset % _SHARED_ALIGNMENT:
                 raise ValueError("over must be an aligned array in dynamic shared memory")
             start = over.offset
-        self._dynamic_bytes = max(self._dynamic_bytes, start + count * dtype.bytes)
+        self.dynamic_shared_bytes = max(self.dynamic_shared_bytes, start + count * dtype.bytes)
         self._check_shared()
         return Pointer(self, dtype, "shared", _DYNAMIC, start)
-
-    @property
-    def dynamic_shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory of a launch."""
-        return self._dynamic_bytes
 
     # ---- the text
 
@@ -167,9 +144,9 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         major, minor = self._ptx_version
         lines = [f"// {line}" for line in header]
         lines += [f".version {major}.{minor}", f".target {self.target}", ".address_size 64", ""]
-        if self._dynamic_bytes:
+        if self.dynamic_shared_bytes:
             lines += [
-                f"// {self._dynamic_bytes} bytes of dynamic shared memory",
+                f"// {self.dynamic_shared_bytes} bytes of dynamic shared memory",
                 f".extern .shared .align 128 .b8 {_DYNAMIC}[];",
                 "",
             ]
@@ -182,8 +159,8 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         if self.min_blocks is not None:
             lines.append(f".minnctapersm {self.min_blocks}")
         lines += ["{", *registers]
-        for array in self._shared.values():
-            lines.append(f"    .shared .align {array.alignment} .b8 {array.symbol}[{array.bytes}];")
+        for name, size in self._shared.items():
+            lines.append(f"    .shared .align {_SHARED_ALIGNMENT} .b8 {name}[{size}];")
         emitted_by = {}
         for items in (self._prologue, self._body):
             lines += [""] if items else []
@@ -231,14 +208,14 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
             raise ValueError(f"a parameter's or array's name is a PTX identifier, not {name!r}")
 
     def _check_shared(self) -> None:
-        static = sum(array.bytes for array in self._shared.values())
+        static = sum(self._shared.values())
         if static > self.target.static_shared_per_block:
             raise UnsupportedError(
                 f"kernel {self.kernel_name}: {static} bytes of static shared memory, and "
                 f"{self.target} has {self.target.static_shared_per_block}: use k.dynamic_shared"
             )
-        if static + self._dynamic_bytes > self.target.shared_per_block:
+        if static + self.dynamic_shared_bytes > self.target.shared_per_block:
             raise UnsupportedError(
-                f"kernel {self.kernel_name}: {static + self._dynamic_bytes} bytes of shared "
+                f"kernel {self.kernel_name}: {static + self.dynamic_shared_bytes} bytes of shared "
                 f"memory, and a block on {self.target} can have {self.target.shared_per_block}"
             )

@@ -7,10 +7,9 @@ import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
-from ptx.builder import atomics
 from ptx.builder.text import Address, Constant, Register, Symbol, Vector, register_type
 from ptx.builder.values import Scalar, Val, Var
-from ptx.isa.dtypes import DType, s32, u32
+from ptx.isa.dtypes import DType, bf16, f16, s32, s64, u32, u64
 
 if TYPE_CHECKING:
     from ptx.builder.kernel import Kernel
@@ -159,41 +158,29 @@ class Pointer:
         source = self.stored(value)
         self.kernel.emit(name, place.address(), source, where=where)
 
-    def prefetch(self, index: Val | int = 0, level: str = "L2") -> None:
-        """Asks for the cache line of an element of global memory."""
-        place = self._moved(index, self.dtype.bytes)
-        self.kernel.emit(f"prefetch.{self.space}.{level}", place.address())
-
-    # ---- atomics
-
     def red(
-        self,
-        index: Val | int,
-        value: Scalar | Sequence[Scalar],
-        operation: str = "add",
-        *,
-        where: Val | None = None,
+        self, index: Val | int, value: Scalar | Sequence[Scalar], *, where: Val | None = None
     ) -> None:
-        """Adds to memory atomically and returns nothing; see `atomics.red`."""
+        """Adds to memory atomically, without an answer.
+
+        Args:
+          index: in elements.
+          value: one value, or 2 or 4 f32 that are added with one instruction (sm_90; not one
+            transaction: each element is atomic by itself. Denormals are flushed). On shared
+            memory f32 adds are compare-and-swap loops.
+          where: a predicate that guards it.
+
+        Raises:
+          UnsupportedError: the target lacks it, for example bf16 below sm_90.
+        """
         self._check_writable("red")
-        atomics.red(self, index, value, operation, where)
-
-    def atom(
-        self, index: Val | int, value: Scalar, operation: str = "add", *, where: Val | None = None
-    ) -> Val:
-        """Changes memory atomically and returns what was there; see `atomics.atom`."""
-        self._check_writable("atom")
-        return atomics.atom(self, index, value, operation, where)
-
-    def compare_and_swap(self, index: Val | int, expected: Scalar, value: Scalar) -> Val:
-        """Writes `value` if memory holds the bits `expected`; returns what was there."""
-        self._check_writable("atom")
-        return atomics.compare_and_swap(self, index, expected, value)
-
-    def red_by_cas(self, index: Val | int, value: Val) -> None:
-        """Adds an f16 or bf16 atomically on any target: a compare-and-swap loop."""
-        self._check_writable("atom")
-        atomics.red_by_cas(self, index, value)
+        place = self._moved(index, self.dtype.bytes)
+        source = self.stored(value)
+        halves = self.dtype.lanes == 2 or self.dtype in (f16, bf16)
+        count = len(value) if isinstance(value, Sequence) else None
+        dtype = u64 if self.dtype is s64 else self.dtype  # which PTX adds 64-bit integers as
+        parts = ["red", self.space, "add", *["noftz"] * halves, *_vector(count), dtype.name]
+        self.kernel.emit(".".join(parts), place.address(), source, where=where)
 
     # ---- the machinery
 

@@ -28,7 +28,6 @@ class TensorCore(Emitter):
         count: int,
         *,
         where: Val | None = None,
-        valid_bytes: Val | int | None = None,
         hint: str | None = None,
     ) -> None:
         """Starts a copy from global to shared memory that does not pass through registers.
@@ -40,7 +39,6 @@ class TensorCore(Emitter):
           source: global memory, at a multiple of `count`.
           count: bytes: 4, 8 or 16; copies of 16 bytes pass by the L1 cache.
           where: a predicate; where it is off, nothing is read and zeros are written.
-          valid_bytes: how many bytes are read; zeros are written for the others.
           hint: "L2::64B", "L2::128B" or "L2::256B": bytes to prefetch.
         """
         if destination.space != "shared" or source.space != "global":
@@ -48,14 +46,11 @@ class TensorCore(Emitter):
                             f"{destination.space}")  # fmt: skip
         if count not in (4, 8, 16):
             raise ValueError(f"cp.async copies 4, 8 or 16 bytes, not {count}")
-        if where is not None and valid_bytes is not None:
-            raise TypeError("cp.async takes `where` or `valid_bytes`, not both")
-        if where is not None:
-            valid_bytes = self._kernel.select(where, count, 0, u32)
         name = f"cp.async.{'cg' if count == 16 else 'ca'}.shared.global"
         name += f".{hint}" if hint else ""
-        size = () if valid_bytes is None else (valid_bytes,)
-        self.emit(name, destination.address(), source.address(), count, *size)
+        # The last operand says how many bytes are read: zeros are written for the others.
+        read = () if where is None else (self._kernel.select(where, count, 0, u32),)
+        self.emit(name, destination.address(), source.address(), count, *read)
 
     def cp_async_commit(self) -> None:
         """Ends a group of copies."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ptx.builder.text import Register
@@ -204,6 +205,16 @@ class Val:
             )
 
 
+def _update(name: str) -> Callable[[Var, Scalar], Var]:
+    """A method that changes a variable in place, by one instruction."""
+
+    def update(variable: Var, other: Scalar) -> Var:
+        variable.kernel.update(variable, name, other)
+        return variable
+
+    return update
+
+
 class Var(Val):
     """A register that can be written again, made by `Kernel.var`: `total += x`, `total.set(x)`.
 
@@ -220,18 +231,9 @@ class Var(Val):
         """The present value, which later writes do not change."""
         return self.kernel.copy(self)
 
-    def _updated(self, name: str, other: Scalar) -> Var:
-        self.kernel.update(self, name, other)
-        return self
-
-    def __iadd__(self, other: Scalar) -> Var:
-        return self._updated("add", other)
-
-    def __isub__(self, other: Scalar) -> Var:
-        return self._updated("sub", other)
-
-    def __imul__(self, other: Scalar) -> Var:
-        return self._updated("mul", other)
+    __iadd__, __isub__, __imul__ = (_update(name) for name in ("add", "sub", "mul"))
+    __iand__, __ior__, __ixor__ = (_update(name) for name in ("and", "or", "xor"))
+    __ilshift__, __irshift__ = (_update(name) for name in ("shl", "shr"))
 
     def __itruediv__(self, other: Scalar) -> Var:
         self.set(self / other)
@@ -244,21 +246,6 @@ class Var(Val):
     def __imod__(self, other: Scalar) -> Var:
         self.set(self % other)
         return self
-
-    def __iand__(self, other: Scalar) -> Var:
-        return self._updated("and", other)
-
-    def __ior__(self, other: Scalar) -> Var:
-        return self._updated("or", other)
-
-    def __ixor__(self, other: Scalar) -> Var:
-        return self._updated("xor", other)
-
-    def __ilshift__(self, other: Scalar) -> Var:
-        return self._updated("shl", other)
-
-    def __irshift__(self, other: Scalar) -> Var:
-        return self._updated("shr", other)
 
 
 Number: TypeAlias = int | float

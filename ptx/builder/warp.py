@@ -105,10 +105,6 @@ class Warp(Emitter):
         """Waits for all threads of the block, which then see each other's writes."""
         self.emit("bar.sync", number)
 
-    def warp_barrier(self, mask: int = FULL_WARP) -> None:
-        """Waits for the lanes of `mask`, which then see each other's writes."""
-        self.emit("bar.warp.sync", mask)
-
     def fence(self, scope: str = "gpu") -> None:
         """Orders this thread's memory accesses for all of "cta", "gpu" or "sys"."""
         self.emit(f"fence.acq_rel.{scope}")

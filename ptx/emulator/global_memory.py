@@ -46,6 +46,8 @@ class Allocation:
     def __post_init__(self):
         if self.data.dtype != np.uint8 or self.data.ndim != 1 or not self.data.flags.c_contiguous:
             raise TypeError(f"{self}: contiguous uint8 in one dimension is expected")
+        if not self.writable and not self.initialized:
+            raise ValueError(f"{self} is neither writable nor initialized, and of no use")
 
     def __str__(self) -> str:
         return self.name or f"the allocation at {self.address:#x}"
@@ -68,7 +70,8 @@ class GlobalMemory:
         only where there are allocations may it be looked at.
 
     Raises:
-      ValueError: two allocations overlap.
+      ValueError: two allocations overlap, or data lie at an address that has not the alignment of
+        the one at which the kernel sees them.
     """
 
     def __init__(self, allocations: Sequence[Allocation], granule: int, check_races: bool):
@@ -97,7 +100,7 @@ class GlobalMemory:
     def unwritten(self) -> Iterator[tuple[Allocation, np.ndarray]]:
         """The allocations that lack values, each with the offsets of the bytes that do."""
         for number, allocation in enumerate(self._allocations):
-            if not allocation.initialized:
+            if not (allocation.initialized or allocation.barred):
                 start = int(self._shadow[number])
                 state = self._state[start : start + allocation.data.nbytes]
                 if len(missing := np.flatnonzero(state != WRITTEN)):
@@ -122,7 +125,7 @@ class GlobalMemory:
         complete, writable = self._complete[buffer], self._writable[buffer]
         if access.kind is not Kind.READ and not writable.all():
             readonly = np.broadcast_to(~writable, len(address))
-            message = f"{access.kind.value} of a read-only buffer"
+            message = f"{self._describe(int(address[readonly][0]), access)}: it is read-only"
             lanes.fail(ReadOnlyError, instruction, active, readonly, message)
         if complete.all() and not (self._races and writable.any()):
             return position
@@ -132,7 +135,8 @@ class GlobalMemory:
             chosen = slice(None) if missing.all() else missing.copy()
             missing[chosen] = ~all_bytes(self._state, shadow[chosen], width, WRITTEN)
             if missing.any():
-                message = f"{access.kind.value} of global memory that nothing has written"
+                where = self._describe(int(address[missing][0]), access)
+                message = f"{where}: nothing has written there"
                 lanes.fail(UninitializedError, instruction, active, missing, message)
         if self._races and writable.any():
             if not writable.all():
@@ -166,7 +170,7 @@ class GlobalMemory:
         return number, offset
 
     def _describe(self, address: int, access: Access) -> str:
-        """Where a wrong address lies, relative to the nearest allocation."""
+        """The access, and where it lies relative to the nearest allocation."""
         what = f"{access.width}-byte {access.kind.value} at"
         after = bisect.bisect_right(self._addresses, address)
         beside = [

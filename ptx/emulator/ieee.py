@@ -28,6 +28,7 @@ __all__ = [
     "from_integer",
     "multiply",
     "narrow",
+    "relu",
     "round_integral",
     "saturate",
     "square_root",
@@ -163,6 +164,11 @@ def flush(a: np.ndarray) -> np.ndarray:
         return a
     sign = bits.dtype.type(1 << (a.dtype.itemsize * 8 - 1))
     return np.where(small, bits & sign, bits).view(a.dtype)
+
+
+def relu(a: np.ndarray) -> np.ndarray:
+    """Negative numbers become +0; NaN stays (`.relu`)."""
+    return np.where(a <= 0, np.zeros(1, a.dtype), a)
 
 
 def saturate(a: np.ndarray) -> np.ndarray:

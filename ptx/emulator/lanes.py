@@ -74,7 +74,7 @@ class Lanes:
         program: Program,
         geometry: Geometry,
         block_ids: np.ndarray,
-        parameters: dict[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
         global_memory: GlobalMemory,
         report: Report,
         generator: np.random.Generator | None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from ptx.emulator.declarations import Declarations
-from ptx.emulator.errors import ParseError
 from ptx.emulator.syntax import (
     Address,
     Code,
@@ -87,8 +86,6 @@ class _Parser(Declarations):
                 raise self.error(f"{word} at the level of the module is not supported", back=1)
             else:
                 raise self.error(f"{word!r} at the level of the module", back=1)
-        if not kernels and not self.variables:
-            raise ParseError("the text has no .entry, and no variables")
         return Module(target, kernels, self.functions, self.variables)
 
     def entry(self) -> KernelSource:

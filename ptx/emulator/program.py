@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from ptx.emulator.errors import UninitializedError
+from ptx.emulator.errors import ParseError, UninitializedError
 from ptx.emulator.flow import BasicBlock, basic_blocks, definitions
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.inline import inlined
@@ -16,7 +16,7 @@ from ptx.emulator.parse import parse
 from ptx.emulator.syntax import KernelSource, Module, Symbol
 from ptx.isa.dtypes import pred
 
-__all__ = ["Block", "Program", "load"]
+__all__ = ["CompiledBlock", "Program", "load"]
 
 
 @functools.lru_cache(maxsize=32)  # a program of 3,000 lines is large
@@ -33,6 +33,8 @@ def load(text: str, kernel: str | None) -> Program:
       ValueError: the module has no such kernel, or `kernel` is None and it has several.
     """
     module = parse(text)
+    if not module.kernels:
+        raise ParseError("the text has no .entry")
     names = [source.name for source in module.kernels]
     if kernel is None and len(names) == 1:
         kernel = names[0]
@@ -42,7 +44,7 @@ def load(text: str, kernel: str | None) -> Program:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class CompiledBlock:
     """A basic block that can run.
 
     Attributes:
@@ -111,7 +113,7 @@ class Program:
                 defined |= self._surely_written(index)
         self.tracked: set[int] = set().union(*self._undefined.values())
         self.blocks = [
-            Block(
+            CompiledBlock(
                 block.start,
                 block.stop,
                 tuple(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from ptx.emulator.access import Access
@@ -35,22 +37,10 @@ def check_alignment(
         lanes.fail(MisalignedError, access.instruction, active, crooked != 0, message)
 
 
-def _words(width: int) -> tuple[int, int]:
-    """Width and number of the words in which the states of `width` bytes are looked at."""
-    if width in (1, 2, 4, 8):
-        return width, 1
-    return (8, width // 8) if width % 8 == 0 else (1, width)
-
-
 def all_bytes(state: np.ndarray, position: np.ndarray, width: int, value: int) -> np.ndarray:
     """Whether all bytes of each access are in the state `value`."""
-    word, count = _words(width)
-    words, expected = state.view(UNSIGNED[word * 8]), int.from_bytes(bytes([value]) * word)
-    index = position // word
-    good = words[index] == expected
-    for i in range(1, count):
-        good &= words[index + i] == expected
-    return good
+    words, places, pattern = _words(state, position, width, value)
+    return functools.reduce(np.logical_and, [words[place] == pattern for place in places])
 
 
 def any_byte(state: np.ndarray, position: np.ndarray, width: int, value: int) -> np.ndarray:
@@ -58,17 +48,21 @@ def any_byte(state: np.ndarray, position: np.ndarray, width: int, value: int) ->
 
     `value` is a power of two, and all states above it have its bit.
     """
-    word, count = _words(width)
-    words, bits = state.view(UNSIGNED[word * 8]), int.from_bytes(bytes([value]) * word)
-    index = position // word
-    found = (words[index] & UNSIGNED[word * 8](bits)) != 0
-    for i in range(1, count):
-        found |= (words[index + i] & UNSIGNED[word * 8](bits)) != 0
-    return found
+    words, places, pattern = _words(state, position, width, value)
+    return functools.reduce(np.logical_or, [words[place] & pattern != 0 for place in places])
 
 
 def set_bytes(state: np.ndarray, position: np.ndarray, width: int, value: int) -> None:
-    word, count = _words(width)
-    words, pattern = state.view(UNSIGNED[word * 8]), int.from_bytes(bytes([value]) * word)
-    for i in range(count):
-        words[position // word + i] = pattern
+    words, places, pattern = _words(state, position, width, value)
+    for place in places:
+        words[place] = pattern
+
+
+def _words(
+    state: np.ndarray, position: np.ndarray, width: int, value: int
+) -> tuple[np.ndarray, list[np.ndarray], np.unsignedinteger]:
+    """The states of `width` bytes as words: all of them, the indices of the accesses', `value`."""
+    word = width if width in (1, 2, 4, 8) else 8 if width % 8 == 0 else 1
+    kind, first = UNSIGNED[word * 8], position // word
+    pattern = kind(int.from_bytes(bytes([value]) * word))
+    return state.view(kind), [first + i for i in range(width // word)], pattern

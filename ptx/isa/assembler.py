@@ -10,13 +10,13 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 
 __all__ = [
     "Assembled",
     "AssemblyError",
     "Diagnostic",
-    "PtxasNotFoundError",
+    "ToolNotFoundError",
     "assemble",
     "cubin",
     "find_ptxas",
@@ -128,8 +128,8 @@ class AssemblyError(Exception):
         super().__init__(f"ptxas rejects the PTX for {target}:\n{_show(diagnostics)}")
 
 
-class PtxasNotFoundError(Exception):
-    """There is no ptxas on this machine; the message says how to install one."""
+class ToolNotFoundError(Exception):
+    """A program of the CUDA toolkit is missing; the message says how to install it."""
 
 
 def assemble(text: str, target: Target | str) -> dict[str, Assembled]:
@@ -144,13 +144,10 @@ def assemble(text: str, target: Target | str) -> dict[str, Assembled]:
 
     Raises:
       AssemblyError: ptxas rejects the text.
-      PtxasNotFoundError: there is no ptxas here.
+      ToolNotFoundError: there is no ptxas here.
       ValueError: no such target, or no kernel in the text.
     """
-    if isinstance(target, str):
-        if target not in TARGETS:
-            raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
-        target = TARGETS[target]
+    target = as_target(target)
     if not _ENTRY.search(_without_comments(text)):
         raise ValueError("the PTX has no kernel: no line with .entry")
     return {kernel.kernel: kernel for kernel in _assemble(find_ptxas(), text, target)}
@@ -161,31 +158,25 @@ def cubin(text: str, target: Target) -> bytes:
 
     Raises:
       AssemblyError: ptxas rejects the text.
-      PtxasNotFoundError: there is no ptxas here.
+      ToolNotFoundError: there is no ptxas here.
     """
     return _run(find_ptxas(), text, target)[1]
 
 
 def find_ptxas() -> pathlib.Path:
-    """The ptxas on PATH, else the one of an installed wheel `nvidia-cuda-nvcc`.
-
-    Raises:
-      PtxasNotFoundError: there is neither.
-    """
-    if found := find_tool("ptxas", _WHEELS):
-        return found
-    raise PtxasNotFoundError(
-        f"no ptxas on PATH, and none of the wheels {', '.join(_WHEELS)} is installed: "
-        'pip install "oxijax[test]"'
-    )
+    """The ptxas on PATH, else the one of an installed wheel; raises as `find_tool`."""
+    return find_tool("ptxas", _WHEELS)
 
 
-def find_tool(name: str, wheels: Sequence[str]) -> pathlib.Path | None:
+def find_tool(name: str, wheels: Sequence[str]) -> pathlib.Path:
     """A program of the CUDA toolkit: the one on PATH, else that of the first wheel that has it.
 
     Args:
       name: of the program.
       wheels: names of Python packages.
+
+    Raises:
+      ToolNotFoundError: there is neither.
     """
     if on_path := shutil.which(name):
         return pathlib.Path(on_path)
@@ -197,14 +188,17 @@ def find_tool(name: str, wheels: Sequence[str]) -> pathlib.Path | None:
         for file in files:
             if file.stem == name and file.parent.name == "bin":
                 return pathlib.Path(str(file.locate())).resolve()
-    return None
+    raise ToolNotFoundError(
+        f"no {name} on PATH, and none of the wheels {', '.join(wheels)} has one here: "
+        'pip install "oxijax[test]"'
+    )
 
 
 def ptxas_version() -> str:
     """The version of the ptxas that `assemble` runs, for example "13.0.88".
 
     Raises:
-      PtxasNotFoundError: there is no ptxas here.
+      ToolNotFoundError: there is no ptxas here.
     """
     ptxas = find_ptxas()
     printed = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=True)

@@ -11,9 +11,9 @@ import subprocess
 import tempfile
 
 from ptx.isa.assembler import cubin, find_tool
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 
-__all__ = ["Loop", "NvdisasmNotFoundError", "Sass", "disassemble", "find_nvdisasm", "opcode"]
+__all__ = ["Loop", "Sass", "disassemble", "opcode"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,36 +77,18 @@ class Sass:
         return tuple(s for i, s in enumerate(self.instructions) if i not in inside)
 
 
-class NvdisasmNotFoundError(Exception):
-    """There is no nvdisasm on this machine; the message says how to install one."""
-
-
 def disassemble(text: str, target: Target | str) -> Sass:
     """Assembles a PTX text that has one kernel, and reads the machine code.
 
     Raises:
       AssemblyError: ptxas rejects the text.
-      NvdisasmNotFoundError: there is no nvdisasm here.
-      PtxasNotFoundError: there is no ptxas here.
+      ToolNotFoundError: there is no ptxas here, or no nvdisasm.
       ValueError: loops that are not nested.
 
     Source: CUDA Binary Utilities, "nvdisasm".
     """
-    target = TARGETS[target] if isinstance(target, str) else target
-    return parse(_printed(find_nvdisasm(), text, target))
-
-
-def find_nvdisasm() -> pathlib.Path:
-    """The nvdisasm on PATH, else the one of an installed wheel `nvidia-cuda-nvdisasm`.
-
-    Raises:
-      NvdisasmNotFoundError: there is neither.
-    """
-    if found := find_tool("nvdisasm", (_WHEEL,)):
-        return found
-    raise NvdisasmNotFoundError(
-        f'no nvdisasm on PATH, and the wheel {_WHEEL} is not installed: pip install "oxijax[test]"'
-    )
+    target = as_target(target)
+    return parse(_printed(find_tool("nvdisasm", [_WHEEL]), text, target))
 
 
 def opcode(instruction: str) -> str:

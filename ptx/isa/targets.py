@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 
-__all__ = ["TARGETS", "Target", "UnsupportedError", "target_for"]
+__all__ = ["TARGETS", "Target", "UnsupportedError", "as_target", "target_for"]
 
 
 class UnsupportedError(ValueError):
@@ -38,7 +38,6 @@ class Target:
     threads_per_sm: int
     blocks_per_sm: int
 
-    registers_per_thread = 255
     registers_per_sm = 65536
     static_shared_per_block = 48 * 1024
     threads_per_block = 1024
@@ -76,6 +75,19 @@ TARGETS = {
         Target("sm_120", 120, (8, 7), 99 * _KIB, 100 * _KIB, 1536, 24),
     )
 }
+
+
+def as_target(target: Target | str) -> Target:
+    """A target, which may be given by its name.
+
+    Raises:
+      ValueError: there is none of this name.
+    """
+    if isinstance(target, Target):
+        return target
+    if target not in TARGETS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
+    return TARGETS[target]
 
 
 def target_for(sm: int) -> Target:

@@ -6,34 +6,17 @@ rows and columns are counted in 32 bits, and so are blocks by the hardware.
 
 from __future__ import annotations
 
-from typing import Protocol
+from ptx.kernels.convolution import ConvolutionConfig
 
-__all__ = ["PIXELS", "TABLE_PIXELS", "Windows", "check_count", "check_sizes"]
+__all__ = ["PIXELS", "TABLE_PIXELS", "check_count", "check_sizes"]
 
 PIXELS = 2**31  # an index is an s32, or a u32 to which a block's rows are added
 TABLE_PIXELS = 2**30  # of a corner table: two bits of an entry say what is beside the corner
 EXTENT = 2**30  # what is farther away counts as outside; see `Offsets`
 
 
-class Windows(Protocol):
-    """How the windows of a convolution lie: a convolution's configuration."""
-
-    @property
-    def stride_h(self) -> int: ...
-    @property
-    def stride_w(self) -> int: ...
-    @property
-    def pad_h(self) -> int: ...
-    @property
-    def pad_w(self) -> int: ...
-    @property
-    def effective_kernel_h(self) -> int: ...
-    @property
-    def effective_kernel_w(self) -> int: ...
-
-
 def check_sizes(
-    config: Windows,
+    config: ConvolutionConfig,
     images: int,
     in_size: tuple[int, int],
     out_size: tuple[int, int],

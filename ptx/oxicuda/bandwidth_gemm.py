@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 from ptx.kernels.gemm.definition import GEMM
 from ptx.kernels.gemm.plan import choose
 from ptx.oxicuda.intensity import BandwidthPrecision, BandwidthStrategy, analyze_intensity
@@ -42,8 +42,7 @@ class BandwidthGemmConfig:
         for name in ("m", "n", "k"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not isinstance(self.target, Target) and self.target not in TARGETS:
-            raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {self.target!r}")
+        as_target(self.target)
         for name, kind in (("precision", BandwidthPrecision), ("strategy", BandwidthStrategy)):
             value = getattr(self, name)
             if not isinstance(value, kind):

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ptx.isa.dtypes import DType, f32
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 from ptx.kernel import Array, Written
 from ptx.kernels.conv import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from ptx.kernels.conv.config import ConvConfig
@@ -201,7 +201,7 @@ class ImplicitGemmConv:
     @property
     def plan(self) -> TilePlan:
         """The tiles as the kernel has them; ValueError if there is no such kernel."""
-        config, target = self.problem.config(), _target(self.target)
+        config, target = self.problem.config(), as_target(self.target)
         if self.tile_config is None:
             return tiled_forward_plan(config, target, self.problem.sizes())
         return self.tile_config.plan(config, target)
@@ -249,8 +249,8 @@ class ImplicitGemmConv:
     def launch(self, *, bias: bool = False) -> Launch:
         """The launch of `generate_ptx(bias=bias)`, its text and dynamic shared memory included.
 
-        `Address` 0 is the images [N, H, W, C], then follow the filters [Co, R, S, C/G], the bias
-        [Co] if there is one, and the output [N, P, Q, Co].
+        Buffer 0 is the images [N, H, W, C], then follow the filters [Co, R, S, C/G], the bias [Co]
+        if there is one, and the output [N, P, Q, Co].
         """
         config = self._config(bias=bias)
         shapes = list(_TILED.shapes(config, self.problem.sizes()).values())
@@ -284,7 +284,3 @@ def input_coord(
     """Row, or column, of the image that a tap of an output pixel reads; None is padding."""
     position = out_pos * stride - pad + filter_pos * dilation
     return position if 0 <= position < input_size else None
-
-
-def _target(target: Target | str) -> Target:
-    return TARGETS[target] if isinstance(target, str) else target

@@ -6,10 +6,11 @@ import dataclasses
 
 from ptx.builder import ATOMS
 from ptx.isa.dtypes import DType
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 from ptx.kernels.conv.config import ConvConfig
+from ptx.tile.layout import Layout
 from ptx.tile.plan import TilePlan, atom_name, streams
-from ptx.tile.shared import STAGES, SharedTile
+from ptx.tile.shared import STAGES
 from ptx.tile.stream import ROW_BYTES, StreamedTile
 
 __all__ = ["TileConfig", "tile_bytes"]
@@ -39,7 +40,7 @@ class TileConfig:
     @staticmethod
     def default_conv(target: Target | str) -> TileConfig:
         """Tiles that every problem can have, of which two blocks in f64 fit on an SM."""
-        target = TARGETS[target] if isinstance(target, str) else target
+        target = as_target(target)
         if target.supports("sm_80"):
             return TileConfig(64, 64, 16, 32, 32, 2)
         return TileConfig(64, 32, 16, 32, 16, 2)
@@ -120,7 +121,7 @@ def tile_bytes(plan: TilePlan, dtype: DType) -> tuple[int, int]:
     if plan.streamed:
         return 0, StreamedTile.shared_bytes(plan.n, plan.stages)
     a, b = (
-        SharedTile.shared_bytes(dtype, k_extent=plan.k, extent=extent, k_axis=1)
+        plan.stages * Layout.padded(dtype, k_extent=plan.k, extent=extent, k_axis=1).bytes
         for extent in (plan.m, plan.n)
     )
     return a, b

@@ -14,8 +14,8 @@ from ptx import emulator
 from ptx.emulator import Buffer, Report
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64, s32, u32
 from ptx.isa.targets import Target
-from ptx.kernel import Array, KernelDefinition, PlanLike, Size, Sizes
-from ptx.launch import Address
+from ptx.kernel import Array, KernelDefinition, PlanLike, Sizes
+from ptx.launch import BufferAddress
 
 __all__ = ["Outcome", "bytes_stored", "launch", "numpy_dtype", "run"]
 
@@ -148,11 +148,11 @@ def launch(
     ordered = [every[name] for name in names]
     instance = kernel.instance(config, target, ordered, plan=plan)
     how = kernel.launch(config, target, ordered, plan=plan)
-    present = [p.name for p in kernel.parameters if _is_present(p, config, instance.plan)]
+    present = [p.name for p in kernel.present_parameters(config, instance.plan)]
     replaced = dict(values or {})
     arguments: list[Buffer | np.generic] = []
     for name, argument in zip(present, how.arguments, strict=True):
-        if isinstance(argument, Address):
+        if isinstance(argument, BufferAddress):
             arguments.append(buffers[names[argument.buffer]])
         else:
             arguments.append(np.uint32(replaced.pop(name)) if name in replaced else argument)
@@ -178,12 +178,6 @@ def bytes_stored(text: str, report: Report) -> int:
         if store := re.search(r"\bst\.global\S*?(?:\.v(\d))?\.[a-z]+(\d+) ", lines[line - 1]):
             stored += count * int(store[1] or 1) * int(store[2]) // 8
     return stored
-
-
-def _is_present(parameter: Array | Size, config: Any, plan: Any) -> bool:
-    if isinstance(parameter, Array):
-        return parameter.is_present(config)
-    return parameter.present is None or parameter.present(config, plan)
 
 
 def _in_memory(parameter: Array, config: Any, array: np.ndarray) -> np.ndarray:

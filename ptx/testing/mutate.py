@@ -11,9 +11,10 @@ import random
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ptx.isa.assembler import AssemblyError, cubin
-from ptx.isa.targets import TARGETS, Target
+from ptx.isa.targets import Target, as_target
 
 __all__ = ["Mutant", "MutationReport", "mutants", "study"]
 
@@ -127,7 +128,7 @@ def mutants(text: str) -> Iterator[Mutant]:
         instruction = _Instruction.parse(line, index + 1)
         if instruction is None:
             continue
-        seen = {instruction.with_guard(instruction.guard)}  # itself, as the changes are written
+        seen = {instruction.changed()}  # itself, as the changes are written
         for kind, code in _changes(instruction, names):
             if code in seen:
                 continue
@@ -160,7 +161,7 @@ def study(
 
     Source: Papadakis et al., "Trivial Compiler Equivalence" (ICSE 2015).
     """
-    target = TARGETS[target] if isinstance(target, str) else target
+    target = None if target is None else as_target(target)
     try:
         notices(text)
     except Exception as error:
@@ -231,30 +232,23 @@ class _Instruction:
         """The name's parts, for example ["setp", "lt", "s32"]."""
         return self.name.split(".")
 
-    def with_guard(self, guard: str) -> str:
-        return self._write(guard, self.name, self.operands)
-
-    def with_name(self, name: str) -> str:
-        return self._write(self.guard, name, self.operands)
+    def changed(self, **fields: Any) -> str:
+        """The code with other fields."""
+        new = dataclasses.replace(self, **fields)
+        return f"{new.guard} {new.name} {', '.join(new.operands)}".strip() + ";"
 
     def with_part(self, index: int, part: str) -> str:
         parts = self.parts
         parts[index : index + 1] = [part] if part else []
-        return self.with_name(".".join(parts))
+        return self.changed(name=".".join(parts))
 
     def with_operand(self, index: int, operand: str) -> str:
-        operands = list(self.operands)
-        operands[index] = operand
-        return self._write(self.guard, self.name, operands)
+        return self.changed(operands=(*self.operands[:index], operand, *self.operands[index + 1 :]))
 
     def with_swapped(self, first: int, second: int) -> str:
         operands = list(self.operands)
         operands[first], operands[second] = operands[second], operands[first]
-        return self._write(self.guard, self.name, operands)
-
-    @staticmethod
-    def _write(guard: str, name: str, operands: "list[str] | tuple[str, ...]") -> str:
-        return f"{guard} {name} {', '.join(operands)}".strip() + ";"
+        return self.changed(operands=operands)
 
 
 def _split(operands: str) -> tuple[str, ...]:
@@ -332,8 +326,8 @@ def _changes(instruction: _Instruction, names: _Names) -> Iterator[tuple[str, st
     """(kind, changed instruction) of each change."""
     if instruction.guard:
         sign, name = ("@", "@!") if "!" not in instruction.guard else ("@!", "@")
-        yield "guard negated", instruction.with_guard(instruction.guard.replace(sign, name, 1))
-        yield "guard dropped", instruction.with_guard("")
+        yield "guard negated", instruction.changed(guard=instruction.guard.replace(sign, name, 1))
+        yield "guard dropped", instruction.changed(guard="")
     if instruction.parts[0] in _DELETED:
         yield "deleted", ""
     yield from _operators(instruction)
@@ -375,7 +369,7 @@ def _operators(instruction: _Instruction) -> Iterator[tuple[str, str]]:
     if parts[0] in ("shl", "shr"):
         width = parts[-1][1:]
         other = f"shr.u{width}" if parts[0] == "shl" else f"shl.b{width}"
-        yield f"{parts[0]} -> {other[:3]}", instruction.with_name(other)
+        yield f"{parts[0]} -> {other[:3]}", instruction.changed(name=other)
 
 
 def _swaps(instruction: _Instruction) -> Iterator[tuple[str, str]]:

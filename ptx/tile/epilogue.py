@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from ptx.builder import Pointer, Val
 from ptx.isa.dtypes import DType
 from ptx.tile.math import TileMath
-from ptx.tile.vectors import store_vector, vector_width
+from ptx.tile.vectors import load_words, store_vector, vector_width, widen
 
-__all__ = ["Finish", "LocateColumn", "store_rows"]
+__all__ = ["Finish", "LocateColumn", "plus_bias", "store_rows"]
 
 # (column of the tile, columns from there on) -> where that element of a row is stored, and whether
 # it exists. The second is known when the kernel is generated, and belongs at the end of a sum.
@@ -49,3 +49,23 @@ def store_rows(
                 if finish is not None:
                     values = finish(values, column + i, address, exists)
                 store_vector(address, values, where=exists, hint=hint)
+
+
+def plus_bias(bias: Pointer, first: Val, columns: Val | None) -> Finish:
+    """Makes what adds to each column its own bias.
+
+    All rows have the same biases, so a bias is read wherever its column exists, whether the row
+    does or not: what depends on rows would keep ptxas from reading it once for several of them.
+
+    Args:
+      bias: the biases of all columns of the result.
+      first: which of them is that of the tile's first column.
+      columns: the number of the tile's columns that exist; None where all do.
+    """
+
+    def finish(sums: Sequence[Val], column: Val, address: Pointer, exists: Val) -> Sequence[Val]:
+        column_ok = None if columns is None else column < columns
+        words = load_words(bias + (first + column), len(sums), where=column_ok)
+        return [total + b for total, b in zip(sums, widen(bias.kernel, words), strict=True)]
+
+    return finish

@@ -9,7 +9,7 @@ from ptx.builder import Kernel, Val, Var
 from ptx.isa.dtypes import u32
 from ptx.tile.arrival import arrival_of
 from ptx.tile.math import TileMath
-from ptx.tile.shared import STAGES, SharedTile, Stage
+from ptx.tile.shared import STAGES, Stage
 
 __all__ = ["Cursor", "Loop", "Source", "multiply_all"]
 
@@ -59,12 +59,7 @@ class Source(Protocol):
     """Fills a ring with the chunk that the cursor is at.
 
     What takes long is begun before another stage is multiplied and finished after it.
-
-    Attributes:
-      tile: the ring.
     """
-
-    tile: SharedTile
 
     def begin(self, stage: Stage, where: Val | None) -> None:
         """Starts to load; nothing is loaded where the predicate is off."""
@@ -101,8 +96,6 @@ class Loop:
         self.k, self.cursor, self.sources, self.stages = k, cursor, sources, stages
         self.chunks = cursor.chunks if chunks is None else chunks
         self.arrival = arrival_of(k)
-        # Stages of a single ring are counted in bytes: a product would take another register.
-        self.step = sources[0].tile.layout.bytes if len(sources) == 1 else 1
 
     def start(self) -> None:
         """Begins to fill all stages but one, from the first chunk on.
@@ -116,10 +109,10 @@ class Loop:
             if ahead:
                 self.arrival.commit()
             if isinstance(chunks, Val) or ahead < chunks:
-                self._begin(ahead * self.step, chunks > ahead if isinstance(chunks, Val) else None)
-                self._finish(ahead * self.step)
+                self._begin(ahead, chunks > ahead if isinstance(chunks, Val) else None)
+                self._finish(ahead)
         self.read = k.var(u32, 0, "read")
-        self.filled = k.var(u32, (self.stages - 1) * self.step, "filled")
+        self.filled = k.var(u32, self.stages - 1, "filled")
         self.left = k.var(u32, chunks, "left")
 
     def arrive(self) -> None:
@@ -137,16 +130,17 @@ class Loop:
         """
         self.k.comment("this stage is full, and everybody is done with the one to be filled")
         self.arrive()
+        self._begin(self.filled, self.left > self.stages - 1)
         self.left -= 1
-        self._begin(self.filled, self.left > self.stages - 2)
-        return Stage(self.read, self.step)
+        return self.read
 
     def release(self) -> None:
         """Goes on to the next stage: this thread reads the chunk no more."""
         self._finish(self.filled)
-        read = self.read.value()
-        self.read.set(self._following(read))
-        self.filled.set(read)  # what has been read is free
+        # Neither is made from the other: ptxas would take more registers for some kernels.
+        for stage in (self.read, self.filled):
+            following = stage + 1
+            stage.set(self.k.select(following.eq(self.stages), 0, following))
 
     def end(self) -> None:
         """Ends the loop after its last chunk: all tiles may be overwritten."""
@@ -154,20 +148,14 @@ class Loop:
         self.arrival.wait(0)  # the last passes have begun chunks of zeros that nobody reads
         self.k.barrier()
 
-    def _following(self, count: Val) -> Val:
-        if self.stages == 2:
-            return self.filled
-        following = count + self.step
-        return self.k.select(following.eq(self.stages * self.step), 0, following)
-
-    def _begin(self, count: Val | int, where: Val | None) -> None:
+    def _begin(self, stage: Stage, where: Val | None) -> None:
         for source in self.sources:
-            source.begin(Stage(count, self.step), where)
+            source.begin(stage, where)
         self.cursor.advance()
 
-    def _finish(self, count: Val | int) -> None:
+    def _finish(self, stage: Stage) -> None:
         for source in self.sources:
-            source.finish(Stage(count, self.step))
+            source.finish(stage)
 
 
 def multiply_all(

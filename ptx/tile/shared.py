@@ -11,23 +11,7 @@ from ptx.tile.layout import Layout
 __all__ = ["STAGES", "SharedTile", "Stage"]
 
 STAGES = 2  # while one is multiplied, the other is filled
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Stage:
-    """One of the stages of a ring.
-
-    Attributes:
-      count: `step` times the number of stages before this one.
-      step: bytes of a stage where the count is an offset, or 1.
-    """
-
-    count: Val | int
-    step: int = 1
-
-    def offset(self, size: int) -> Val | int:
-        """Bytes from the first stage to this one in a ring whose stages have `size` bytes."""
-        return self.count if size == self.step else self.count * (size // self.step)
+Stage = Val | int  # the index of one of the stages of a ring
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,17 +47,9 @@ class SharedTile:
         first = k.dynamic_shared(dtype, count) if dynamic else k.shared(name, dtype, count)
         return SharedTile(first, layout)
 
-    @staticmethod
-    def shared_bytes(
-        dtype: DType, *, k_extent: int, extent: int, k_axis: int, stages: int = STAGES
-    ) -> int:
-        """Bytes of shared memory of such tiles."""
-        layout = Layout.padded(dtype, k_extent=k_extent, extent=extent, k_axis=k_axis)
-        return stages * layout.bytes
-
     def stage(self, stage: Stage) -> Pointer:
         """The first element of a stage."""
-        return self.first.add_bytes(stage.offset(self.layout.bytes))
+        return self.first.add_bytes(stage * self.layout.bytes)
 
     def at(self, stage: Stage, row: Val, column: Val) -> Pointer:
         """The element at (row, column), as they lie in memory, of a stage."""

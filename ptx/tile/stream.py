@@ -117,7 +117,7 @@ class StreamedTile:
         k, rows = self.k, self.tile.layout.rows
         with contextlib.nullcontext() if where is None else k.if_(where):
             source, exists = self.locate(self.row, self.column)
-            own = self.own.add_bytes(stage.offset(self.tile.layout.bytes))
+            own = self.own.add_bytes(stage * self.tile.layout.bytes)
             for first in range(0, rows, self.step):
                 ragged = rows - first < self.step
                 with k.if_(self.row < rows - first) if ragged else contextlib.nullcontext():
@@ -185,7 +185,7 @@ class StreamedProduct:
         a = self.a
         a.prepare()
         stage = stage if stage_b is None else stage_b
-        first, following = self.lane_b.add_bytes(stage.offset(self.b.layout.bytes)), []
+        first, following = self.lane_b.add_bytes(stage * self.b.layout.bytes), []
         share = self.n_tiles // len(self.lane_rows)
         for row in range(len(self.lane_rows)):
             loaded = a.begin(row)

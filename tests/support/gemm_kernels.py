@@ -13,7 +13,7 @@ from ptx.emulator import Buffer, Report, launch
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.isa.targets import TARGETS
 from ptx.kernels.gemm import GEMM, GemmConfig, choose
-from ptx.launch import Address
+from ptx.launch import BufferAddress
 
 __all__ = ["NUMPY", "GemmProblem"]
 
@@ -139,10 +139,12 @@ class GemmProblem:
             result = Buffer(np.empty((self.batch, self.m, self.n), element), initialized=False)
         buffers += [result] * (2 if config.use_c else 1)  # c, whose memory becomes the result's
         how = GEMM.launch(config, target, [b.array.shape for b in buffers])
-        arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
+        arguments = [
+            buffers[v.buffer] if isinstance(v, BufferAddress) else v for v in how.arguments
+        ]
         if self.blocks is not None:
             how = dataclasses.replace(how, grid=(self.batch * self.blocks, *how.grid[1:]))
-            addresses = sum(isinstance(v, Address) for v in how.arguments)
+            addresses = sum(isinstance(v, BufferAddress) for v in how.arguments)
             arguments[addresses + 1] = np.uint32(self.blocks)
         report = launch(
             text or self.text, how.grid, how.block, arguments, schedule=schedule,

@@ -17,7 +17,6 @@ RESET = "ptx.tile.loop.Cursor.reset"
 START = "ptx.tile.loop.Loop.start"
 NEXT = "ptx.tile.loop.Loop.next"
 RELEASE = "ptx.tile.loop.Loop.release"
-FOLLOWING = "ptx.tile.loop.Loop._following"
 END = "ptx.tile.loop.Loop.end"
 PIPELINE = "ptx.tile.loop.multiply_all"
 COPY_GROUPS = "ptx.tile.arrival._CopyGroups"
@@ -64,14 +63,11 @@ TILE_ENGINE = [
         "guard deleted",
         Result.OTHER,
     ),
-    *(
-        Reason(
-            "stages are few, and registers hold the number of the same one",
-            function,
-            "setp selp mov add",
-            "source constant operator operands",
-        )
-        for function in (RELEASE, FOLLOWING)
+    Reason(
+        "stages are few, and registers hold the number of the same one",
+        RELEASE,
+        "setp selp mov add",
+        "source constant operator operands",
     ),
     Reason(
         "a pass beyond the last multiplies zeros",

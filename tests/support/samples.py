@@ -5,7 +5,7 @@ The tile GEMM is in `sample_gemm`.
 
 import dataclasses
 
-from ptx import DType, Kernel, Target, Val, bf16, f16, f32, u32, u64
+from ptx import DType, Kernel, Target, Val, f32, u32, u64
 from support.sample_gemm import Gemm, gemm
 
 __all__ = [
@@ -157,14 +157,12 @@ class Scatter:
 
     Attributes:
       channels: of a row.
-      dtype: of value and out: f32; f16 or bf16 with a compare-and-swap loop.
-      vector: channels that one atomic instruction adds: 1, or for f32 on sm_90 2 or 4, which
+      vector: channels of f32 that one atomic instruction adds: 1, or on sm_90 2 or 4, which
         divide `channels`.
       block: threads of a block; the grid has ceil(n * channels / (block * vector)) blocks.
     """
 
     channels: int
-    dtype: DType = f32
     vector: int = 1
     block: int = 128
 
@@ -173,9 +171,9 @@ def scatter(config: Scatter, target: Target | str) -> str:
     """Parameters: index (u32), value, out, n (u32)."""
     if config.channels % config.vector:
         raise ValueError(f"{config.channels=} is no multiple of {config.vector=}")
-    k = Kernel(f"scatter_{config.dtype}_v{config.vector}", target, block=config.block)
+    k = Kernel(f"scatter_v{config.vector}", target, block=config.block)
     index = k.pointer("index", u32, readonly=True)
-    value, out = k.pointer("value", config.dtype, readonly=True), k.pointer("out", config.dtype)
+    value, out = k.pointer("value", f32, readonly=True), k.pointer("out", f32)
     n = k.param("n", u32)
 
     vectors = config.channels // config.vector
@@ -185,8 +183,5 @@ def scatter(config: Scatter, target: Target | str) -> str:
     with k.if_(i < n):
         source = value + k.mul_wide(i, config.channels) + channel
         destination = out + k.mul_wide(index.load(i), config.channels) + channel
-        if config.dtype in (f16, bf16):
-            destination.red_by_cas(0, source.load())
-        else:
-            destination.red(0, source.load(0, config.vector))
+        destination.red(0, source.load(0, config.vector))
     return k.text()

@@ -16,7 +16,7 @@ from oxijax._core.launch._emulation import EmulatedArray
 from oxijax._core.launch._spec import VERSION, Spec, registered
 from ptx.isa.targets import TARGETS
 from ptx.kernel import Shapes
-from ptx.launch import Address, Launch
+from ptx.launch import BufferAddress, Launch
 
 __all__ = ["describe", "resolve"]
 
@@ -108,7 +108,7 @@ def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int
         place.operand, place.result = operand, len(spec.operands) + result
     record.argument_count = len(launch.arguments)
     for place, argument in zip(record.arguments, launch.arguments, strict=False):
-        if isinstance(argument, Address):
+        if isinstance(argument, BufferAddress):
             place.buffer = argument.buffer
         else:
             place.buffer, place.value = -1, _bits(argument)
@@ -131,7 +131,7 @@ def _check(launch: Launch, spec: Spec, shapes: Shapes) -> None:
         raise ValueError(f"at most {_handler.MAX_ARGUMENTS} arguments, got {len(launch.arguments)}")
     if len(spec.aliases) > _handler.MAX_ALIASES:
         raise ValueError(f"at most {_handler.MAX_ALIASES} aliases, got {len(spec.aliases)}")
-    passed = {a.buffer for a in launch.arguments if isinstance(a, Address)}
+    passed = {a.buffer for a in launch.arguments if isinstance(a, BufferAddress)}
     if not passed <= set(range(len(shapes))):
         raise ValueError(f"arguments {sorted(passed)} of a call that has {len(shapes)} buffers")
     aliased = {result for _, result in spec.aliases}
@@ -153,8 +153,8 @@ def _emulated_arguments(
     dtypes = spec.operands + spec.results
     shared = {operand: operands + result for operand, result in spec.aliases}
 
-    def argument(value: Address | np.generic) -> EmulatedArray | np.generic:
-        if not isinstance(value, Address):
+    def argument(value: BufferAddress | np.generic) -> EmulatedArray | np.generic:
+        if not isinstance(value, BufferAddress):
             return value
         buffer = shared.get(value.buffer, value.buffer)
         return EmulatedArray(

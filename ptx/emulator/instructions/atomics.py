@@ -50,17 +50,9 @@ Operation = Callable[..., np.ndarray]
 _ONE_AT_A_TIME = threading.Lock()  # launches of several threads may share memory
 
 
-@instruction("atom")
-def _atom(form: Form) -> Step:
-    return _atomic(form, answers=True)
-
-
-@instruction("red")
-def _red(form: Form) -> Step:
-    return _atomic(form, answers=False)
-
-
-def _atomic(form: Form, answers: bool) -> Step:
+@instruction("atom", "red")
+def _atomic(form: Form) -> Step:
+    answers = form.instruction.opcode == "atom"
     name = form.choice(*_INTEGER, *_BITWISE, *_EXCHANGE)
     if name in ("exch", "cas") and not answers:
         form.unknown(f"modifier .{name}")

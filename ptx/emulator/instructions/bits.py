@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import instruction
+from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, instruction
 from ptx.emulator.lanes import Step, numpy_type
 from ptx.isa.dtypes import b32, s32, u32
 
 __all__: list[str] = []
 
-_LOGIC = ("pred", "b16", "b32", "b64")
+_BITS = ("b16", "b32", "b64")
 _U64 = np.uint64
 
 # Selectors that the modes of `prmt` choose from; PTX ISA, "prmt".
@@ -25,39 +25,9 @@ _PERMUTATIONS = {
 }
 
 
-@instruction("and")
-def _and(form: Form) -> Step:
-    dtype = form.dtype(*_LOGIC)
-    return elementwise(form, np.bitwise_and, [dtype] * 2, dtype)
-
-
-@instruction("or")
-def _or(form: Form) -> Step:
-    dtype = form.dtype(*_LOGIC)
-    return elementwise(form, np.bitwise_or, [dtype] * 2, dtype)
-
-
-@instruction("xor")
-def _xor(form: Form) -> Step:
-    dtype = form.dtype(*_LOGIC)
-    return elementwise(form, np.bitwise_xor, [dtype] * 2, dtype)
-
-
-@instruction("not")
-def _not(form: Form) -> Step:
-    dtype = form.dtype(*_LOGIC)
-    return elementwise(form, np.invert, [dtype], dtype)
-
-
-@instruction("cnot")
-def _cnot(form: Form) -> Step:
-    dtype = form.dtype("b16", "b32", "b64")
-    return elementwise(form, lambda a: (a == 0).astype(a.dtype), [dtype], dtype)
-
-
 @instruction("shl")
 def _shl(form: Form) -> Step:
-    dtype = form.dtype("b16", "b32", "b64")
+    dtype = form.dtype(*_BITS)
     bits, kind = dtype.bits, numpy_type(dtype)
 
     def shift(a: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -69,7 +39,7 @@ def _shl(form: Form) -> Step:
 
 @instruction("shr")
 def _shr(form: Form) -> Step:
-    dtype = form.dtype("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64")
+    dtype = form.dtype(*_BITS, *INTEGERS)
     bits, kind = dtype.bits, numpy_type(dtype)
 
     def shift(a: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -109,8 +79,7 @@ def _bfe(form: Form) -> Step:
             value = np.where(start < 64, value >> np.minimum(start, _U64(63)), _U64(0))
         field = value & _ones(length)
         if signed:
-            sign = (field >> np.maximum(length, _U64(1)) - _U64(1)) & _U64(1)
-            field = np.where((sign == 1) & (length > 0), field | ~_ones(length), field)
+            field = _sign_extended(field, length)
         return field.astype(f"u{dtype.bytes}").view(numpy_type(dtype))
 
     return elementwise(form, extract, [dtype, u32, u32], dtype)
@@ -144,17 +113,6 @@ def _bfind(form: Form) -> Step:
         return np.where(unsigned == 0, top, np.uint32(dtype.bits - 1) - top)
 
     return elementwise(form, find, [dtype], u32)
-
-
-@instruction("clz")
-def _clz(form: Form) -> Step:
-    return elementwise(form, _leading_zeros, [form.dtype("b32", "b64")], u32)
-
-
-@instruction("popc")
-def _popc(form: Form) -> Step:
-    dtype = form.dtype("b32", "b64")
-    return elementwise(form, lambda a: np.bitwise_count(a).astype(np.uint32), [dtype], u32)
 
 
 @instruction("brev")
@@ -233,8 +191,7 @@ def _szext(form: Form) -> Step:
         count = (bits & np.uint32(31) if wrap else np.minimum(bits, 32)).astype(_U64)
         field = a.astype(np.int64).view(_U64) & _ones(count)
         if dtype == s32:
-            sign = (field >> (np.maximum(count, _U64(1)) - _U64(1))) & _U64(1)
-            field = np.where((sign == 1) & (count > 0), field | ~_ones(count), field)
+            field = _sign_extended(field, count)
         return field.astype(np.uint32).view(numpy_type(dtype))
 
     return elementwise(form, extend, [dtype, u32], dtype)
@@ -245,9 +202,25 @@ def _ones(count: np.ndarray) -> np.ndarray:
     return np.where(count >= 64, ~_U64(0), (_U64(1) << np.minimum(count, _U64(63))) - _U64(1))
 
 
+def _sign_extended(field: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """A number of `length` bits, uint64, with its sign bit copied into all bits above it."""
+    sign = (field >> (np.maximum(length, _U64(1)) - _U64(1))) & _U64(1)
+    return np.where((sign == 1) & (length > 0), field | ~_ones(length), field)
+
+
 def _leading_zeros(a: np.ndarray) -> np.ndarray:
     filled, bits = a, a.dtype.itemsize * 8
     for shift in (1, 2, 4, 8, 16, 32):
         if shift < bits:
             filled = filled | (filled >> a.dtype.type(shift))
     return np.uint32(bits) - np.bitwise_count(filled).astype(np.uint32)
+
+
+for _opcode, _function in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
+    elementwise_instruction(_opcode, _function, 2, "pred", *_BITS)
+elementwise_instruction("not", np.invert, 1, "pred", *_BITS)
+elementwise_instruction("cnot", lambda a: (a == 0).astype(a.dtype), 1, *_BITS)
+elementwise_instruction("clz", _leading_zeros, 1, "b32", "b64", result=u32)
+elementwise_instruction(
+    "popc", lambda a: np.bitwise_count(a).astype(np.uint32), 1, "b32", "b64", result=u32
+)

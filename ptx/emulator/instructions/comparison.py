@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, Reader, elementwise
 from ptx.emulator.instructions.floats import packed
-from ptx.emulator.instructions.table import INTEGERS, instruction
+from ptx.emulator.instructions.table import INTEGERS, PACKED_HALVES, instruction
 from ptx.emulator.lanes import Lanes, Selection, Step, numpy_type
 from ptx.isa.dtypes import DType, pred
 
@@ -28,18 +27,17 @@ _UNSIGNED_ORDER = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 _BITS = ("b16", "b32", "b64")
 _FLOATS = ("f16", "bf16", "f32", "f64")
-_HALVES = {"f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16}
 
 Comparison = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @instruction("setp")
 def _setp(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *_HALVES)
+    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *PACKED_HALVES)
     compare, combine = _comparison(form, dtype), _combination(form)
     a, b = form.read(1, dtype), form.read(2, dtype)
     first, second = form.write_pair(0, pred, pred)
-    if (half := _HALVES.get(dtype.name)) is not None:
+    if (half := PACKED_HALVES.get(dtype.name)) is not None:
         if second is None:
             form.unknown("packed halves compare into two predicates")
 
@@ -66,8 +64,8 @@ def _setp(form: Form) -> Step:
 
 @instruction("set")
 def _set(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *_HALVES)
-    if dtype.name in _HALVES:
+    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *PACKED_HALVES)
+    if dtype.name in PACKED_HALVES:
         return _set_halves(form, dtype)
     result = form.dtype("u32", "s32", "f32", "u16", "s16", "f16", "bf16")
     compare, combine = _comparison(form, dtype), _combination(form)
@@ -84,7 +82,7 @@ def _set(form: Form) -> Step:
 
 def _set_halves(form: Form, dtype: DType) -> Step:
     """Each half of the result is 1.0 or 0, or 0xffff or 0 where it is an integer."""
-    result, half = form.dtype(dtype.name, "u32", "s32"), _HALVES[dtype.name]
+    result, half = form.dtype(dtype.name, "u32", "s32"), PACKED_HALVES[dtype.name]
     compare = _comparison(form, dtype)
     true = np.ones(1, half).view(np.uint16) if result == dtype else np.uint16(0xFFFF)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import instruction
+from ptx.emulator.instructions.table import PACKED_HALVES, instruction
 from ptx.emulator.lanes import Step, numpy_type
 from ptx.isa.dtypes import DTYPES, DType, b32, f32
 
@@ -17,7 +16,6 @@ __all__: list[str] = []
 
 _INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 _FLOATS = ("f16", "bf16", "f32", "f64")
-_HALVES = {"f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16}
 _INTEGRAL = ("rni", "rzi", "rmi", "rpi")
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 _EXACT = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64"), ("f32", "f64")}
@@ -28,8 +26,8 @@ Conversion = Callable[[np.ndarray], np.ndarray]
 @instruction("cvt")
 def _cvt(form: Form) -> Step:
     source = form.dtype(*_INTEGERS, *_FLOATS)
-    result = form.dtype(*_INTEGERS, *_FLOATS, *_HALVES, "tf32")
-    if result.name in _HALVES:
+    result = form.dtype(*_INTEGERS, *_FLOATS, *PACKED_HALVES, "tf32")
+    if result.name in PACKED_HALVES:
         return _pack_halves(form, result, source)
     if result.name == "tf32":
         return _to_tf32(form, source)
@@ -71,7 +69,7 @@ def _float_to_float(form: Form, source: DType, result: DType) -> Conversion:
         if clamp:
             value = ieee.saturate(value)
         if relu:
-            value = np.where(value <= 0, np.zeros(1, value.dtype), value)
+            value = ieee.relu(value)
         return ieee.flush(value) if flush and result == f32 else value
 
     return convert
@@ -122,13 +120,13 @@ def _pack_halves(form: Form, result: DType, source: DType) -> Step:
     """Two float32 to one register; the first goes to the upper half."""
     if source != f32:
         form.unknown(f"source .{source}")
-    mode, half = form.choice("rn", "rz"), _HALVES[result.name]
+    mode, half = form.choice("rn", "rz"), PACKED_HALVES[result.name]
     relu = form.has("relu")
 
     def convert(a: np.ndarray) -> np.ndarray:
         value = ieee.canonical(ieee.narrow(a.astype(np.float64), half, mode))
         if relu:
-            value = np.where(value <= 0, np.zeros(1, value.dtype), value)
+            value = ieee.relu(value)
         return value.view(np.uint16).astype(np.uint32)
 
     def pack(high: np.ndarray, low: np.ndarray) -> np.ndarray:
@@ -155,7 +153,7 @@ def _to_tf32(form: Form, source: DType) -> Step:
         bits = np.where(np.isfinite(a), bits & np.uint32(0xFFFFE000), a.view(np.uint32))
         value = ieee.canonical(bits.view(np.float32))
         if relu:
-            value = np.where(value <= 0, np.float32(0), value)
+            value = ieee.relu(value)
         return value.view(np.uint32)
 
     return elementwise(form, convert, [f32], DTYPES["b32"])

@@ -9,38 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import FLOATS, instruction
+from ptx.emulator.instructions.table import FLOATS, PACKED_HALVES, instruction
 from ptx.emulator.lanes import UNSIGNED, Step, numpy_type
 from ptx.isa.dtypes import DTYPES, DType
 
 __all__ = ["maximum", "minimum", "packed"]
 
-_HALVES = {"f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16}
 _WIDE = ("f32", "f64")
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
-@instruction("add", kind="float")
-def _add(form: Form) -> Step:
-    dtype, mode = form.dtype(*FLOATS), _rounding(form)
-    return _float(form, lambda a, b: ieee.add(a, b, mode), 2, dtype)
+_ROUNDED = {
+    "add": ieee.add,
+    "sub": lambda a, b, mode: ieee.add(a, -b, mode),
+    "mul": ieee.multiply,
+}
 
 
-@instruction("sub", kind="float")
-def _sub(form: Form) -> Step:
-    dtype, mode = form.dtype(*FLOATS), _rounding(form)
-    return _float(form, lambda a, b: ieee.add(a, -b, mode), 2, dtype)
-
-
-@instruction("mul", kind="float")
-def _mul(form: Form) -> Step:
-    dtype, mode = form.dtype(*FLOATS), _rounding(form)
-    return _float(form, lambda a, b: ieee.multiply(a, b, mode), 2, dtype)
+@instruction(*_ROUNDED, kind="float")
+def _rounded(form: Form) -> Step:
+    dtype, mode = form.dtype(*FLOATS), form.choice(*_ROUNDINGS, default="rn")
+    function = _ROUNDED[form.instruction.opcode]
+    return _float(form, lambda a, b: function(a, b, mode), 2, dtype)
 
 
 @instruction("fma", kind="float")
@@ -51,7 +45,7 @@ def _fma(form: Form) -> Step:
 
     def function(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         result = ieee.fma(a, b, c, mode)
-        return _relu(result) if relu else result
+        return ieee.relu(result) if relu else result
 
     return _float(form, function, 3, dtype)
 
@@ -77,62 +71,34 @@ def _sqrt(form: Form) -> Step:
     return _float(form, lambda a: ieee.square_root(a, mode), 1, dtype)
 
 
-@instruction("rsqrt")
-def _rsqrt(form: Form) -> Step:
+_HALVES_TOO = ("f32", "f16", "f16x2", "bf16", "bf16x2")
+_APPROXIMATIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], tuple[str, ...]]] = {
+    "rsqrt": (lambda a: 1 / np.sqrt(a), _WIDE),
+    "ex2": (np.exp2, _HALVES_TOO),
+    "lg2": (np.log2, ("f32",)),
+    "sin": (np.sin, ("f32",)),
+    "cos": (np.cos, ("f32",)),
+    "tanh": (np.tanh, _HALVES_TOO),
+}
+
+
+@instruction(*_APPROXIMATIONS)
+def _approximation(form: Form) -> Step:
+    """A function that is computed in float64 and rounded once."""
     form.choice("approx")
-    return _function(form, lambda a: 1 / np.sqrt(a), form.dtype(*_WIDE))
+    function, dtypes = _APPROXIMATIONS[form.instruction.opcode]
+
+    def rounded(a: np.ndarray) -> np.ndarray:
+        return ieee.canonical(ieee.narrow(function(a.astype(np.float64)), a.dtype))
+
+    return _float(form, rounded, 1, form.dtype(*dtypes))
 
 
-@instruction("ex2")
-def _ex2(form: Form) -> Step:
-    form.choice("approx")
-    return _function(form, np.exp2, form.dtype("f32", "f16", "f16x2", "bf16", "bf16x2"))
-
-
-@instruction("lg2")
-def _lg2(form: Form) -> Step:
-    form.choice("approx")
-    return _function(form, np.log2, form.dtype("f32"))
-
-
-@instruction("sin")
-def _sin(form: Form) -> Step:
-    form.choice("approx")
-    return _function(form, np.sin, form.dtype("f32"))
-
-
-@instruction("cos")
-def _cos(form: Form) -> Step:
-    form.choice("approx")
-    return _function(form, np.cos, form.dtype("f32"))
-
-
-@instruction("tanh")
-def _tanh(form: Form) -> Step:
-    form.choice("approx")
-    return _function(form, np.tanh, form.dtype("f32", "f16", "f16x2", "bf16", "bf16x2"))
-
-
-@instruction("min", kind="float")
-def _min(form: Form) -> Step:
+@instruction("min", "max", kind="float")
+def _extreme(form: Form) -> Step:
     dtype, propagate = form.dtype(*FLOATS), form.has("NaN")
-    return _float(form, lambda a, b: minimum(a, b, propagate), 2, dtype)
-
-
-@instruction("max", kind="float")
-def _max(form: Form) -> Step:
-    dtype, propagate = form.dtype(*FLOATS), form.has("NaN")
-    return _float(form, lambda a, b: maximum(a, b, propagate), 2, dtype)
-
-
-@instruction("abs", kind="float")
-def _abs(form: Form) -> Step:
-    return _sign(form, lambda bits, sign: bits & ~sign)
-
-
-@instruction("neg", kind="float")
-def _neg(form: Form) -> Step:
-    return _sign(form, lambda bits, sign: bits ^ sign)
+    function = minimum if form.instruction.opcode == "min" else maximum
+    return _float(form, lambda a, b: function(a, b, propagate), 2, dtype)
 
 
 @instruction("copysign")
@@ -171,7 +137,7 @@ def maximum(a: np.ndarray, b: np.ndarray, propagate: bool) -> np.ndarray:
 
 def packed(function: Callable[..., np.ndarray], dtype: DType) -> Callable[..., np.ndarray]:
     """A function of floats, made one of registers of `dtype`, which may be packed halves."""
-    half = _HALVES.get(dtype.name)
+    half = PACKED_HALVES.get(dtype.name)
     if half is None:
         return function
 
@@ -186,15 +152,6 @@ def _or_nan(value: np.ndarray, a: np.ndarray, b: np.ndarray, propagate: bool) ->
     if propagate:
         value = np.where(a != a, a, np.where(b != b, b, value))
     return ieee.canonical(value)
-
-
-def _relu(a: np.ndarray) -> np.ndarray:
-    """Negative numbers become +0; NaN stays."""
-    return np.where((a < 0) | (a == 0), np.zeros(1, a.dtype), a)
-
-
-def _rounding(form: Form) -> str:
-    return form.choice(*_ROUNDINGS, default="rn")
 
 
 def _approximate(form: Form, *names: str) -> str:
@@ -227,21 +184,14 @@ def _float(
     return elementwise(form, packed(plain, dtype), [dtype] * sources, dtype)
 
 
-def _function(form: Form, function: Callable[[np.ndarray], np.ndarray], dtype: DType) -> Step:
-    """A function that is computed in float64 and rounded once."""
-
-    def rounded(a: np.ndarray) -> np.ndarray:
-        return ieee.canonical(ieee.narrow(function(a.astype(np.float64)), a.dtype))
-
-    return _float(form, rounded, 1, dtype)
-
-
-def _sign(form: Form, function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
-    dtype = form.dtype(*FLOATS)
+@instruction("abs", "neg", kind="float")
+def _sign(form: Form) -> Step:
+    dtype, negate = form.dtype(*FLOATS), form.instruction.opcode == "neg"
 
     def on_bits(a: np.ndarray) -> np.ndarray:
         kind = UNSIGNED[a.dtype.itemsize * 8]
         sign = kind(1 << (a.dtype.itemsize * 8 - 1))
-        return function(a.view(kind), sign).view(a.dtype)
+        bits = a.view(kind)
+        return (bits ^ sign if negate else bits & ~sign).view(a.dtype)
 
     return _float(form, on_bits, 1, dtype)

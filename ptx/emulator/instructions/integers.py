@@ -8,21 +8,11 @@ import numpy as np
 
 from ptx.emulator.errors import UndefinedResultError
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import INTEGERS, instruction
+from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, instruction
 from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step, numpy_type
 from ptx.isa.dtypes import DTYPES, DType
 
 __all__ = ["high_product"]
-
-
-@instruction("add", kind="integer")
-def _add(form: Form) -> Step:
-    return _sum(form, np.add)
-
-
-@instruction("sub", kind="integer")
-def _sub(form: Form) -> Step:
-    return _sum(form, np.subtract)
 
 
 @instruction("mul", kind="integer")
@@ -41,51 +31,9 @@ def _mad(form: Form) -> Step:
     return elementwise(form, lambda a, b, c: product(a, b) + c, [dtype, dtype, result], result)
 
 
-@instruction("div", kind="integer")
-def _div(form: Form) -> Step:
-    return _division(form, lambda quotient, rest: quotient)
-
-
-@instruction("rem", kind="integer")
-def _rem(form: Form) -> Step:
-    return _division(form, lambda quotient, rest: rest)
-
-
-@instruction("min", kind="integer")
-def _min(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS)
-    return elementwise(form, np.minimum, [dtype] * 2, dtype)
-
-
-@instruction("max", kind="integer")
-def _max(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS)
-    return elementwise(form, np.maximum, [dtype] * 2, dtype)
-
-
-@instruction("abs", kind="integer")
-def _abs(form: Form) -> Step:
-    dtype = form.dtype("s16", "s32", "s64")
-    return elementwise(form, np.abs, [dtype], dtype)
-
-
-@instruction("neg", kind="integer")
-def _neg(form: Form) -> Step:
-    dtype = form.dtype("s16", "s32", "s64")
-    return elementwise(form, np.negative, [dtype], dtype)
-
-
-@instruction("sad")
-def _sad(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS)
-
-    def distance(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        return np.maximum(a, b) - np.minimum(a, b) + c
-
-    return elementwise(form, distance, [dtype] * 3, dtype)
-
-
-def _sum(form: Form, function: Callable[..., np.ndarray]) -> Step:
+@instruction("add", "sub", kind="integer")
+def _sum(form: Form) -> Step:
+    function = np.add if form.instruction.opcode == "add" else np.subtract
     dtype = form.dtype(*INTEGERS)
     if not form.has("sat"):
         return elementwise(form, function, [dtype] * 2, dtype)
@@ -130,7 +78,8 @@ def high_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return high.view(kind)
 
 
-def _division(form: Form, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Step:
+@instruction("div", "rem", kind="integer")
+def _division(form: Form) -> Step:
     dtype = form.dtype(*INTEGERS)
     a, b, write = form.read(1, dtype), form.read(2, dtype), form.write(0, dtype)
     instruction = form.instruction
@@ -141,7 +90,8 @@ def _division(form: Form, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]
         if zero.any():
             message = "division of an integer by zero"
             lanes.fail(UndefinedResultError, instruction, active, zero, message)
-        write(lanes, active, choose(*_truncated(x, y)))
+        quotient, remainder = _truncated(x, y)
+        write(lanes, active, quotient if instruction.opcode == "div" else remainder)
 
     return step
 
@@ -154,3 +104,13 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     size = np.abs(a).view(kind) // np.abs(b).view(kind)
     quotient = np.where((a < 0) != (b < 0), -size.view(a.dtype), size.view(a.dtype))
     return quotient, a - quotient * b
+
+
+_SIGNED = ("s16", "s32", "s64")
+elementwise_instruction("min", np.minimum, 2, *INTEGERS, kind="integer")
+elementwise_instruction("max", np.maximum, 2, *INTEGERS, kind="integer")
+elementwise_instruction("abs", np.abs, 1, *_SIGNED, kind="integer")
+elementwise_instruction("neg", np.negative, 1, *_SIGNED, kind="integer")
+elementwise_instruction(
+    "sad", lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c, 3, *INTEGERS
+)

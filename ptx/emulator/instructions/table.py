@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ptx.emulator.form import Form
+import ml_dtypes
+import numpy as np
+
+from ptx.emulator.form import Form, elementwise
 from ptx.emulator.lanes import Step
 from ptx.emulator.syntax import Instruction
-from ptx.isa.dtypes import DTYPES
+from ptx.isa.dtypes import DTYPES, DType
 
-__all__ = ["FLOATS", "INTEGERS", "compile_instruction", "instruction"]
+__all__ = [
+    "FLOATS",
+    "INTEGERS",
+    "PACKED_HALVES",
+    "compile_instruction",
+    "elementwise_instruction",
+    "instruction",
+]
 
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
 FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
+PACKED_HALVES = {"f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16}
 
 Compiler = Callable[[Form], Step]
 
@@ -35,6 +46,31 @@ def instruction(*opcodes: str, kind: str = "") -> Callable[[Compiler], Compiler]
         return compiler
 
     return register
+
+
+def elementwise_instruction(
+    opcode: str,
+    function: Callable[..., np.ndarray],
+    sources: int,
+    *dtypes: str,
+    kind: str = "",
+    result: DType | None = None,
+) -> None:
+    """Registers an instruction that is one numpy function, without modifiers.
+
+    Args:
+      opcode: the name up to the first dot.
+      function: of the source registers.
+      sources: how many there are.
+      *dtypes: the types of which all sources are one.
+      kind: as in `instruction`.
+      result: the type of the destination; None is the sources'.
+    """
+
+    @instruction(opcode, kind=kind)
+    def compiler(form: Form) -> Step:
+        dtype = form.dtype(*dtypes)
+        return elementwise(form, function, [dtype] * sources, result or dtype)
 
 
 def compile_instruction(form: Form) -> Step:

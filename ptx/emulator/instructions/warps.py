@@ -56,19 +56,13 @@ def _shuffle_source(
     segment, bound = (clamp >> 8) & 31, clamp & 31
     lowest = lane & segment
     last = lowest | (bound & ~segment)
-    match mode:
-        case "up":
-            source, last = lane - distance, last
-            valid = source >= last
-        case "down":
-            source = lane + distance
-            valid = source <= last
-        case "bfly":
-            source = lane ^ distance
-            valid = source <= last
-        case _:
-            source = lowest | (distance & ~segment)
-            valid = source <= last
+    source = {
+        "up": lane - distance,
+        "down": lane + distance,
+        "bfly": lane ^ distance,
+        "idx": lowest | (distance & ~segment),
+    }[mode]
+    valid = source >= last if mode == "up" else source <= last
     return np.where(valid, source, lane), np.broadcast_to(valid, lane.shape)
 
 
@@ -82,7 +76,7 @@ def _vote(form: Form) -> Step:
 
     def step(lanes: Lanes, active: Selection) -> None:
         named = require_members(lanes, instruction, active, members(lanes, active))
-        votes = _by_mask(lanes, active, named, predicate(lanes, active))
+        votes = _mask(lanes, active, predicate(lanes, active)) & named
         if mode == "ballot":
             write(lanes, active, votes)
         else:
@@ -98,7 +92,7 @@ def _activemask(form: Form) -> Step:
     write = form.write(0, b32)
 
     def step(lanes: Lanes, active: Selection) -> None:
-        write(lanes, active, _warp_masks(lanes, active, active))
+        write(lanes, active, _mask(lanes, active, True))
 
     return step
 
@@ -214,10 +208,10 @@ def require_members(
       DivergenceError: a lane is named that is not active, or one is active and not named.
     """
     named = np.broadcast_to(members, lanes.size(active))
-    present = _warp_masks(lanes, active, active)
+    present = _mask(lanes, active, True)
     missing = named & ~present
     if lanes.lenient and missing.any():
-        ended = _warp_masks(lanes, active, lanes.position == len(lanes.program.blocks))
+        ended = _of_warps(lanes, active, lanes.position == len(lanes.program.blocks))
         named, missing = named & ~ended, missing & ~ended
     if (missing != 0).any():
         absent = missing != 0
@@ -231,19 +225,14 @@ def require_members(
     return named
 
 
-def _warp_masks(lanes: Lanes, active: Selection, chosen: Selection) -> np.ndarray:
-    """For each active lane, the mask of the chosen lanes of its warp."""
-    present = np.zeros(lanes.count, np.uint8)
-    present[chosen] = 1
-    masks = np.packbits(present, bitorder="little").view(np.uint32)
-    return masks[lanes.indices[active] // WARP]
-
-
-def _by_mask(
-    lanes: Lanes, active: Selection, named: np.ndarray, predicate: np.ndarray
-) -> np.ndarray:
-    """For each active lane, which of the lanes named with it have a true predicate."""
-    truth = np.zeros(lanes.count, np.uint8)
+def _mask(lanes: Lanes, active: Selection, predicate: np.ndarray | bool) -> np.ndarray:
+    """For each active lane, the mask of the lanes of its warp with a true predicate."""
+    truth = np.zeros(lanes.count, np.bool_)
     truth[active] = predicate
+    return _of_warps(lanes, active, truth)
+
+
+def _of_warps(lanes: Lanes, active: Selection, truth: np.ndarray) -> np.ndarray:
+    """For each active lane, the mask of the lanes of its warp for which `truth` is true."""
     masks = np.packbits(truth, bitorder="little").view(np.uint32)
-    return masks[lanes.indices[active] // WARP] & named
+    return masks[lanes.indices[active] // WARP]

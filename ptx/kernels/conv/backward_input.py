@@ -7,29 +7,23 @@ from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import s32
-from ptx.kernel import In, Instance, KernelDefinition, Out, Size
+from ptx.kernel import In, Instance, KernelDefinition, Out
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import PIXELS, strip_count
 from ptx.kernels.conv.direct_backward_input import direct_backward_input
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import WEIGHT, X, Y, known_sizes
+from ptx.kernels.conv.parameters import WEIGHT, X, Y, entry, strip_width, writer
 from ptx.kernels.conv.plan import backward_input_plan
 from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.strides import chosen, stride_classes
 from ptx.kernels.conv.windows import Axis, WindowRows
+from ptx.kernels.convolution import known_sizes
 from ptx.tile.direct import DirectPlan
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
 
 __all__ = ["BACKWARD_INPUT"]
-
-
-def _write(k: Kernel, config: ConvConfig, plan: TilePlan | DirectPlan, p: Any) -> None:
-    if isinstance(plan, DirectPlan):
-        direct_backward_input(k, config, plan, p)
-    else:
-        _tiled_backward_input(k, config, plan, p)
 
 
 def _tiled_backward_input(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> None:
@@ -63,7 +57,6 @@ def _tiled_backward_input(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any)
         columns=in_group - first_in,
         column=config.out_channels,
         tap=in_group * config.out_channels,
-        channel=1,
         all_columns=in_group % plan.n == 0,
     )
     product = WindowProduct(
@@ -98,13 +91,9 @@ def _axis(
     )
 
 
-def _entry(config: ConvConfig, plan: TilePlan | DirectPlan) -> str:
-    if isinstance(plan, DirectPlan):
-        m, n = plan.down * PIXELS, plan.across * plan.channels
-        depth = config.taps * config.out_channels_per_group
-    else:
-        m, n, depth = plan.m, plan.n, plan.k
-    return f"implicit_gemm_conv_backward_input_{m}x{n}x{depth}_{config.float_type}"
+def _direct_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
+    depth = config.taps * config.out_channels_per_group
+    return plan.down * PIXELS, plan.across * plan.channels, depth
 
 
 def _grid(instance: Instance) -> tuple[int, int, int]:
@@ -127,18 +116,12 @@ BACKWARD_INPUT = KernelDefinition(
         In("grad_y", Y),
         Out("grad_x", X),
         *SIZES,
-        Size(
-            "strip_width",
-            lambda instance: WindowRows.strip_width(
-                -(-instance.sizes["w"] // instance.config.stride_w)
-            ),
-            present=lambda config, plan: isinstance(plan, TilePlan),
-        ),
+        strip_width(lambda instance: -(-instance.sizes["w"] // instance.config.stride_w)),
     ),
     known=known_sizes,
     plan=backward_input_plan,
-    entry=_entry,
-    body=_write,
+    entry=entry("implicit_gemm_conv_backward_input", _direct_tile),
+    body=writer(_tiled_backward_input, direct_backward_input),
     grid=_grid,
     check=functools.partial(check_windows, backward_input=True),
 )

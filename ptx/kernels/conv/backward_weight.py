@@ -8,18 +8,19 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import s32, u32, u64
 from ptx.isa.targets import TARGETS
 from ptx.kernel import In, Instance, KernelDefinition, Out, Size
-from ptx.kernels.conv.catalog import CONFIGS
+from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import strip_count
 from ptx.kernels.conv.direct_backward_weight import (
     direct_backward_weight,
     direct_weight_blocks,
-    direct_weight_entry,
     direct_weight_parts,
+    direct_weight_tile,
 )
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import WEIGHT, X, Y, known_sizes
+from ptx.kernels.conv.parameters import WEIGHT, X, Y, entry, is_tiled, writer
 from ptx.kernels.conv.plan import backward_weight_plan
+from ptx.kernels.convolution import known_sizes
 from ptx.tile.dense import DenseTile
 from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows
@@ -47,13 +48,6 @@ def backward_weight_parts(config: ConvConfig, pixels: int) -> int:
         return direct_weight_parts(config, pixels)
     across, down = _tiles(config, plan)
     return sum_parts(across * down, -(-pixels // 1024), per_sm=4)
-
-
-def _write(k: Kernel, config: ConvConfig, plan: TilePlan | DirectPlan, p: Any) -> None:
-    if isinstance(plan, DirectPlan):
-        direct_backward_weight(k, config, plan, p)
-    else:
-        _tiled_backward_weight(k, config, plan, p)
 
 
 def _tiled_backward_weight(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> None:
@@ -174,14 +168,6 @@ def _tiles(config: ConvConfig, plan: TilePlan) -> tuple[int, int]:
     return across, -(-config.out_channels_per_group // plan.n)
 
 
-def _entry(config: ConvConfig, plan: TilePlan | DirectPlan) -> str:
-    if isinstance(plan, DirectPlan):
-        m, n, depth = direct_weight_entry(config, plan)
-    else:
-        m, n, depth = plan.m, plan.n, plan.k
-    return f"implicit_gemm_conv_backward_weight_{m}x{n}x{depth}_{config.float_type}"
-
-
 def _grid(instance: Instance) -> tuple[int, int, int]:
     config, plan, parts = instance.config, instance.plan, instance.sizes["s"]
     if isinstance(plan, DirectPlan):
@@ -202,32 +188,21 @@ def _strips_per_part(instance: Instance) -> int:
 
 BACKWARD_WEIGHT = KernelDefinition(
     name="conv_backward_weight",
-    configs=CONFIGS,
+    # Its plan is the same for launches of all sizes.
+    configs={name: config for name, config in CONFIGS.items() if name not in LAUNCH_SIZES},
     parameters=(
         In("x", X),
         In("grad_y", Y),
         # The sums over s parts of the output pixels.
-        Out(
-            "grad_weight_parts",
-            f"s {WEIGHT}",
-            dtype=lambda config: accumulator_of(config.float_type),
-        ),
+        Out("grad_weight_parts", f"s {WEIGHT}", lambda config: accumulator_of(config.float_type)),
         *SIZES,
-        Size(
-            "pixels_per_part",
-            _pixels_per_part,
-            present=lambda config, plan: isinstance(plan, TilePlan),
-        ),
-        Size(
-            "strips_per_part",
-            _strips_per_part,
-            present=lambda config, plan: isinstance(plan, DirectPlan),
-        ),
+        Size("pixels_per_part", _pixels_per_part, is_tiled),
+        Size("strips_per_part", _strips_per_part, lambda *chosen: not is_tiled(*chosen)),
     ),
     known=known_sizes,
     plan=backward_weight_plan,
-    entry=_entry,
-    body=_write,
+    entry=entry("implicit_gemm_conv_backward_weight", direct_weight_tile),
+    body=writer(_tiled_backward_weight, direct_backward_weight),
     grid=_grid,
     check=check_windows,
 )

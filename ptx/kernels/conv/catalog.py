@@ -6,6 +6,7 @@ import dataclasses
 
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.kernels.conv.config import ConvConfig
+from ptx.kernels.conv.direct import is_direct
 
 __all__ = ["CONFIGS", "LAUNCH_SIZES", "RESNET50"]
 
@@ -61,7 +62,6 @@ _VARIANTS = {
     "groups-of-3": Config(9, 6, groups=3),
     "groups-of-4": Config(16, 16, groups=4, use_bias=True),
     "wide": Config(128, 128, use_bias=True),
-    "small-grid": Config(128, 128),  # of few pixels: see `LAUNCH_SIZES`
     "thin": Config(32, 32, stride_h=2, stride_w=2),
     "1d": Config(64, 64, 1, 40, pad_h=0, pad_w=20, use_bias=True),
 }
@@ -74,13 +74,17 @@ def _all() -> dict[str, Config]:
         for dtype in (bf16, f16, f32, f64)
     }
     for name, config in _VARIANTS.items():
-        configs[f"{name}/f32-exact"] = dataclasses.replace(config, exact=True)
+        if not is_direct(config):  # those multiply f32 as f32 in any case
+            configs[f"{name}/f32-exact"] = dataclasses.replace(config, exact=True)
+    for dtype in (bf16, f16, f32):  # others have the same tiles for all sizes
+        configs[f"small-grid/{dtype}"] = Config(128, 128, float_type=dtype)
     for name, (config, _) in RESNET50.items():
         configs[f"ResNet50-{name}/bf16"] = dataclasses.replace(config, float_type=bf16)
     return configs
 
 
 CONFIGS = _all()
+# What stands for launches of few pixels.
 LAUNCH_SIZES = {
     name: {"n": 1, "h": 8, "w": 8, "p": 8, "q": 8}
     for name in CONFIGS

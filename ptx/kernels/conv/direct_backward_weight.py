@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
@@ -25,8 +24,8 @@ from ptx.tile.vectors import accumulator_of, load_elements
 __all__ = [
     "direct_backward_weight",
     "direct_weight_blocks",
-    "direct_weight_entry",
     "direct_weight_parts",
+    "direct_weight_tile",
 ]
 
 _PART = 1024  # pixels at least
@@ -44,8 +43,8 @@ def direct_weight_parts(config: ConvConfig, pixels: int) -> int:
     return sum_parts(direct_weight_blocks(config), -(-pixels // _PART), per_sm=8)
 
 
-def direct_weight_entry(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
-    """The sizes in the entry's name: a block's rows and columns of the weights, and its pixels."""
+def direct_weight_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
+    """The rows and columns of the weights, and the pixels, that a block has at a time."""
     m = _span(config) * config.in_channels_per_group
     return m, plan.across * outputs_of(config, plan), plan.down * PIXELS
 
@@ -80,11 +79,21 @@ def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: A
         [k.var(p.grad_weight_parts.dtype, 0.0) for _ in range(in_group * outputs)]
         for _ in range(taps)
     ]
-    image = _Image(config, sizes, p.x + channel, down, right, plan.channels)
+    image = p.x + channel
+
+    def row_of(strip: PixelWalk) -> PixelRow:
+        """The row of the images that the taps of a strip read."""
+        y = k.bitcast(strip.y * config.stride_h, s32) + down
+        x = k.bitcast(strip.x * (PIXELS * config.stride_w), s32) + right
+        pixel = pixel_index(strip.image, y, x, sizes.in_h, sizes.in_w)
+        address = image + k.mul_wide(pixel, config.in_channels)
+        row_ok = k.bitcast(y, u32) < sizes.in_h
+        return PixelRow(address, x, sizes.in_w, row_ok, config.in_channels, plan.channels)
+
     with k.if_(thread.there & (first_strip + thread.row < end_strip)):
         walk = PixelWalk(k, strips, first_strip + thread.row, plan.down)
         with k.loop(first_strip + thread.row, end_strip, plan.down, name="strip", unroll=False):
-            row = image.row(walk)
+            row = row_of(walk)
             gradients = _gradients(config, sizes, p.grad_y + first_out, walk, outputs)
             for column, readers in line.columns():
                 values = row.load(column)
@@ -107,37 +116,6 @@ def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: A
         (p.grad_weight_parts + at).store(0, total, where=where)
 
     add_up(k, plan, thread, [total for of_tap in sums for total in of_tap], write)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Image:
-    """The images, as a thread reads them.
-
-    Attributes:
-      config: the convolution.
-      sizes: the sizes of images and outputs.
-      address: where the thread's first channel of the first pixel of all images lies.
-      down, right: rows and columns from an output's index times the stride to what the thread's
-        first tap reads: s32.
-      channels: the channels of the thread.
-    """
-
-    config: ConvConfig
-    sizes: Geometry
-    address: Pointer
-    down: Val
-    right: Val
-    channels: int
-
-    def row(self, strip: PixelWalk) -> PixelRow:
-        """The row that the taps of a strip read."""
-        k, config, sizes = strip.k, self.config, self.sizes
-        y = k.bitcast(strip.y * config.stride_h, s32) + self.down
-        x = k.bitcast(strip.x * (PIXELS * config.stride_w), s32) + self.right
-        pixel = pixel_index(strip.image, y, x, sizes.in_h, sizes.in_w)
-        address = self.address + k.mul_wide(pixel, config.in_channels)
-        inside = k.bitcast(y, u32) < sizes.in_h
-        return PixelRow(address, x, sizes.in_w, inside, config.in_channels, self.channels)
 
 
 def _gradients(

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from ptx.builder import Kernel, Pointer, Val
-from ptx.kernel import In, Instance, KernelDefinition, Out, Size
+from ptx.builder import Kernel
+from ptx.kernel import In, Instance, KernelDefinition, Out
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import PIXELS, is_direct, outputs_of, strip_count
 from ptx.kernels.conv.direct_forward import direct_forward
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import WEIGHT, X, Y, known_sizes
+from ptx.kernels.conv.parameters import WEIGHT, X, Y, entry, strip_width, writer
 from ptx.kernels.conv.plan import forward_plan
 from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.windows import Axis, WindowRows
+from ptx.kernels.convolution import known_sizes
 from ptx.tile.direct import DirectPlan
+from ptx.tile.epilogue import plus_bias
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
-from ptx.tile.vectors import load_words, widen
 
 __all__ = ["FORWARD"]
-
-
-def _write(k: Kernel, config: ConvConfig, plan: TilePlan | DirectPlan, p: Any) -> None:
-    if isinstance(plan, DirectPlan):
-        direct_forward(k, config, plan, p)
-    else:
-        _tiled_forward(k, config, plan, p)
 
 
 def _tiled_forward(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> None:
@@ -57,7 +50,6 @@ def _tiled_forward(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> Non
         columns=out_group - first_out,
         column=config.taps * in_group,
         tap=in_group,
-        channel=1,
         all_columns=out_group % plan.n == 0,
     )
     product = WindowProduct(
@@ -65,22 +57,15 @@ def _tiled_forward(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> Non
     )
     math = product.run()
 
-    def with_bias(sums: Sequence[Val], column: Val, address: Pointer, exists: Val) -> Sequence[Val]:
-        words = load_words(p.bias + (channel + column), len(sums), where=exists)
-        return [total + b for total, b in zip(sums, widen(k, words), strict=True)]
-
     k.comment("bias, and the output" if config.use_bias else "the output")
-    finish = with_bias if config.use_bias else None
+    columns = None if weights.all_columns else weights.columns
+    finish = plus_bias(p.bias, channel, columns) if config.use_bias else None
     product.store(math, p.y + channel, config.out_channels, finish)
 
 
-def _entry(config: ConvConfig, plan: TilePlan | DirectPlan) -> str:
-    if isinstance(plan, DirectPlan):
-        m, n = plan.down * PIXELS, plan.across * outputs_of(config, plan)
-        depth = config.taps * config.in_channels_per_group
-    else:
-        m, n, depth = plan.m, plan.n, plan.k
-    return f"implicit_gemm_conv_{m}x{n}x{depth}_{config.float_type}"
+def _direct_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
+    depth = config.taps * config.in_channels_per_group
+    return plan.down * PIXELS, plan.across * outputs_of(config, plan), depth
 
 
 def _grid(instance: Instance) -> tuple[int, int, int]:
@@ -103,16 +88,12 @@ FORWARD = KernelDefinition(
         In("bias", "o", flag="use_bias"),
         Out("y", Y),
         *SIZES,
-        Size(
-            "strip_width",
-            lambda instance: WindowRows.strip_width(instance.sizes["q"]),
-            present=lambda config, plan: isinstance(plan, TilePlan),
-        ),
+        strip_width(lambda instance: instance.sizes["q"]),
     ),
     known=known_sizes,
     plan=forward_plan,
-    entry=_entry,
-    body=_write,
+    entry=entry("implicit_gemm_conv", _direct_tile),
+    body=writer(_tiled_forward, direct_forward),
     grid=_grid,
     check=check_windows,
 )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 
 from ptx.isa.targets import Target
-from ptx.kernel import Instance, KernelDefinition
+from ptx.kernel import Instance
 from ptx.kernels.conv.backward_weight import PIXELS_TOGETHER, backward_weight_parts
 from ptx.kernels.conv.catalog import RESNET50
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import is_direct
 from ptx.kernels.conv.forward import FORWARD
-from ptx.launch import Address, Launch
-from ptx.model import L1_BYTES, BlockWork, Device, Image, Work, floor, launch_work
+from ptx.kernels.layer_model import LayerModel
+from ptx.launch import BufferAddress, Launch
+from ptx.model import L1_BYTES, BlockWork, Image
+from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import TilePlan
 from ptx.tile.vectors import vector_width
 
@@ -26,66 +27,12 @@ LAYERS: dict[str, tuple[ConvConfig, Image]] = {
 }
 
 
-def launch(
-    kernel: KernelDefinition[ConvConfig], config: ConvConfig, target: Target, images: Image
-) -> Launch:
-    """The launch of a kernel on images; the arguments are those of `work`."""
-    shapes = kernel.shapes(config, _sizes(config, images))
-    return kernel.launch(config, target, list(shapes.values()))
-
-
-def work(
-    kernel: KernelDefinition[ConvConfig],
-    config: ConvConfig,
-    target: Target,
-    images: Image,
-) -> Work:
-    """What one launch does.
-
-    Args:
-      kernel: `conv_forward` or another of `MODELLED`.
-      config: one whose products run on tensor cores, with the same padding on all sides.
-      target: the GPU.
-      images: number, height and width of the input.
-
-    Raises:
-      ValueError: another kernel or configuration, or SASS that does not multiply as often as the
-        plan says: then this file no longer describes the kernel.
-    """
-    name = kernel.name.removeprefix("conv_")
-    if name not in MODELLED:
-        raise ValueError(f"modelled are {', '.join(MODELLED)}, not {kernel.name}")
-    if is_direct(config):
-        raise ValueError(f"modelled are products on tensor cores, {config} has direct kernels")
-    shapes = kernel.shapes(config, _sizes(config, images))
-    instance = kernel.instance(config, target, list(shapes.values()))
-    launched = launch(kernel, config, target, images)
-    later_bytes = 0.0
+def _block(name: str, instance: Instance, launch: Launch) -> BlockWork:
+    if isinstance(instance.plan, DirectPlan):
+        raise ValueError(f"modelled are tiles, {instance.config} has direct kernels")
     if name == "backward_weight":
-        block = _backward_weight(instance, launched)
-        for parts, result in kernel.results(config).items():
-            later_bytes += math.prod(shapes[parts]) * result.dtype_of(config).bytes
-    else:
-        block = _window_product(name, instance, launched)
-    return launch_work(
-        kernel,
-        config,
-        target,
-        launched,
-        block,
-        memory_bytes=kernel.moved_bytes(config, shapes),
-        later_bytes=later_bytes,
-    )
-
-
-def floor_us(config: ConvConfig, images: Image, device: Device) -> float:
-    """Microseconds that no kernel of a layer can beat: see `ptx.model.floor`."""
-    sizes = _sizes(config, images)
-    pixels = sizes["n"] * sizes["p"] * sizes["q"]
-    products = pixels * config.taps * config.in_channels_per_group * config.out_channels
-    # Backward, the same tensors are read and written, in other roles.
-    memory = FORWARD.moved_bytes(config, FORWARD.shapes(config, sizes))
-    return floor(products, memory, 2 / config.float_type.bytes, device)
+        return _backward_weight(instance, launch)
+    return _window_product(name, instance, launch)
 
 
 def _window_product(name: str, instance: Instance, launch: Launch) -> BlockWork:
@@ -125,7 +72,7 @@ def _backward_weight(instance: Instance, launch: Launch) -> BlockWork:
     config, target, plan = instance.config, instance.target, instance.plan
     dtype = config.float_type
     last = launch.arguments[-1]
-    assert not isinstance(last, Address)
+    assert not isinstance(last, BufferAddress)
     pixels = last.item()  # of a part
     steps, lots = pixels / plan.k, math.ceil(pixels / PIXELS_TOGETHER)
     a, b, rows, across = *_tile_bytes(config, plan), *plan.warps
@@ -182,9 +129,7 @@ def _accesses(elements: int, together: int, width: int) -> float:
     return elements / (32 * together) * max(L1_BYTES, 32 * together * width)
 
 
-def _sizes(config: ConvConfig, images: Image) -> dict[str, int]:
-    """The sizes of a launch on images, with the same padding on all sides."""
-    n, h, w = images
-    p = (h + 2 * config.pad_h - config.effective_kernel_h) // config.stride_h + 1
-    q = (w + 2 * config.pad_w - config.effective_kernel_w) // config.stride_w + 1
-    return {"n": n, "h": h, "w": w, "p": p, "q": q, "s": backward_weight_parts(config, n * p * q)}
+_MODEL = LayerModel(
+    prefix="conv_", kernels=MODELLED, forward=FORWARD, parts=backward_weight_parts, block=_block
+)
+launch, work, floor_us = _MODEL.launch, _MODEL.work, _MODEL.floor_us

@@ -24,14 +24,13 @@ __all__ = ["GroupWeights", "WindowProduct"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupWeights:
-    """How the weights of one group lie in memory.
+    """How the weights of one group lie in memory: those of neighbouring channels along K together.
 
     Attributes:
       first: the first weight of the group and of the block's first column.
       columns: the number of columns that the group has from the block's first one on.
       column: elements from a column of the product to the next.
       tap: elements from a tap to the next.
-      channel: elements from a channel along K to the next.
       all_columns: whether every block has all its columns.
     """
 
@@ -39,7 +38,6 @@ class GroupWeights:
     columns: Val
     column: int
     tap: int
-    channel: int
     all_columns: bool
 
 
@@ -110,8 +108,7 @@ class WindowProduct:
     def _weight(self, tap: Val, channel: Val, column: Val) -> Pointer:
         """The address of a weight."""
         k, weights = self.k, self.weights
-        offset = tap * weights.tap + channel * weights.channel
-        return weights.first + k.mul_wide(column, weights.column) + offset
+        return weights.first + k.mul_wide(column, weights.column) + (tap * weights.tap + channel)
 
     def _streamed(self) -> StreamedProduct:
         k, plan, weights = self.k, self.plan, self.weights
@@ -147,21 +144,17 @@ class WindowProduct:
         k, plan, config = self.k, self.plan, self.config
         dtype = config.float_type
         a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
-        # Weights of neighbouring channels lie together, or those of neighbouring columns do.
-        along_k = self.weights.channel == 1
-        b = SharedTile.make(
-            k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1 if along_k else 0
-        )
+        b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
         math = make_math(k, config, a, b, plan)
-        taps_y, taps_x = self.rows.y.taps, self.rows.x.taps
+        y, x = self.rows.y, self.rows.x
         # Few channels would leave most of a chunk empty: then a chunk has several taps.
-        joined = self.channels % plan.k != 0 and isinstance(taps_y, int) and isinstance(taps_x, int)
+        known = isinstance(y.taps, int) and isinstance(x.taps, int)
+        joined = known and self.channels % plan.k != 0
+        depth = y.most_taps * x.most_taps * self.channels
         if joined:
-            assert isinstance(taps_y, int)
-            assert isinstance(taps_x, int)
-            cursor = Cursor(k, chunk=-(-taps_y * taps_x * self.channels // plan.k))
+            cursor = Cursor(k, chunk=-(-depth // plan.k))
         else:
-            cursor = Cursor(k, y=taps_y, x=taps_x, slice=-(-self.channels // plan.k))
+            cursor = Cursor(k, y=y.taps, x=x.taps, slice=-(-self.channels // plan.k))
 
         def at(along: Val) -> tuple[Val, Val, Val, Val]:
             """Splits an index along K: (tap down, tap across, channel, whether these exist)."""
@@ -170,8 +163,8 @@ class WindowProduct:
                 return cursor["y"], cursor["x"], channel, channel < self.channels
             index = cursor["chunk"] * plan.k + along
             tap, channel = index // self.channels, index % self.channels
-            exists = index < taps_y * taps_x * self.channels
-            return tap // taps_x, tap % taps_x, channel, exists
+            exists = index < depth
+            return tap // x.most_taps, tap % x.most_taps, channel, exists
 
         def windows(row: Val, column: Val) -> tuple[Pointer, Val]:
             tap_y, tap_x, channel, channel_ok = at(column)
@@ -181,18 +174,14 @@ class WindowProduct:
             return address, channel_ok & inside
 
         def weights(row: Val, column: Val) -> tuple[Pointer, Val]:
-            along, across = (column, row) if along_k else (row, column)
-            tap_y, tap_x, channel, weight_ok = at(along)
-            address = self._weight(self._tap(tap_y, tap_x), channel, across)
+            tap_y, tap_x, channel, weight_ok = at(column)
+            address = self._weight(self._tap(tap_y, tap_x), channel, row)
             if not self.weights.all_columns:
-                weight_ok = weight_ok & (across < self.weights.columns)
+                weight_ok = weight_ok & (row < self.weights.columns)
             return address, weight_ok
 
         image_width = vector_width(dtype, self.channels, self.image_channels, plan.k)
-        group_columns = self.weights.column if along_k else self.weights.channel
-        weight_width = vector_width(
-            dtype, self.channels if along_k else plan.n, group_columns, plan.k
-        )
+        weight_width = vector_width(dtype, self.channels, self.weights.column, plan.k)
         producers = [
             DenseTile(k, a, windows, width=image_width, threads=plan.threads),
             DenseTile(k, b, weights, width=weight_width, threads=plan.threads),

@@ -24,7 +24,7 @@ class Axis:
       step: rows from a tap to the next; may be negative.
       first: the row that the first tap of window 0 reads: an s32 register, or an int.
       taps: the number of taps: a register, or an int.
-      most_taps: an upper limit of `taps`.
+      most_taps: an upper limit of `taps`; the same where that is an int.
       kernel_first, kernel_step: tap t has the weights of tap `kernel_first + t * kernel_step`.
       result_first, result_scale: window u makes row `u * result_scale + result_first` of the
         result.

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from ptx.isa.targets import Target
-from ptx.kernel import Instance, KernelDefinition, Sizes
+from ptx.kernel import Instance
 from ptx.kernels.deform_conv.backward_weight import backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 from ptx.kernels.deform_conv.config import DeformConvConfig
@@ -15,17 +14,9 @@ from ptx.kernels.deform_conv.corners import CornerTable, PixelRows
 from ptx.kernels.deform_conv.forward import FORWARD
 from ptx.kernels.deform_conv.parameters import output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan
+from ptx.kernels.layer_model import LayerModel
 from ptx.launch import Launch
-from ptx.model import (
-    L1_BYTES,
-    BlockWork,
-    Device,
-    Image,
-    Work,
-    floor,
-    launch_work,
-    tensor_core_atom,
-)
+from ptx.model import L1_BYTES, BlockWork, Image
 from ptx.tile.direct import DirectPlan
 
 __all__ = ["LAYERS", "MODELLED", "floor_us", "launch", "work"]
@@ -38,72 +29,12 @@ LAYERS = {name: (config, IMAGES[name]) for name, config in NETWORKS.items()}
 _NARROW_L1 = 1.3  # each lane loads positions of its own, from scattered places
 
 
-def launch(
-    kernel: KernelDefinition[DeformConvConfig],
-    config: DeformConvConfig,
-    target: Target,
-    images: Image,
-) -> Launch:
-    """The launch of a kernel on images; the arguments are those of `work`."""
-    shapes = kernel.shapes(config, _sizes(config, images))
-    return kernel.launch(config, target, list(shapes.values()))
-
-
-def work(
-    kernel: KernelDefinition[DeformConvConfig],
-    config: DeformConvConfig,
-    target: Target,
-    images: Image,
-) -> Work:
-    """What one launch does.
-
-    Args:
-      kernel: `deform_conv_forward` or another of `MODELLED`.
-      config: one whose products run on tensor cores, with a table of corners or with positions.
-      target: the GPU.
-      images: number, height and width of the input.
-
-    Raises:
-      ValueError: another kernel or configuration, or SASS that does not multiply as often as the
-        plan says: then this file no longer describes the kernel.
-    """
-    name = kernel.name.removeprefix("deform_conv_")
-    if name not in MODELLED:
-        raise ValueError(f"modelled are {', '.join(MODELLED)}, not {kernel.name}")
-    tensor_core_atom(kernel, config, target)
-    shapes = kernel.shapes(config, _sizes(config, images))
-    instance = kernel.instance(config, target, list(shapes.values()))
-    launched = launch(kernel, config, target, images)
-    additions = later_bytes = 0.0
+def _block(name: str, instance: Instance, launch: Launch) -> BlockWork:
     if name == "forward":
-        block = _forward(instance)
-    elif name == "backward_weight":
-        block = _backward_weight(instance)
-        partial = kernel.results(config)["partial"]
-        later_bytes = math.prod(shapes["partial"]) * partial.dtype_of(config).bytes
-    else:
-        block = _backward_data(name, instance, launched)
-        if name == "backward_input":
-            additions = _additions(config, target, images)
-    return launch_work(
-        kernel,
-        config,
-        target,
-        launched,
-        block,
-        memory_bytes=kernel.moved_bytes(config, shapes),
-        additions=additions,
-        later_bytes=later_bytes,
-    )
-
-
-def floor_us(config: DeformConvConfig, images: Image, device: Device) -> float:
-    """Microseconds that no kernel of a layer can beat: see `ptx.model.floor`."""
-    pixels = images[0] * math.prod(config.output_size(*images[1:]))
-    products = pixels * config.taps * config.in_channels_per_group * config.out_channels
-    # Backward, the same tensors are read and written, in other roles.
-    memory = FORWARD.moved_bytes(config, FORWARD.shapes(config, _sizes(config, images)))
-    return floor(products, memory, 2 / config.float_type.bytes, device)
+        return _forward(instance)
+    if name == "backward_weight":
+        return _backward_weight(instance)
+    return _backward_data(name, instance, launch)
 
 
 def _forward(instance: Instance) -> BlockWork:
@@ -227,10 +158,12 @@ def _fill_l1(config: DeformConvConfig, samples: float) -> float:
     return samples * (lines * L1_BYTES / 32 + 21)
 
 
-def _additions(config: DeformConvConfig, target: Target, images: Image) -> float:
+def _additions(name: str, instance: Instance) -> float:
     """Atomic ones: to four corners of each sample, four channels at once where there are such."""
-    pixels = images[0] * math.prod(config.output_size(*images[1:]))
-    return 4 * pixels * config.taps * config.in_channels / (4 if target.supports("sm_90") else 1)
+    if name != "backward_input":
+        return 0.0
+    config, together = instance.config, 4 if instance.target.supports("sm_90") else 1
+    return 4 * output_pixels(instance.sizes) * config.taps * config.in_channels / together
 
 
 def _border_share(
@@ -266,9 +199,12 @@ def _border_share(
     return outside / total if total else 0.0
 
 
-def _sizes(config: DeformConvConfig, images: Image) -> Sizes:
-    """The sizes of all dimensions that do not follow from the configuration."""
-    number, in_h, in_w = images
-    out_h, out_w = config.output_size(in_h, in_w)
-    parts = backward_weight_parts(config, number * out_h * out_w)
-    return {"n": number, "h": in_h, "w": in_w, "p": out_h, "q": out_w, "s": parts}
+_MODEL = LayerModel(
+    prefix="deform_conv_",
+    kernels=MODELLED,
+    forward=FORWARD,
+    parts=backward_weight_parts,
+    block=_block,
+    additions=_additions,
+)
+launch, work, floor_us = _MODEL.launch, _MODEL.work, _MODEL.floor_us

@@ -11,6 +11,7 @@ from typing import Any
 
 from ptx.isa.dtypes import DType
 from ptx.kernel import In, Instance, Size, Sizes
+from ptx.kernels.convolution import known_sizes
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import PixelRows
 from ptx.kernels.deform_conv.plan import SamplePlan
@@ -68,15 +69,7 @@ STRIP_WIDTH = Size("strip_width", _strip_width, present=has_strips)
 
 def known(config: DeformConvConfig) -> Sizes:
     """The sizes that follow from a configuration."""
-    return {
-        "c": config.in_channels,
-        "i": config.kernel_h,
-        "j": config.kernel_w,
-        "e": config.in_channels_per_group,
-        "o": config.out_channels,
-        "d": config.offset_channels,
-        "m": config.mask_channels,
-    }
+    return known_sizes(config) | {"d": config.offset_channels, "m": config.mask_channels}
 
 
 def output_pixels(sizes: Sizes) -> int:

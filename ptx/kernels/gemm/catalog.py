@@ -39,8 +39,9 @@ def _all() -> dict[str, GemmConfig]:
                     float_type=dtype, strategy=strategy, use_alpha=True, use_c=True, use_beta=True,
                 )  # fmt: skip
                 configs[f"{strategy}-{layout}/{dtype}"] = config
-                swapped = dataclasses.replace(config, swapped=True)
-                configs[f"{strategy}-{layout}-swapped/{dtype}"] = swapped
+                if config.parts is None:  # partial sums are never stored the other way round
+                    swapped = dataclasses.replace(config, swapped=True)
+                    configs[f"{strategy}-{layout}-swapped/{dtype}"] = swapped
     return configs
 
 

@@ -13,9 +13,9 @@ from ptx.kernels.gemm.config import (
     GemmConfig,
     largest_resident_depth,
 )
+from ptx.tile.layout import Layout
 from ptx.tile.occupancy import leaves_idle, sum_parts
 from ptx.tile.plan import TilePlan, at_least, atom_name
-from ptx.tile.shared import SharedTile
 
 __all__ = ["SplitPlan", "StreamPlan", "choose", "gemm_plan"]
 
@@ -161,16 +161,16 @@ def _stream_plan(config: GemmConfig, target: Target, large_width: int) -> Stream
         m, warps = (128, (4, 2)) if n == 128 else (64 if width == 8 or single else 128, (4, 1))
         if name is None:
             m, warps = 64, (4, 1)
-        stage = SharedTile.shared_bytes(
-            config.float_type, k_extent=k, extent=m, k_axis=config.large_k_axis, stages=1
-        )
+        stage = Layout.padded(
+            config.float_type, k_extent=k, extent=m, k_axis=config.large_k_axis
+        ).bytes
         stages = 2
         if target.supports("sm_80"):
             stages = max(3, min(_DEEPEST, 1 + -(-_FLIGHT_BYTES // stage)))
-        resident = SharedTile.shared_bytes(
-            config.float_type, k_extent=k, extent=n, k_axis=config.small_k_axis, stages=chunks
-        )
-        if stages * stage + resident <= target.shared_per_block or n == narrowest:
+        kept = Layout.padded(
+            config.float_type, k_extent=k, extent=n, k_axis=config.small_k_axis
+        ).bytes
+        if stages * stage + chunks * kept <= target.shared_per_block or n == narrowest:
             return StreamPlan(
                 m, n, k, warps, stages,
                 min_blocks=1, large_width=large_width, chunks=chunks, held=held,
@@ -194,7 +194,7 @@ def _split_plan(config: GemmConfig, target: Target, large_width: int) -> SplitPl
     # Sums in f64 take two registers each, and so much shared memory too when they are added up.
     warps, split = ((2, 1), 2) if dtype.bytes == 8 else ((1, 1), 4)
     stage = sum(
-        SharedTile.shared_bytes(dtype, k_extent=k, extent=extent, k_axis=axis, stages=1)
+        Layout.padded(dtype, k_extent=k, extent=extent, k_axis=axis).bytes
         for extent, axis in ((m, config.large_k_axis), (n, config.small_k_axis))
     )
     stages = min(4, target.shared_per_block // stage) if target.supports("sm_80") else 2

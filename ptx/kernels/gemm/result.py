@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
@@ -14,12 +15,13 @@ from ptx.tile.vectors import load_words, widen
 __all__ = ["GemmResult"]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class GemmResult:
     """Where a kernel's result goes, and what it is made of besides the product.
 
     c is what the result's memory holds before: each element is read and written by one thread.
 
-    Args:
+    Attributes:
       k: the kernel.
       config: the product.
       result: of this block's product.
@@ -27,17 +29,12 @@ class GemmResult:
       alpha, beta: None where there is none.
     """
 
-    def __init__(
-        self,
-        k: Kernel,
-        config: GemmConfig,
-        result: Pointer,
-        rows: Val,
-        alpha: Val | None,
-        beta: Val | None,
-    ):
-        self.k, self.config, self.result, self.rows = k, config, result, rows
-        self.alpha, self.beta = alpha, beta
+    k: Kernel
+    config: GemmConfig
+    result: Pointer
+    rows: Val
+    alpha: Val | None
+    beta: Val | None
 
     def store(self, math: TileMath, first_row: Val, first_column: Val) -> None:
         """Writes the tile whose first element is at (first_row, first_column)."""

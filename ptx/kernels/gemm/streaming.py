@@ -11,12 +11,11 @@ from ptx.kernels.gemm.operands import Matrix, operands, scalar
 from ptx.kernels.gemm.plan import StreamPlan
 from ptx.kernels.gemm.result import GemmResult
 from ptx.tile.dense import DenseTile
-from ptx.tile.fma import FusedMultiplyAdd
 from ptx.tile.layout import permuted_column
 from ptx.tile.loop import Cursor, Loop
 from ptx.tile.occupancy import enough_blocks
-from ptx.tile.plan import atom_of
-from ptx.tile.shared import SharedTile, Stage
+from ptx.tile.plan import atom_of, make_math
+from ptx.tile.shared import SharedTile
 from ptx.tile.tensor_cores import TensorCores
 
 __all__ = ["streaming_blocks", "streaming_gemm"]
@@ -54,11 +53,7 @@ def streaming_gemm(k: Kernel, config: GemmConfig, plan: StreamPlan, p: Any) -> N
         dynamic=True, stages=plan.chunks,
         permuted=atom is not None and dtype.bytes == 2,  # then a lane writes 16 bytes
     )  # fmt: skip
-    math = (
-        FusedMultiplyAdd(k, a, b, plan.threads)
-        if atom is None
-        else TensorCores(k, atom, a, b, plan.warps)
-    )
+    math = make_math(k, config, a, b, plan)
 
     tiles = (p.rows + (plan.m - 1)) // plan.m
     turns = (tiles - block + (p.blocks - 1)) // p.blocks
@@ -79,7 +74,7 @@ def streaming_gemm(k: Kernel, config: GemmConfig, plan: StreamPlan, p: Any) -> N
     with k.loop(block, tiles, p.blocks, name="tile") as tile:
         math.clear()
         with k.loop(plan.chunks, name="chunk", label="BW_K_LOOP") as chunk:
-            math.multiply(loop.next(), Stage(chunk))
+            math.multiply(loop.next(), chunk)
             loop.release()
         k.comment("this tile's result")
         written.store(math, tile * plan.m, first_column)
@@ -112,8 +107,8 @@ def _begin_small_operand(
             return matrix.at(first_column + across, chunk * plan.k + along)
 
         source = DenseTile(k, tile, at, width=width, threads=plan.threads)
-        source.begin(Stage(chunk), None)
-        source.finish(Stage(chunk))
+        source.begin(chunk, None)
+        source.finish(chunk)
 
 
 def streaming_blocks(instance: Instance) -> int:

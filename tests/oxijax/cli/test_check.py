@@ -174,11 +174,13 @@ def test_a_text_that_configurations_share_is_assembled_once(capsys, monkeypatch)
     register(dataclasses.replace(kernels()["copy"], name="twins", configs=twins))
     assembled = []
 
-    def assemble(text, target):
+    def run(ptxas, text, target):
         assembled.append(target.name)
-        return assembler.assemble(text, target)
+        return run_ptxas(ptxas, text, target)
 
-    monkeypatch.setattr("oxijax._cli.check.assemble", assemble)
+    run_ptxas = assembler._run
+    monkeypatch.setattr(assembler, "_run", run)
+    assembler._assemble.cache_clear()
     monkeypatch.setattr("os.cpu_count", lambda: 1)  # one after the other
     assert check("--kernel", "twins", "--target", "sm_80", "--target", "sm_90") == 0
     assert assembled == ["sm_80", "sm_90"]

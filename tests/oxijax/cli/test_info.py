@@ -15,7 +15,7 @@ from oxijax.__main__ import main
 from oxijax._cli import info
 from oxijax._core import driver as _driver
 from oxijax._core import launch as _launch
-from ptx.isa.assembler import PtxasNotFoundError, ptxas_version
+from ptx.isa.assembler import ToolNotFoundError, ptxas_version
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_ptxas(run, monkeypatch, no_cuda_python):
     assert value_of("ptxas", lines) == f"{ptxas_version()}, {report['ptxas']['path']}"
 
     def find_ptxas():
-        raise PtxasNotFoundError('no ptxas: pip install "oxijax[test]"')
+        raise ToolNotFoundError('no ptxas: pip install "oxijax[test]"')
 
     monkeypatch.setattr(info, "find_ptxas", find_ptxas)
     lines, report = run()

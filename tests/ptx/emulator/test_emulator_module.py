@@ -115,6 +115,14 @@ def test_an_index_that_reaches_another_allocation():
     LoadedModule(text).launch("test", 1, 32, parameters, allocations, lenient=True)
 
 
+def test_two_parameters_in_one_allocation():
+    both = numbers(64)
+    LoadedModule(COPY).launch(
+        "test", 1, 32, [pointer(both), pointer(both, 128)], [allocation(both)]
+    )
+    np.testing.assert_array_equal(both[32:], both[:32])
+
+
 def test_pointers_found_in_memory():
     x, y, z = numbers(), memory(size=32), memory(size=32)
     pointers = np.array([a.ctypes.data + 4 * i for i in range(16) for a in (x, y)], np.uint64)
@@ -142,6 +150,9 @@ def test_memory_that_is_barred(lenient):
         )
     assert f"byte 8 of the allocation at {x.ctypes.data:#x}, which has 128" in str(info.value)
     assert f"address {x.ctypes.data + 8:#x}: it is freed" in str(info.value)
+    barred = allocation(x, barred="freed", initialized=False)  # is nobody's to write
+    text = kernel("st.global.u32 [%aty], %t;", "y")
+    LoadedModule(text).launch("test", 1, 32, [pointer(y)], [barred, allocation(y)], lenient=lenient)
 
 
 @LENIENT
@@ -152,9 +163,11 @@ def test_flags_of_allocations(lenient):
     def launch(*allocations: Allocation) -> None:
         module.launch("test", 1, 32, parameters, allocations, lenient=lenient)
 
-    with pytest.raises(ReadOnlyError):
+    where = f"byte 0 of the allocation at {y.ctypes.data:#x}, which has 132.*: it is read-only"
+    with pytest.raises(ReadOnlyError, match=f"4-byte write at {where}"):
         launch(allocation(x), allocation(y, writable=False))
-    with pytest.raises(UninitializedError):
+    where = f"byte 0 of the allocation at {x.ctypes.data:#x}, which has 128.*: nothing has written"
+    with pytest.raises(UninitializedError, match=f"4-byte read at {where}"):
         launch(allocation(x, initialized=False), allocation(y))
     with pytest.raises(UnwrittenError, match=r"4 of 132 bytes of weights .*, the first .* 128"):
         launch(allocation(x), allocation(y, initialized=False, name="weights"))
@@ -205,6 +218,8 @@ def test_arguments_that_are_wrong():
         )
     with pytest.raises(TypeError, match="contiguous uint8"):
         Allocation(0, x)
+    with pytest.raises(ValueError, match="neither writable nor initialized"):
+        allocation(x, writable=False, initialized=False)
     with pytest.raises(KeyError):
         module.launch("other", 1, 32, [], [])
     with pytest.raises(ValueError, match="at most 1024"):
@@ -275,6 +290,13 @@ def test_variables_live_as_long_as_their_module(lenient):
     assert LoadedModule(VARIABLES).variable("total").data.view(np.uint32) == 5
     with pytest.raises(KeyError):
         module.variable("sum")
+
+
+def test_a_module_of_variables_alone():
+    text = ".version 8.1\n.target sm_90\n.address_size 64\n.visible .global .b8 table[3] = {1, 2};"
+    module = LoadedModule(text)
+    assert module.kernels == ()
+    assert module.variable("table").data.tolist() == [1, 2, 0]
 
 
 @pytest.fixture

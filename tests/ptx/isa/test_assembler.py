@@ -11,7 +11,7 @@ from support.texts import COPY, EMPTY, spilling
 from ptx.isa.assembler import (
     Assembled,
     AssemblyError,
-    PtxasNotFoundError,
+    ToolNotFoundError,
     assemble,
     find_ptxas,
     ptxas_version,
@@ -110,7 +110,7 @@ def test_without_ptxas(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(importlib.metadata, "files", absent)
     for function in (find_ptxas, ptxas_version, lambda: assemble(COPY, "sm_80")):
-        with pytest.raises(PtxasNotFoundError, match=r'pip install "oxijax\[test\]"'):
+        with pytest.raises(ToolNotFoundError, match=r'pip install "oxijax\[test\]"'):
             function()
 
 

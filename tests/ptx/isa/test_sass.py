@@ -6,7 +6,8 @@ import pytest
 
 from oxijax.__main__ import main
 from ptx import Kernel, f32, u32
-from ptx.isa.sass import NvdisasmNotFoundError, disassemble, find_nvdisasm, opcode, parse
+from ptx.isa.assembler import ToolNotFoundError, find_tool
+from ptx.isa.sass import disassemble, opcode, parse
 
 # As nvdisasm prints: an inner loop, which has a vote, in an outer one; behind the end a branch to
 # itself and no-ops.
@@ -93,10 +94,10 @@ def test_nvdisasm_of_the_wheel(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "importlib.metadata.files", lambda name: [file] if name == "nvidia-cuda-nvdisasm" else []
     )
-    assert find_nvdisasm() == program
+    assert find_tool("nvdisasm", ["nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm"]) == program
     monkeypatch.setattr("importlib.metadata.files", lambda name: None)
-    with pytest.raises(NvdisasmNotFoundError, match=r'pip install "oxijax\[test\]"'):
-        find_nvdisasm()
+    with pytest.raises(ToolNotFoundError, match=r'pip install "oxijax\[test\]"'):
+        find_tool("nvdisasm", ["nvidia-cuda-nvdisasm"])
 
 
 def test_the_command(capsys, monkeypatch):
@@ -106,6 +107,7 @@ def test_the_command(capsys, monkeypatch):
     assert "of them behind a vote" in printed
     assert "     64 HMMA.16816.F32.BF16" in printed
     assert "     16 LDG.E.128.CONSTANT" in printed
-    monkeypatch.setattr("ptx.isa.sass.find_tool", lambda name, wheels: None)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("importlib.metadata.files", lambda name: None)
     assert main([*arguments, "--target", "sm_90", "--sass"]) == 2
     assert "no nvdisasm on PATH" in capsys.readouterr().err

@@ -29,7 +29,7 @@ from ptx import (
     u32,
 )
 from ptx.emulator import Buffer, launch
-from ptx.launch import Address
+from ptx.launch import BufferAddress
 
 PROBLEM = ConvProblem(
     batch=2, in_channels=64, in_dims=(32, 32), out_channels=128, filter_dims=(3, 3),
@@ -401,7 +401,9 @@ def test_custom_tiles_compute_the_product(name):
         plan = conv.launch(bias=added is not None)
         assert plan.text == conv.generate_ptx(bias=added is not None)
         assert plan.dynamic_shared == conv.dynamic_shared
-        arguments = [buffers[a.buffer] if isinstance(a, Address) else a for a in plan.arguments]
+        arguments = [
+            buffers[a.buffer] if isinstance(a, BufferAddress) else a for a in plan.arguments
+        ]
         launch(
             plan.text, plan.grid, plan.block, arguments,
             schedule=number, dynamic_shared=plan.dynamic_shared,

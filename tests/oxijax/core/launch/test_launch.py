@@ -21,7 +21,7 @@ from oxijax._core.launch._spec import Spec, key_of
 from oxijax.testing import emulate_gpu
 from ptx import f16, f32, registry
 from ptx.kernel import KernelDefinition
-from ptx.launch import Address
+from ptx.launch import BufferAddress
 
 pytestmark = pytest.mark.quick
 
@@ -449,15 +449,15 @@ class TestLaunchesThatDoNotFit:
         assert "grid=(0, 1, 1) leaves result 0 of shape (2, 5) unwritten" in message
 
     def test_result_is_no_argument(self, monkeypatch):
-        arguments = (Address(0), Address(1), Address(1), np.uint32(10))
+        arguments = (BufferAddress(0), BufferAddress(1), BufferAddress(1), np.uint32(10))
         assert "result 0 is no argument" in self.run(monkeypatch, arguments=arguments)
 
     def test_no_such_buffer(self, monkeypatch):
-        arguments = (Address(0), Address(3), Address(2), np.uint32(10))
+        arguments = (BufferAddress(0), BufferAddress(3), BufferAddress(2), np.uint32(10))
         assert "[0, 2, 3] of a call that has 3 buffers" in self.run(
             monkeypatch, arguments=arguments
         )
 
     def test_too_many_arguments(self, monkeypatch):
-        message = self.run(monkeypatch, arguments=(Address(2),) * 97)
+        message = self.run(monkeypatch, arguments=(BufferAddress(2),) * 97)
         assert "at most 96 arguments, got 97" in message

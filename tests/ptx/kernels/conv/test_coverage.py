@@ -25,7 +25,7 @@ DEFINITIONS = {
 VARIANTS = [
     (kernel, name, target)
     for kernel in KERNELS
-    for name, config in CONFIGS.items()
+    for name, config in DEFINITIONS[kernel].configs.items()
     if not is_direct(config)
     for target in ("sm_75", "sm_80", "sm_90")
 ]

@@ -17,7 +17,7 @@ TAP = "ptx.kernels.conv.product.WindowProduct._tap"
 STORE = "ptx.kernels.conv.product.WindowProduct.store"
 CHUNK = "ptx.kernels.conv.product.WindowProduct._tiled.<locals>"
 WEIGHT_GRADIENT = "ptx.kernels.conv.backward_weight._tiled_backward_weight"
-BIAS = "ptx.kernels.conv.forward._tiled_forward.<locals>.with_bias"
+BIAS = "ptx.tile.epilogue.plus_bias.<locals>.finish"
 
 EQUIVALENT = [
     *TILE_ENGINE,

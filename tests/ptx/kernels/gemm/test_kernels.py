@@ -15,8 +15,8 @@ from ptx.isa.targets import TARGETS
 from ptx.kernels.gemm import GEMM, GemmConfig, choose, streaming
 from ptx.kernels.gemm.catalog import CONFIGS, ROWS, SHAPES
 from ptx.kernels.gemm.plan import gemm_plan
-from ptx.launch import Address
-from ptx.tile.shared import SharedTile
+from ptx.launch import BufferAddress
+from ptx.tile.layout import Layout
 
 ALIGNED = list(SHAPES)[:5]
 DTYPES = {"bf16": bf16, "f16": f16, "f32": f32, "f32-exact": f32, "f64": f64}
@@ -146,7 +146,7 @@ def run_one_block(config: GemmConfig, rows: int) -> Report:
     buffers = [Buffer(np.zeros(shape, element), writable=False) for shape in operands]
     buffers.append(Buffer(np.empty(result, result_type), initialized=False))
     how = GEMM.launch(config, target, [b.array.shape for b in buffers])
-    arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
+    arguments = [buffers[v.buffer] if isinstance(v, BufferAddress) else v for v in how.arguments]
     arguments[4] = np.uint32(1)  # blocks of a product
     return launch(
         how.text, (1, 1, 1), how.block, arguments,
@@ -176,9 +176,9 @@ def test_enough_is_on_its_way(name, dtype, target):
     (made,) = assemble(written.text, gpu).values()
     blocks = made.blocks_per_sm(dynamic_shared=written.dynamic_shared)
     plan = gemm_plan(config, gpu, ROWS[case])
-    stage = SharedTile.shared_bytes(
-        config.float_type, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis, stages=1
-    )
+    stage = Layout.padded(
+        config.float_type, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis
+    ).bytes
     assert blocks * (plan.stages - 1) * stage >= 26 * 1024
 
 

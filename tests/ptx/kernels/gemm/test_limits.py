@@ -11,7 +11,7 @@ from ptx.isa.dtypes import f32
 from ptx.isa.targets import TARGETS
 from ptx.kernels.gemm import GEMM, GemmConfig, choose
 from ptx.kernels.gemm.plan import gemm_plan
-from ptx.launch import Address
+from ptx.launch import BufferAddress
 
 TARGET = TARGETS["sm_80"]
 
@@ -19,7 +19,7 @@ TARGET = TARGETS["sm_80"]
 def run_last_block(config: GemmConfig, shapes, blocks: int, buffers: list[Buffer]):
     """Runs the last of so many blocks of a product."""
     how = GEMM.launch(config, TARGET, shapes)
-    arguments = [buffers[v.buffer] if isinstance(v, Address) else v for v in how.arguments]
+    arguments = [buffers[v.buffer] if isinstance(v, BufferAddress) else v for v in how.arguments]
     arguments[4] = np.uint32(blocks)
     launch(
         how.text, (blocks, 1, 1), how.block, arguments, blocks=[blocks - 1],
