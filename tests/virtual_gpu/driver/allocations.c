@@ -238,7 +238,7 @@ API cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   ENTER;
   Stream *stream;
   Memory *memory;
-  TRY(stream_of(handle, &stream));
+  TRY(stream_anywhere(handle, &stream)); /* as the driver does: a handle is enough */
   if (!address) return CUDA_SUCCESS;
   TRY(find(&memory, (void *)address, DEVICE_MEMORY));
   if (stream->capture)

@@ -35,6 +35,7 @@ assert (result == 24).all(), "wrong values"
 print("done")
 """
 
+
 def child(script: str, **settings: str) -> tuple[int, str]:
     """Runs a script in a process of its own: its status, and all that it says."""
     finished = subprocess.run(
@@ -97,18 +98,15 @@ def test_an_operand_that_is_written():
 
 def test_shared_memory_that_was_not_asked_for():
     """The launch asks for more than the driver was told of when the kernel was loaded."""
+    more = "launch = dataclasses.replace(launch, dynamic_shared=100 * 1024)"
+    assert_works(changed(more))
+    untold = (
+        "from oxijax._core import driver\n    "
+        "driver.Driver._allow_shared = lambda *unused: None\n    "
+    )
     assert_fails(
-        child(
-            """
-            import jax, numpy as np, oxijax
-            from oxijax._core import driver
-            driver.Driver._allow_shared = lambda *unused: None
-            x, w = np.ones((1, 8, 8, 64), np.float16), np.ones((3, 3, 64, 64), np.float16)
-            o = np.zeros((1, 8, 8, 18), np.float32)
-            np.asarray(oxijax.deform_conv(x, o, w))
-            """
-        ),
-        "bytes of dynamic shared memory, and it may have",
+        changed(untold + more),
+        "102400 bytes of dynamic shared memory, and it may have",
         "cuLaunchKernel",
     )
 
