@@ -12,7 +12,16 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 
-__all__ = ["ADDRESS", "PLAIN", "SOURCES", "THREAD", "build", "compile_objects", "stub_source"]
+__all__ = [
+    "ADDRESS",
+    "PLAIN",
+    "SOURCES",
+    "THREAD",
+    "build",
+    "compile_objects",
+    "sanitizer_runtime",
+    "stub_source",
+]
 
 HERE = pathlib.Path(__file__).parent
 SOURCES = HERE / "driver"
@@ -95,6 +104,21 @@ def build(
             if not folder.is_dir():
                 raise
     return folder
+
+
+def sanitizer_runtime(sanitizer: str) -> str:
+    """The libraries that have to be loaded first where a sanitizer watches a library.
+
+    Args:
+      sanitizer: "address" or "thread".
+
+    Returns:
+      Their paths, for LD_PRELOAD.
+    """
+    runtime = {"address": "libasan.so", "thread": "libtsan.so"}[sanitizer]
+    # The sanitizer looks for C++'s exceptions when it starts.
+    names = (runtime, "libstdc++.so.6")
+    return ":".join(_run([_compiler(), f"-print-file-name={name}"]).strip() for name in names)
 
 
 def stub_source(header: pathlib.Path, plugins: Iterable[pathlib.Path]) -> str:
@@ -192,7 +216,8 @@ def _make_toolkit(folder: pathlib.Path, libdevice: pathlib.Path) -> None:
     (folder / "nvvm" / "libdevice" / libdevice.name).symlink_to(libdevice)
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     finished = subprocess.run(command, capture_output=True, text=True)
     if finished.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{finished.stdout}{finished.stderr}")
+    return finished.stdout

@@ -20,6 +20,8 @@ __all__ = ["GPUS", "main", "parse", "variables"]
 ROOT = pathlib.Path(__file__).parents[2]
 GPUS = ("h100", "a100", "rtx4090", "b200")
 
+_BUILDS = {None: build.PLAIN, "address": build.ADDRESS, "thread": build.THREAD}
+
 _XLA_FLAGS = (
     "--xla_gpu_autotune_level=0",  # there are no times to choose by
     # Matrix products by Triton: cuBLAS has no PTX.
@@ -35,8 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     cache = pathlib.Path(os.environ.get("VIRTUAL_GPU_CACHE") or ROOT / "build" / "virtual_gpu")
     venv = environment.prepare(cache.absolute(), ROOT, options.cuda)
-    library = build.build(cache.absolute(), venv.header, venv.libdevice, venv.plugins)
+    flags = _BUILDS[options.sanitize]
+    library = build.build(cache.absolute(), venv.header, venv.libdevice, venv.plugins, flags)
     settings = variables(options, library, venv, os.environ)
+    if options.sanitize:
+        settings |= _sanitizer_variables(options.sanitize)
     try:
         os.execvpe(options.command[0], options.command, settings)
     except FileNotFoundError:
@@ -86,6 +91,16 @@ def variables(
     }
 
 
+def _sanitizer_variables(sanitizer: str) -> dict[str, str]:
+    return {
+        "LD_PRELOAD": build.sanitizer_runtime(sanitizer),
+        "VIRTUAL_GPU_SANITIZE": sanitizer,
+        # What Python and XLA keep to the end, or do without its knowledge, is not of the driver.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
+    }
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
@@ -112,6 +127,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--cuda", type=int, choices=(12, 13), default=13, help="version of the plugin; %(default)s"
+    )
+    parser.add_argument(
+        "--sanitize", choices=("address", "thread"), help="watch the driver, in a Python program"
     )
     parser.add_argument("command", nargs="+", help="after --: what to run")
     options = parser.parse_args(arguments)

@@ -64,3 +64,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, _Finder())
+if os.environ.get("VIRTUAL_GPU_SANITIZE"):
+    # A sanitizer is for this process: the shell that runs the assembler does not start with it.
+    os.environ.pop("LD_PRELOAD", None)
