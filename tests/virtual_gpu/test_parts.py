@@ -8,7 +8,7 @@ import sys
 import pytest
 from virtual_gpu import build, environment, launcher
 
-from ptx.devices import DATA_SHEETS, find_data_sheet
+from ptx.devices import data_sheet
 from ptx.isa.targets import TARGETS
 
 HERE = pathlib.Path(__file__).parent
@@ -32,8 +32,7 @@ def test_the_models_are_those_of_the_command_line():
 @pytest.mark.parametrize("key", launcher.GPUS)
 def test_a_model_is_as_the_tables_have_it(key):
     model = models()[key]
-    sheet = find_data_sheet(model["name"].strip('"'))
-    assert sheet in DATA_SHEETS.values()
+    sheet = data_sheet(model["name"].strip('"'))
     target = TARGETS[f"sm_{model['major']}{model['minor']}"]
     assert sheet.target == target.name
     kib = re.compile(r"(\d+) << 10")
