@@ -158,7 +158,8 @@ void open_gate(void) { sem_post(&gate); }
 /* ---- main: without an argument it lists the cases, with one it runs that case ---- */
 
 int main(int argc, char **argv) {
-  const Case *tables[] = {order_cases, fault_cases, graph_cases, sanitizer_cases};
+  const Case *tables[] = {order_cases, fault_cases, graph_cases, collective_cases,
+                          sanitizer_cases};
   alarm(30); /* a case that hangs fails */
   for (size_t t = 0; t < sizeof tables / sizeof *tables; ++t)
     for (const Case *here = tables[t]; here->name; ++here) {

@@ -45,7 +45,8 @@ typedef struct {
   void (*run)(void);
 } Case;
 
-extern const Case order_cases[], fault_cases[], graph_cases[], sanitizer_cases[];
+extern const Case order_cases[], fault_cases[], graph_cases[], collective_cases[];
+extern const Case sanitizer_cases[];
 
 /* Starts the driver with so many devices, and enters the first one's context. */
 void start(int devices);
