@@ -88,6 +88,11 @@ def test_scan_of_steps():
     assert_same(steps, (x, offset, weight, mask))
 
 
+@pytest.mark.parametrize("function", [jnp.cos, lambda x: jnp.sort(x, axis=-1), jnp.cumsum])
+def test_kernels_of_xla_with_variables_in_their_modules(function):
+    assert_same(function, (10 * rand(6, 50),))
+
+
 def test_a_donated_operand():
     function, (x, *rest) = CASES["deform_conv"]
     device = jax.devices("cuda")[0]

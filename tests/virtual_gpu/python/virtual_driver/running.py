@@ -25,7 +25,9 @@ def run(library: Library, request: driver.LaunchRequest) -> None:
     sizes = module.facts(kernel).parameter_sizes
     parameters = [ctypes.string_at(request.parameters[i], size) for i, size in enumerate(sizes)]
     if library.compiled:
-        allocations = [_allocation(m) for m in driver.memories(request.device)]
+        own = {module.variable(name).address for name in module.variables}  # the module adds them
+        live = driver.memories(request.device)
+        allocations = [_allocation(memory) for memory in live if memory.address not in own]
     else:
         allocations = _pointed_to(library, request, parameters)
     module.launch(
