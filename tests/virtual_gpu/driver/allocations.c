@@ -253,7 +253,7 @@ API cuMemGetInfo(size_t *available, size_t *total) {
   ENTER;
   Context *context;
   TRY(current_context(&context));
-  *total = (size_t)setting("VIRTUAL_GPU_MEMORY_MB", 2048) << 20;
+  *total = settings()->memory;
   *available = *total - memory_charged(context->device);
   return CUDA_SUCCESS;
 }

@@ -11,10 +11,7 @@ enum { STACK = 64 };
 static _Thread_local Context *stack[STACK];
 static _Thread_local int depth;
 
-int device_count(void) {
-  long count = setting("VIRTUAL_GPU_DEVICES", 1);
-  return count < 0 ? 0 : count > MAX_DEVICES ? MAX_DEVICES : (int)count;
-}
+int device_count(void) { return settings()->devices; }
 
 CUresult device_check(CUdevice device) {
   if (!initialized) return fail(CUDA_ERROR_NOT_INITIALIZED, "cuInit has not been called");
@@ -72,7 +69,7 @@ API cuInit(unsigned flags) {
 
 API cuDriverGetVersion(int *version) {
   ENTER;
-  *version = (int)setting("VIRTUAL_GPU_CUDA", 13000);
+  *version = settings()->cuda;
   return CUDA_SUCCESS;
 }
 
@@ -108,7 +105,7 @@ API cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
 API cuDeviceTotalMem(size_t *bytes, CUdevice device) {
   ENTER;
   TRY(device_check(device));
-  *bytes = (size_t)setting("VIRTUAL_GPU_MEMORY_MB", 2048) << 20;
+  *bytes = settings()->memory;
   return CUDA_SUCCESS;
 }
 

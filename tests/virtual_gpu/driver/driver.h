@@ -24,7 +24,6 @@
 #define API EXPORT CUresult CUDAAPI
 #define UNUSED __attribute__((unused))
 #define MAX_DEVICES 8
-#define MAX_PARAMETER_BYTES 32764 /* what a kernel's parameters take at most, from sm_70 on */
 
 /* ---- state.c ---- */
 
@@ -33,8 +32,16 @@ void unlock(void);
 /* Waits, without the lock meanwhile, until some thread calls `tell_change`. */
 void wait_for_change(void);
 void tell_change(void);
-/* An environment variable's number; `otherwise` where it is not set. */
-long setting(const char *name, long otherwise);
+
+typedef struct {
+  int devices;
+  size_t memory; /* bytes of each device */
+  unsigned seed; /* of pauses and of the order of graphs' nodes; 0: there are none */
+  int cuda;      /* version of the driver, for example 13000 */
+} Settings;
+
+/* What the environment said when it was first asked: later on other threads may change it. */
+const Settings *settings(void);
 
 /* ---- errors.c ---- */
 

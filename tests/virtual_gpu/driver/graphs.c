@@ -322,7 +322,7 @@ API cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, unsigned long lon
   *executable = object_new(EXECUTABLE, sizeof **executable, -1);
   (*executable)->graph = graph_copy(graph);
   (*executable)->source = graph;
-  (*executable)->seed = (unsigned)setting("VIRTUAL_GPU_ASYNC", 0);
+  (*executable)->seed = settings()->seed;
   return CUDA_SUCCESS;
 }
 

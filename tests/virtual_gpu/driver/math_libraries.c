@@ -16,8 +16,6 @@ static Status destroy(void *handle) {
   return 0;
 }
 
-static int cuda_version(void) { return (int)setting("VIRTUAL_GPU_CUDA", 13000); }
-
 /* ---- cuBLAS ---- */
 
 EXPORT Status cublasCreate_v2(void **handle) { return create(handle); }
@@ -38,10 +36,10 @@ EXPORT Status cublasSetMathMode(void *handle, int mode) {
 }
 EXPORT Status cublasGetVersion_v2(void *handle, int *version) {
   (void)handle;
-  *version = cuda_version() * 10;
+  *version = settings()->cuda * 10;
   return 0;
 }
-EXPORT size_t cublasLtGetVersion(void) { return (size_t)cuda_version() * 10; }
+EXPORT size_t cublasLtGetVersion(void) { return (size_t)settings()->cuda * 10; }
 EXPORT const char *cublasGetStatusName(Status status) {
   return status ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_SUCCESS";
 }
@@ -54,7 +52,7 @@ EXPORT const char *cublasLtGetStatusString(Status status) { return cublasGetStat
 /* ---- cuDNN ---- */
 
 EXPORT size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
-EXPORT size_t cudnnGetCudartVersion(void) { return (size_t)cuda_version(); }
+EXPORT size_t cudnnGetCudartVersion(void) { return (size_t)settings()->cuda; }
 EXPORT Status cudnnGetProperty(int property, int *value) {
   const int parts[] = {CUDNN_VERSION / 10000, CUDNN_VERSION / 100 % 100, CUDNN_VERSION % 100};
   if (property < 0 || property > 2) return 2000; /* CUDNN_STATUS_BAD_PARAM */

@@ -241,12 +241,10 @@ CUresult memory_check(const void *address, size_t bytes, int device, bool runnin
   return CUDA_SUCCESS;
 }
 
-static size_t memory_size(void) { return (size_t)setting("VIRTUAL_GPU_MEMORY_MB", 2048) << 20; }
-
 CUresult memory_charge(int device, size_t bytes) {
-  if (bytes > memory_size() - charged[device])
+  if (bytes > settings()->memory - charged[device])
     return fail(CUDA_ERROR_OUT_OF_MEMORY, "%zu bytes, and device %d has %zu of %zu in use", bytes,
-                device, charged[device], memory_size());
+                device, charged[device], settings()->memory);
   charged[device] += bytes;
   return CUDA_SUCCESS;
 }

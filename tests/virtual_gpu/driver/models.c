@@ -32,13 +32,22 @@ static const Model models[] = {
      .threads_per_multiprocessor = 2048, .blocks_per_multiprocessor = 32},
 };
 
-const Model *model(void) {
+static const Model *chosen;
+
+static void choose(void) {
   const char *key = getenv("VIRTUAL_GPU_MODEL");
-  if (!key || !*key) return &models[0];
+  if (!key || !*key) key = models[0].key;
   for (size_t i = 0; i < sizeof models / sizeof *models; ++i)
-    if (!strcmp(models[i].key, key)) return &models[i];
+    if (!strcmp(models[i].key, key)) chosen = &models[i];
+  if (chosen) return;
   fprintf(stderr, "virtual GPU: there is no model VIRTUAL_GPU_MODEL=%s\n", key);
   abort();
+}
+
+const Model *model(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, choose);
+  return chosen;
 }
 
 int model_attribute(CUdevice_attribute attribute, int device) {

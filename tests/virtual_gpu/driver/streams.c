@@ -20,7 +20,7 @@ static unsigned stream_count;
 Stream *first_stream(void) { return all_streams; }
 
 unsigned random_below(unsigned *seed, unsigned bound) {
-  return setting("VIRTUAL_GPU_ASYNC", 0) ? (unsigned)rand_r(seed) % bound : 0;
+  return settings()->seed ? (unsigned)rand_r(seed) % bound : 0;
 }
 
 Stream *stream_new(Context *context, unsigned flags, int priority) {
@@ -29,7 +29,7 @@ Stream *stream_new(Context *context, unsigned flags, int priority) {
   stream->flags = flags;
   stream->priority = priority;
   stream->last = &stream->first;
-  stream->seed = (unsigned)setting("VIRTUAL_GPU_ASYNC", 0) * 1000 + stream_count++;
+  stream->seed = settings()->seed * 1000 + stream_count++;
   stream->next = all_streams;
   all_streams = stream;
   return stream;

@@ -278,7 +278,7 @@ static void a_graph_is_of_one_device(void) {
         cuGraphLaunch(executable, stream_new_nonblocking()));
 }
 
-/* ---- what graphs.c, captures.c and addresses.c need not say twice ---- */
+/* ---- addresses ---- */
 
 static void functions_are_found_by_version(void) {
   start(1);
