@@ -300,6 +300,7 @@ typedef struct CUgraphNode_st {
   Operation operation;
   struct CUgraphNode_st **before; /* the nodes that it follows */
   size_t before_count;
+  const struct CUgraphNode_st *origin; /* what it is a copy of */
 } Node;
 
 struct CUgraph_st {

@@ -12,8 +12,7 @@
 
 typedef struct CUgraphExec_st {
   Object object;
-  Graph *graph;        /* its own copy */
-  const Graph *source; /* what it was made of: its nodes name those of the copy */
+  Graph *graph; /* its own copy, whose nodes go by the names of those that they are copies of */
   unsigned seed;
 } Executable;
 
@@ -44,6 +43,7 @@ Graph *graph_copy(const Graph *graph) {
     const Node *node = graph->nodes[i];
     Node *made = graph_add(copy, operation_copy(&node->operation), node->before,
                            node->before_count);
+    made->origin = node;
     for (size_t k = 0; k < made->before_count; ++k)
       made->before[k] = copy->nodes[node->before[k]->index];
   }
@@ -88,9 +88,14 @@ static CUresult kernel_node(Operation *operation, CUfunction function, CUkernel 
   return launch_operation(operation, &launch, context->device);
 }
 
-static CUresult child_node(Operation *operation, Graph *child) {
-  TRY(object_check(child, GRAPH));
-  *operation = (Operation){.kind = DO_GRAPH, .call = current_call(), .graph = graph_copy(child)};
+/* A child is a copy; or, where the caller moves it, the graph itself, whose nodes stay what they
+ * are. */
+static CUresult child_node(Operation *operation, const CUDA_CHILD_GRAPH_NODE_PARAMS *child) {
+  TRY(object_check(child->graph, GRAPH));
+  bool moved = child->ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+  *operation = (Operation){.kind = DO_GRAPH,
+                           .call = current_call(),
+                           .graph = moved ? child->graph : graph_copy(child->graph)};
   return CUDA_SUCCESS;
 }
 
@@ -119,7 +124,7 @@ static CUresult node_operation(Operation *operation, const CUgraphNodeParams *no
       operation->data = node->host.userData;
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_GRAPH:
-      return child_node(operation, node->graph.graph);
+      return child_node(operation, &node->graph);
     default:
       return fail(CUDA_ERROR_NOT_SUPPORTED, "nodes of type %d are not implemented", node->type);
   }
@@ -167,13 +172,39 @@ static CUresult add(CUgraphNode *made, Graph *graph, const CUgraphNode *before, 
   return CUDA_SUCCESS;
 }
 
-/* The node of an executable graph that a node of its source stands for. */
+/* The copy of a node in a graph or in its children; NULL where there is none. */
+static Node *copy_of(const Graph *graph, const Node *origin) {
+  for (size_t i = 0; i < graph->count; ++i) {
+    Node *node = graph->nodes[i];
+    if (node->origin == origin) return node;
+    const Graph *child = node->operation.graph;
+    Node *found = child ? copy_of(child, origin) : NULL;
+    if (found) return found;
+  }
+  return NULL;
+}
+
+/* The node of an executable graph that a node of what it was made of stands for. */
 static CUresult node_of(Node **node, const Executable *executable, const Node *named) {
   TRY(object_check(executable, EXECUTABLE));
   TRY(object_check(named, NODE));
-  if (named->graph != executable->source)
+  *node = copy_of(executable->graph, named);
+  if (!*node)
     return fail(CUDA_ERROR_INVALID_VALUE, "the node is not of the graph that was instantiated");
-  *node = executable->graph->nodes[named->index];
+  return CUDA_SUCCESS;
+}
+
+/* A child that takes the place of another one: its nodes go by the same names as before. */
+static CUresult keep_names(const Graph *graph, const Graph *before) {
+  if (graph->count != before->count)
+    return fail(CUDA_ERROR_INVALID_VALUE, "the child has %zu nodes, and had %zu", graph->count,
+                before->count);
+  for (size_t i = 0; i < graph->count; ++i) {
+    Node *node = graph->nodes[i], *old = before->nodes[i];
+    node->origin = old->origin;
+    if (node->operation.graph && old->operation.graph)
+      TRY(keep_names(node->operation.graph, old->operation.graph));
+  }
   return CUDA_SUCCESS;
 }
 
@@ -186,9 +217,11 @@ static CUresult update(Executable *executable, const Node *named, CUgraphNodePar
     operation_free(&operation);
     return fail(CUDA_ERROR_INVALID_VALUE, "the node is of another type");
   }
-  operation_free(&node->operation);
-  node->operation = operation;
-  return CUDA_SUCCESS;
+  CUresult status = CUDA_SUCCESS;
+  if (operation.graph) status = keep_names(operation.graph, node->operation.graph);
+  operation_free(status ? &operation : &node->operation);
+  if (!status) node->operation = operation;
+  return status;
 }
 
 /* ---- making graphs ---- */
@@ -321,7 +354,6 @@ API cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, unsigned long lon
   TRY(object_check(graph, GRAPH));
   *executable = object_new(EXECUTABLE, sizeof **executable, -1);
   (*executable)->graph = graph_copy(graph);
-  (*executable)->source = graph;
   (*executable)->seed = settings()->seed;
   return CUDA_SUCCESS;
 }

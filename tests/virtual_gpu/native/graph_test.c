@@ -261,6 +261,36 @@ static void children_are_copies(void) {
   OK(cuGraphDestroy(graph));
 }
 
+static void nodes_of_a_moved_child_are_updated(void) {
+  start(1);
+  CUstream stream = stream_new_nonblocking();
+  CUdeviceptr memory = allocate(4);
+  CUDA_MEMSET_NODE_PARAMS set = {.dst = memory, .value = 6, .elementSize = 4, .width = 1,
+                                 .height = 1};
+  for (int moved = 0; moved < 2; ++moved) {
+    CUgraph child, graph;
+    CUgraphNode node;
+    CUgraphExec executable;
+    OK(cuGraphCreate(&child, 0));
+    OK(cuGraphCreate(&graph, 0));
+    CUgraphNode inner = add_set(child, memory, 5, NULL);
+    CUgraphNodeParams parameters = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
+    parameters.graph.graph = child;
+    parameters.graph.ownership = moved ? CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE
+                                       : CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
+    OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters));
+    OK(cuGraphInstantiate(&executable, graph, 0));
+    if (moved) {
+      OK(cuGraphExecMemsetNodeSetParams(executable, inner, &set, context(0)));
+      OK(cuGraphLaunch(executable, stream));
+      CHECK(value_at(memory) == 6);
+    } else {
+      FAILS(CUDA_ERROR_INVALID_VALUE, "not of the graph that was instantiated",
+            cuGraphExecMemsetNodeSetParams(executable, inner, &set, context(0)));
+    }
+  }
+}
+
 static void a_graph_is_of_one_device(void) {
   start(2);
   CUfunction store = function(load_module(), "store");
@@ -305,6 +335,7 @@ const Case graph_cases[] = {
     CASE(an_update_is_for_the_executable_alone),
     CASE(an_update_does_not_reach_a_launch_before_it),
     CASE(children_are_copies),
+    CASE(nodes_of_a_moved_child_are_updated),
     CASE(a_graph_is_of_one_device),
     CASE(functions_are_found_by_version),
     {0},
