@@ -16,15 +16,20 @@ from ptx.emulator.errors import (
     UnknownInstructionError,
     UnwrittenError,
 )
+from ptx.emulator.global_memory import Allocation
 from ptx.emulator.launch import Buffer, launch
+from ptx.emulator.module import KernelFacts, LoadedModule
 from ptx.emulator.report import BankConflicts, Report, Sectors
 
 __all__ = [
+    "Allocation",
     "BankConflicts",
     "Buffer",
     "DivergenceError",
     "EmulatorError",
     "InFlightError",
+    "KernelFacts",
+    "LoadedModule",
     "MisalignedError",
     "OutOfBoundsError",
     "ParseError",

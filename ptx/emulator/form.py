@@ -15,6 +15,7 @@ import numpy as np
 
 from ptx.emulator.errors import UnknownInstructionError
 from ptx.emulator.lanes import SPECIAL_REGISTERS, UNSIGNED, Lanes, Selection, Step, numpy_type
+from ptx.emulator.memory import CONST_WINDOW
 from ptx.emulator.syntax import (
     Address,
     FloatLiteral,
@@ -203,7 +204,12 @@ class Form:
             register = self._read_register(base, dtype, False)
             return lambda lanes, active: register(lanes, active).astype(np.int64) + offset
         if isinstance(base, Symbol):
-            offset += self._shared_address(base)
+            variable = self._variable(base)
+            if callable(variable):
+                return lambda lanes, active: np.full(
+                    lanes.size(active), variable(lanes) + offset, np.int64
+                )
+            offset += variable
 
         def constant(lanes: Lanes, active: Selection) -> np.ndarray:
             return np.full(lanes.size(active), offset, np.int64)
@@ -240,14 +246,23 @@ class Form:
             return lambda lanes, active: lanes.special(name)[active].view(kind)
         if dtype.bits not in (32, 64) or dtype.is_float:
             self.unknown(f"operand {symbol.name} as .{dtype}")
-        value = np.array([self._shared_address(symbol) + symbol.offset], UNSIGNED[dtype.bits])
+        variable, unsigned = self._variable(symbol), UNSIGNED[dtype.bits]
+        if callable(variable):
+            return lambda lanes, active: np.array([variable(lanes)], unsigned).view(kind)
+        value = np.array([variable], unsigned)
         return lambda lanes, active: value.view(kind)
 
-    def _shared_address(self, symbol: Symbol) -> int:
-        try:
-            return self.program.layout.offsets[symbol.name]
-        except KeyError:
-            self.unknown(f"{symbol.name} is no register and no shared variable")
+    def _variable(self, symbol: Symbol) -> int | Callable[[Lanes], int]:
+        """The address of a variable in its space; of the module's only a launch knows it."""
+        name, offset = symbol.name, symbol.offset
+        for layout in (self.program.layout, self.program.local_layout):
+            if name in layout.offsets:
+                return layout.offsets[name] + offset
+        space = self.program.spaces.get(name)
+        if space is None:
+            self.unknown(f"{name} is no register and no variable")
+        window = CONST_WINDOW if space == "const" else 0
+        return lambda lanes: lanes.addresses[name] + window + offset
 
     def _literal(self, operand: Operand, dtype: DType) -> np.ndarray:
         kind, unsigned = numpy_type(dtype), UNSIGNED[dtype.bits]

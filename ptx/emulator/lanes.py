@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 import ml_dtypes
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from ptx.emulator.barriers import Barriers
     from ptx.emulator.checks import Clocks
     from ptx.emulator.copies import AsyncCopies
-    from ptx.emulator.launch import Geometry
-    from ptx.emulator.memory import GlobalMemory, SharedMemory
+    from ptx.emulator.global_memory import GlobalMemory
+    from ptx.emulator.grid import Geometry
+    from ptx.emulator.memory import LocalMemory, SharedMemory
     from ptx.emulator.program import Program
     from ptx.emulator.report import Report
     from ptx.emulator.syntax import Instruction
@@ -56,10 +57,14 @@ class Lanes:
       block_ids: number in the grid of each block.
       registers: by `Register.index`.
       defined: by index, for the registers that could be read before they are written.
-      parameters: value of each kernel parameter, as an array of one element.
+      parameters: bytes of each kernel parameter.
+      addresses: of the module's variables.
+      lenient: see `ptx.emulator.launch`.
+      position: basic block of each lane; the number of all blocks is the end.
     """
 
     shared: SharedMemory
+    local: LocalMemory
     copies: AsyncCopies
     clocks: Clocks
     barriers: Barriers
@@ -69,14 +74,16 @@ class Lanes:
         program: Program,
         geometry: Geometry,
         block_ids: np.ndarray,
-        parameters: dict[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
         global_memory: GlobalMemory,
         report: Report,
         generator: np.random.Generator | None,
+        addresses: Mapping[str, int],
+        lenient: bool,
     ):
         self.program, self.geometry, self.block_ids = program, geometry, block_ids
         self.parameters, self.global_memory, self.report = parameters, global_memory, report
-        self.generator = generator
+        self.generator, self.addresses, self.lenient = generator, addresses, lenient
         self.warps_per_block = -(-geometry.threads // WARP)
         padded = self.warps_per_block * WARP
         self.count = padded * len(block_ids)
@@ -88,6 +95,8 @@ class Lanes:
             for register in program.source.registers
         ]
         self.defined = {index: np.zeros(self.count, np.bool_) for index in program.tracked}
+        self.position = np.zeros(self.count, np.int64)
+        self.position[self.thread >= geometry.threads] = len(program.blocks)
         self._special: dict[str, np.ndarray] = {}
 
     # ---- selections

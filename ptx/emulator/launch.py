@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ptx.emulator.barriers import Barriers
-from ptx.emulator.checks import Clocks
-from ptx.emulator.copies import AsyncCopies
 from ptx.emulator.errors import UnwrittenError
-from ptx.emulator.lanes import UNSIGNED, WARP, Lanes, numpy_type
-from ptx.emulator.memory import Allocation, GlobalMemory, SharedMemory
+from ptx.emulator.global_memory import Allocation, GlobalMemory, own_address
+from ptx.emulator.grid import Geometry, Options, check_launch, run_grid, triple
+from ptx.emulator.lanes import UNSIGNED, numpy_type
 from ptx.emulator.program import Program, load
 from ptx.emulator.report import Report
-from ptx.emulator.scheduler import run
+from ptx.emulator.variables import Variables
 from ptx.isa.dtypes import DType
-from ptx.isa.targets import TARGETS
 
-__all__ = ["Buffer", "Geometry", "launch"]
+__all__ = ["Buffer", "launch"]
 
 _MAX_ORIGIN = 1 << 40  # bytes: what global memory has between two buffers
-_LANES = 8192  # lanes that run together: many for numpy's sake, few for the caches'
 
 
 class Buffer:
@@ -57,27 +52,11 @@ class Buffer:
         self.writable, self.initialized, self.origin = writable, initialized, origin
 
 
-@dataclasses.dataclass(frozen=True)
-class Geometry:
-    """Blocks of the grid and threads of a block, each as (x, y, z)."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-
-    @property
-    def threads(self) -> int:
-        return self.block[0] * self.block[1] * self.block[2]
-
-    @property
-    def blocks(self) -> int:
-        return self.grid[0] * self.grid[1] * self.grid[2]
-
-
 def launch(
     text: str,
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    arguments: Sequence[Buffer | int | float | np.generic],
+    arguments: Sequence[Buffer | int | float | np.generic | bytes],
     kernel: str | None = None,
     dynamic_shared: int = 0,
     schedule: int | None = None,
@@ -87,6 +66,7 @@ def launch(
     statistics: bool = True,
     step_limit: int = 1_000_000,
     stop: Callable[[], bool] | None = None,
+    lenient: bool = False,
 ) -> Report:
     """Runs a kernel over the whole grid and puts the results into the buffers.
 
@@ -94,8 +74,8 @@ def launch(
       text: a PTX module.
       grid: number of blocks, as one number or up to three (x, y, z).
       block: number of threads of each block, likewise.
-      arguments: one for each kernel parameter: a `Buffer` for a pointer, else a number, which
-        is converted to the parameter's type.
+      arguments: one for each kernel parameter: a `Buffer` for a pointer, a number, which is
+        converted to the parameter's type, or the bytes of one that has several values.
       kernel: name of the kernel; None for the only one of the module.
       dynamic_shared: bytes of dynamic shared memory.
       schedule: None runs all warps in step; an integer is the seed of a random order, in which
@@ -109,6 +89,10 @@ def launch(
         endless loop.
       stop: asked between basic blocks, possibly in the middle of a long launch: whether to give
         up, with a StoppedError.
+      lenient: for a kernel of a compiler that knows what the GPU does where the PTX ISA leaves it
+        open: no race counts as a fault (equal values may be written twice), shared and local
+        memory and registers count as written (padding may be copied), and a membermask may name
+        threads that have ended or that the block does not have.
 
     Returns:
       What the launch did.
@@ -118,43 +102,45 @@ def launch(
       ValueError, TypeError: a launch that the driver would refuse, or wrong arguments.
     """
     program = load(text, kernel)
-    geometry = Geometry(_triple(grid, "grid"), _triple(block, "block"))
-    _check_launch(program, geometry, dynamic_shared)
+    geometry = Geometry(triple(grid, "grid"), triple(block, "block"))
+    check_launch(program, geometry, dynamic_shared)
     buffers = list({id(a): a for a in arguments if isinstance(a, Buffer)}.values())
+    allocations = [
+        Allocation(own_address(i), _copy(b.array), b.writable, b.initialized, f"buffer {i}")
+        for i, b in enumerate(buffers, 1)
+    ]
+    variables = Variables(program.variables)
     memory = GlobalMemory(
-        [Allocation(b.array, b.writable, b.initialized) for b in buffers],
+        [*allocations, *variables.allocations],
         program.granule["global"],
-        check_races,
+        check_races and not lenient,
     )
     pointers = {
-        id(b): memory.pointer(number) - b.origin * b.array.itemsize
-        for number, b in enumerate(buffers, 1)
+        id(b): a.address - b.origin * b.array.itemsize
+        for b, a in zip(buffers, allocations, strict=True)
     }
     parameters = _parameters(program, arguments, pointers)
     report = Report(program, statistics)
-    generator = None if schedule is None else np.random.default_rng(schedule)
     ids = np.arange(geometry.blocks) if blocks is None else _chosen(blocks, geometry)
-    if generator is not None:
-        generator.shuffle(ids)
-    together = max(1, _LANES // (-(-geometry.threads // WARP) * WARP))
-    with np.errstate(all="ignore"):
-        for start in range(0, len(ids), together):
-            chunk = ids[start : start + together]
-            lanes = Lanes(program, geometry, chunk, parameters, memory, report, generator)
-            lanes.clocks = Clocks(lanes)
-            lanes.barriers = Barriers(lanes)
-            lanes.copies = AsyncCopies(lanes)
-            granule = program.granule["shared"]
-            lanes.shared = SharedMemory(lanes, dynamic_shared, granule, check_races)
-            run(lanes, step_limit, stop)
-    for number, buffer in enumerate(buffers, 1):
-        if len(missing := memory.unwritten(number)):
-            position = next(i for i, a in enumerate(arguments) if a is buffer)
-            raise _unwritten(program, position, buffer, missing)
-    for number, buffer in enumerate(buffers, 1):
-        data = memory.data(number).view(buffer.array.dtype)
-        buffer.array = data.reshape(buffer.array.shape).copy()
+    options = Options(dynamic_shared, schedule, check_races, step_limit, stop, lenient)
+    run_grid(program, geometry, parameters, memory, variables.addresses, report, options, ids)
+    for allocation, missing in memory.unwritten():
+        buffer = buffers[allocations.index(allocation)]
+        position = next(i for i, a in enumerate(arguments) if a is buffer)
+        raise _unwritten(program, position, buffer, missing)
+    for buffer, allocation in zip(buffers, allocations, strict=True):
+        data = allocation.data.view(buffer.array.dtype)
+        buffer.array = data.reshape(buffer.array.shape)
     return report
+
+
+def _copy(array: np.ndarray) -> np.ndarray:
+    """A copy of an array's bytes, at an address that is a multiple of 256."""
+    memory = np.empty(array.nbytes + 256, np.uint8)
+    start = -memory.ctypes.data % 256
+    memory = memory[start : start + array.nbytes]
+    memory[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memory
 
 
 def _unwritten(
@@ -178,37 +164,6 @@ def _chosen(blocks: Sequence[int], geometry: Geometry) -> np.ndarray:
     return ids
 
 
-def _triple(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
-    values = [value] if isinstance(value, int | np.integer) else list(value)
-    if not 1 <= len(values) <= 3 or any(int(v) < 1 for v in values):
-        raise ValueError(f"{name}={value!r}: one to three positive numbers are expected")
-    x, y, z = [int(v) for v in values] + [1] * (3 - len(values))
-    return x, y, z
-
-
-def _check_launch(program: Program, geometry: Geometry, dynamic_shared: int) -> None:
-    """Raises ValueError for what the driver would refuse."""
-    name, limits = program.source.name, program.source.limits
-    if geometry.threads > 1024 or geometry.block[2] > 64:
-        raise ValueError(f"block={geometry.block}: at most 1024 threads, and 64 in z")
-    if max(geometry.grid[1:]) > 65535 or geometry.grid[0] > 2**31 - 1:
-        raise ValueError(f"grid={geometry.grid}: at most 2147483647 x 65535 x 65535 blocks")
-    if "maxntid" in limits and geometry.threads > np.prod(limits["maxntid"]):
-        raise ValueError(f"block={geometry.block}: {name} has .maxntid {limits['maxntid']}")
-    if "reqntid" in limits:
-        required = (*limits["reqntid"], 1, 1)[:3]
-        if geometry.block != required:
-            raise ValueError(f"block={geometry.block}: {name} has .reqntid {required}")
-    if dynamic_shared < 0:
-        raise ValueError(f"{dynamic_shared=} is negative")
-    total, target = program.layout.static_size + dynamic_shared, TARGETS.get(program.target)
-    if target is not None and total > target.shared_per_block:
-        raise ValueError(
-            f"{name} takes {total} bytes of shared memory, and a block of {target} has "
-            f"{target.shared_per_block}"
-        )
-
-
 def _parameters(
     program: Program, arguments: Sequence[object], pointers: dict[int, int]
 ) -> dict[str, np.ndarray]:
@@ -222,7 +177,14 @@ def _parameters(
     for parameter, argument in zip(declared, arguments, strict=True):
         pointer = pointers.get(id(argument)) if isinstance(argument, Buffer) else None
         what = f"{program.source.name}: parameter {parameter.name} (.{parameter.dtype})"
-        values[parameter.name] = _convert(argument, pointer, parameter.dtype, what)
+        if isinstance(argument, bytes):
+            if len(argument) != parameter.size:
+                raise TypeError(f"{what}: {len(argument)} bytes, where it has {parameter.size}")
+            values[parameter.name] = np.frombuffer(argument, np.uint8)
+        elif parameter.count > 1:
+            raise TypeError(f"{what} has {parameter.count} values: bytes are expected")
+        else:
+            values[parameter.name] = _convert(argument, pointer, parameter.dtype, what)
     return values
 
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-import struct
-from bisect import bisect_left
-from typing import NamedTuple
 
-from ptx.emulator.errors import ParseError
+from ptx.emulator.declarations import Declarations
 from ptx.emulator.syntax import (
     Address,
-    FloatLiteral,
+    Code,
+    FunctionSource,
     Instruction,
     IntegerLiteral,
     KernelSource,
     Module,
+    ModuleVariable,
     Operand,
     Pair,
     Parameter,
     Register,
-    SharedVariable,
     Sink,
     Symbol,
+    Variable,
     Vector,
 )
-from ptx.isa.dtypes import DTYPES, DType
+from ptx.isa.dtypes import pred
 
 __all__ = ["parse"]
 
@@ -36,43 +34,24 @@ def parse(text: str) -> Module:
     Debugging lines (`.file`, `.loc`, `.section`) and `.pragma` are skipped.
 
     Raises:
-      ParseError: the text is not PTX, or it has device functions, or variables outside
-        registers, parameters and shared memory.
+      ParseError: the text is not PTX, or it has a construct that the emulator does not have.
     """
     return _Parser(text).module()
 
 
-_DEBUG = re.compile(r"^[ \t]*\.section\b[^{]*\{[^}]*\}|^[ \t]*\.(?:loc|file)\b[^\n]*", re.M)
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
-      | (?P<float>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b
-          |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
-      | (?P<int>(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?\b)
-      | (?P<word>[%.$A-Za-z_](?:[\w$.%]|::)*)
-      | (?P<string>"[^"\n]*")
-      | (?P<mark>[][{}()<>,;:@!|+=*-])""",
-    re.X | re.S,
-)
-_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_TAKES_CARRY = ("addc", "subc", "madc")
+_CARRY_FLAG = "CC.CF"  # the name that the PTX ISA gives it, which no register can have
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    start: int
-
-
-class _Parser:
-    """Reads tokens one after the other; each method reads one construct."""
+class _Parser(Declarations):
+    """Each method reads one construct."""
 
     def __init__(self, text: str):
-        self.text = text
-        self.line_ends = [match.start() for match in re.finditer("\n", text)]
-        self.kernel: KernelSource | None = None
-        self.scopes: list[dict[str, Register]] = []
-        self.module_shared: list[SharedVariable] = []
-        self.tokens = self._tokens(_DEBUG.sub(_blank, text))
-        self.at = 0
+        super().__init__(text)
+        self.scopes: list[dict[str, Register | Variable]] = []
+        self.shared: list[Variable] = []
+        self.variables: list[ModuleVariable] = []
+        self.functions: dict[str, FunctionSource] = {}
 
     # ---- the module
 
@@ -89,27 +68,29 @@ class _Parser:
             elif word == ".address_size":
                 if (size := self.take().text) != "64":
                     raise self.error(f".address_size 64 is expected, not {size}")
-            elif word in (".visible", ".weak", ";"):
+            elif word in (".visible", ".weak", ".common", ";"):
                 continue
-            elif word == ".extern" and self.now.text == ".shared":
-                self.module_shared.extend(self.shared_variables(self.take().text, extern=True))
+            elif word == ".extern" and self.accept(".shared"):
+                self.shared.extend(self.shared_variables(extern=True))
+            elif word == ".extern" and self.accept(".func"):
+                self.function()
             elif word == ".shared":
-                self.module_shared.extend(self.shared_variables(word))
+                self.shared.extend(self.shared_variables())
+            elif word in (".global", ".const"):
+                self.variables.extend(self.module_variables(word[1:]))
             elif word == ".entry":
                 kernels.append(self.entry())
-            elif word in (".global", ".const", ".func", ".extern", ".tex"):
+            elif word == ".func":
+                self.function()
+            elif word in (".extern", ".tex"):
                 raise self.error(f"{word} at the level of the module is not supported", back=1)
             else:
                 raise self.error(f"{word!r} at the level of the module", back=1)
-        if not kernels:
-            raise ParseError("the text has no .entry")
-        return Module(target, kernels)
+        return Module(target, kernels, self.functions, self.variables)
 
     def entry(self) -> KernelSource:
-        line = self.line(self.tokens[self.at - 1])
-        kernel = self.kernel = KernelSource(self.take("word").text, line)
-        kernel.shared.extend(self.module_shared)
-        self.scopes = [{}]
+        kernel = KernelSource(self.now.text, self.line(self.now))
+        self.kernel = self.take("word").text
         if self.accept("("):
             while not self.accept(")"):
                 kernel.parameters.append(self.parameter())
@@ -127,29 +108,57 @@ class _Parser:
                 self.expect(";")
             else:
                 kernel.limits[name[1:]] = tuple(int(value) for value in values)
-        self.expect("{")
-        while self.scopes:
-            self.statement(kernel)
-        self.kernel = None
+        kernel.shared.extend(self.shared)
+        self.body(kernel, {})
         return kernel
 
     def parameter(self) -> Parameter:
         self.expect(".param")
-        dtype = None
-        while self.now.kind == "word" and self.now.text.startswith("."):
-            word = self.take().text
-            if word == ".align":
-                self.take("int")
-            elif word not in (".ptr", ".global", ".shared", ".const", ".local", ".generic"):
-                dtype = self.dtype(word)
+        dtype, count, _ = self.variable_type(
+            ".ptr", ".global", ".shared", ".const", ".local", ".generic"
+        )
         name = self.take("word").text
-        if dtype is None or self.now.text == "[":
-            raise self.error(f"parameter {name}: only parameters of one value are supported")
-        return Parameter(name, dtype)
+        for length in self.lengths():
+            count *= length
+        return Parameter(name, dtype, count)
 
-    # ---- the body of a kernel
+    def function(self) -> None:
+        """Reads a `.func`; one without a body only says that there is one."""
+        results = self.formal_parameters()
+        function = FunctionSource(self.now.text, self.line(self.now), results=results)
+        self.kernel = self.take("word").text
+        function.arguments.extend(self.formal_parameters())
+        while self.now.text in (".noreturn", ".noinline"):
+            self.take()
+        if not self.accept(";"):
+            function.local.extend((*function.results, *function.arguments))
+            function.shared.extend(self.shared)
+            self.body(function, {variable.name: variable for variable in function.local})
+            self.functions[function.name] = function
+        self.kernel = ""
 
-    def statement(self, kernel: KernelSource) -> None:
+    def formal_parameters(self) -> list[Variable]:
+        variables: list[Variable] = []
+        if self.accept("("):
+            while not self.accept(")"):
+                self.expect(".param")
+                dtype, count, alignment = self.variable_type()
+                variables.append(self.variable(dtype, count, alignment))
+                if self.now.text != ")":
+                    self.expect(",")
+        return variables
+
+    # ---- the body of a kernel or function
+
+    def body(self, code: Code, names: dict[str, Variable]) -> None:
+        """Reads what stands in braces; `names`: what the parameters are called."""
+        self.expect("{")
+        self.scopes = [dict(names)]
+        while self.scopes:
+            self.statement(code)
+        self.kernel = ""
+
+    def statement(self, code: Code) -> None:
         first = self.now
         if self.accept("{"):
             self.scopes.append({})
@@ -157,30 +166,32 @@ class _Parser:
             self.scopes.pop()
         elif self.accept(";"):
             pass
-        elif first.kind == "word" and self.tokens[self.at + 1].text == ":":
-            if first.text in kernel.labels:
+        elif first.kind == "word" and self.following.text == ":":
+            if first.text in code.labels:
                 raise self.error(f"label {first.text} stands twice")
-            kernel.labels[first.text] = len(kernel.instructions)
-            self.at += 2
+            code.labels[first.text] = len(code.instructions)
+            self.take()
+            self.take()
         elif first.text.startswith("."):
-            self.directive(kernel)
+            self.directive(code)
         else:
-            kernel.instructions.append(self.instruction())
+            code.instructions.append(self.instruction(code))
 
-    def directive(self, kernel: KernelSource) -> None:
+    def directive(self, code: Code) -> None:
         word = self.take().text
         if word == ".reg":
-            self.registers(kernel)
-        elif word == ".shared" or (word == ".extern" and self.now.text == ".shared"):
-            extern = word == ".extern" and bool(self.take())
-            kernel.shared.extend(self.shared_variables(".shared", extern))
+            self.registers(code)
+        elif word == ".shared" or (word == ".extern" and self.accept(".shared")):
+            code.shared.extend(self.shared_variables(extern=word == ".extern"))
+        elif word in (".local", ".param"):
+            self.local_variables(code)
         elif word == ".pragma":
             self.take("string")
             self.expect(";")
         else:
             raise self.error(f"directive {word} is not supported", back=1)
 
-    def registers(self, kernel: KernelSource) -> None:
+    def registers(self, code: Code) -> None:
         dtype = self.dtype(self.take("word").text)
         while True:
             token = self.take("word")
@@ -192,50 +203,34 @@ class _Parser:
             for name in names:
                 if name in self.scopes[-1]:
                     raise self.error(f"register {name} is declared twice")
-                register = Register(name, len(kernel.registers), dtype)
-                kernel.registers.append(register)
+                register = Register(name, len(code.registers), dtype)
+                code.registers.append(register)
                 self.scopes[-1][name] = register
             if not self.accept(","):
                 break
         self.expect(";")
 
-    def shared_variables(self, space: str, extern: bool = False) -> list[SharedVariable]:
-        """Reads what follows `.shared`, up to and with the semicolon."""
-        alignment, dtype, count = 0, None, 1
-        while self.now.text.startswith("."):
-            word = self.take().text
-            if word == ".align":
-                alignment = int(self.take("int").text)
-            elif word[1:] in _VECTORS:
-                count = _VECTORS[word[1:]]
-            else:
-                dtype = self.dtype(word)
-        if dtype is None:
-            raise self.error(f"{space} variable without a type")
-        variables = []
+    def local_variables(self, code: Code) -> None:
+        """Reads what follows `.local` or `.param`, up to and with the semicolon."""
+        dtype, count, alignment = self.variable_type()
+        known = {variable.name for variable in code.local}
         while True:
-            name = self.take("word").text
-            size: int | None = dtype.bytes * count
-            while self.accept("["):
-                if self.accept("]"):
-                    size = None
-                    continue
-                length = self.integer(self.take("int").text)
-                size = None if size is None or (extern and length == 0) else size * length
-                self.expect("]")
-            if size is None and not extern:
-                raise self.error(f"variable {name} has no length and is not .extern")
-            if size is not None and extern:
-                raise self.error(f".extern variable {name} has a length")
-            variables.append(SharedVariable(name, size, alignment or dtype.bytes * count))
+            declared = self.variable(dtype, count, alignment)
+            if declared.name in self.scopes[-1]:
+                raise self.error(f"variable {declared.name} is declared twice")
+            name = declared.name
+            if name in known:  # in another scope
+                name = f"{name}@{len(code.local)}"
+            variable = dataclasses.replace(declared, name=name)
+            code.local.append(variable)
+            self.scopes[-1][declared.name] = variable
             if not self.accept(","):
                 break
-        if self.now.text == "=":
-            raise self.error("shared memory cannot have initial values")
         self.expect(";")
-        return variables
 
-    def instruction(self) -> Instruction:
+    # ---- instructions
+
+    def instruction(self, code: Code) -> Instruction:
         first, guard = self.now, None
         if self.accept("@"):
             negated = self.accept("!")
@@ -250,18 +245,27 @@ class _Parser:
             if self.now.text != ";":
                 self.expect(",")
         end = self.take().start
+        if opcode in _TAKES_CARRY or "cc" in modifiers:
+            operands.append(self.carry_flag(code))
         text = " ".join(self.text[first.start : end].split())
         return Instruction(opcode, tuple(modifiers), tuple(operands), guard, self.line(first), text)
+
+    def carry_flag(self, code: Code) -> Register:
+        """The condition code, a register that no operand names."""
+        flag = self.scopes[0].get(_CARRY_FLAG)
+        if not isinstance(flag, Register):
+            flag = Register(_CARRY_FLAG, len(code.registers), pred)
+            code.registers.append(flag)
+            self.scopes[0][_CARRY_FLAG] = flag
+        return flag
 
     # ---- operands
 
     def operand(self) -> Operand:
         if self.accept("{"):
-            items = [self.single()]
-            while self.accept(","):
-                items.append(self.single())
-            self.expect("}")
-            return Vector(tuple(items))
+            return self.items("}")
+        if self.accept("("):  # results or arguments of a call
+            return self.items(")")
         if self.accept("["):
             address = self.address()
             self.expect("]")
@@ -270,6 +274,15 @@ class _Parser:
         if self.accept("|"):
             return Pair(value, self.single())
         return value
+
+    def items(self, end: str) -> Vector:
+        """Reads operands between commas, up to and with `end`."""
+        items: list[Operand] = []
+        while not self.accept(end):
+            items.append(self.single())
+            if self.now.text != end:
+                self.expect(",")
+        return Vector(tuple(items))
 
     def single(self) -> Operand:
         """A register, constant or symbol."""
@@ -286,8 +299,11 @@ class _Parser:
         if name == "WARP_SZ":
             return IntegerLiteral(32)
         for scope in reversed(self.scopes):
-            if name in scope:
-                return scope[name]
+            if (found := scope.get(name)) is not None:
+                if isinstance(found, Register):
+                    return found
+                name = found.name
+                break
         return Symbol(name, self.constant_offset())
 
     def address(self) -> Address:
@@ -299,97 +315,3 @@ class _Parser:
         if not isinstance(base, Register):
             raise self.error("an address needs a register or a variable", back=1)
         return Address(base, self.constant_offset())
-
-    def constant_offset(self) -> int:
-        """`+4`, `-4`, `+-4` or nothing."""
-        if self.now.text not in ("+", "-"):
-            return 0
-        sign = -1 if self.take().text == "-" else 1
-        if self.accept("-"):
-            sign = -sign
-        return sign * self.integer(self.take("int").text)
-
-    def number(self) -> Operand:
-        negative = self.take().text == "-" if self.now.text in ("-", "+") else False
-        token = self.take()
-        if token.kind == "int":
-            value = self.integer(token.text)
-            return IntegerLiteral(-value if negative else value)
-        if token.kind != "float":
-            raise self.error(f"a number is expected, not {token.text!r}", back=1)
-        text = token.text
-        width = 32 if text[1] in "fF" else 64
-        if text[1] in "fFdD":
-            bits = int(text[2:], 16)
-        else:
-            (bits,) = struct.unpack("<Q", struct.pack("<d", float(text)))
-        return FloatLiteral(bits ^ (1 << (width - 1)) if negative else bits, width)
-
-    def integer(self, text: str) -> int:
-        text = text.rstrip("U")
-        if len(text) > 1 and text[0] == "0" and text.isdigit():
-            try:
-                return int(text, 8)
-            except ValueError:
-                raise self.error(f"{text} is no octal number", back=1) from None
-        return int(text, 0)
-
-    def dtype(self, word: str) -> DType:
-        try:
-            return DTYPES[word.removeprefix(".")]
-        except KeyError:
-            raise self.error(f"a type is expected, not {word}", back=1) from None
-
-    # ---- tokens
-
-    def _tokens(self, text: str) -> list[_Token]:
-        tokens, position = [], 0
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                self.tokens, self.at = [_Token("mark", text[position], position)], 0
-                raise self.error(f"unexpected character {text[position]!r}")
-            if (kind := match.lastgroup) and kind != "skip":
-                tokens.append(_Token(kind, match.group(), position))
-            position = match.end()
-        end = _Token("end", "end of the text", len(text))
-        return [*tokens, end, end]
-
-    @property
-    def now(self) -> _Token:
-        return self.tokens[self.at]
-
-    def take(self, kind: str | None = None) -> _Token:
-        token = self.now
-        if token.kind == "end" or (kind is not None and token.kind != kind):
-            names = {"word": "a name", "int": "an integer", "string": "a string"}
-            raise self.error(f"{names.get(kind or '', 'more')} is expected, not {token.text!r}")
-        self.at += 1
-        return token
-
-    def accept(self, text: str) -> bool:
-        token = self.tokens[self.at]
-        if token.text != text or token.kind == "end":
-            return False
-        self.at += 1
-        return True
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            raise self.error(f"{text!r} is expected, not {self.now.text!r}")
-
-    def line(self, token: _Token) -> int:
-        return bisect_left(self.line_ends, token.start) + 1
-
-    def error(self, message: str, back: int = 0) -> ParseError:
-        """A ParseError at the token `back` before the present one."""
-        line = self.line(self.tokens[max(0, self.at - back)])
-        lines = self.text.splitlines()
-        text = lines[line - 1].strip() if line <= len(lines) else ""
-        kernel = self.kernel.name if self.kernel else ""
-        return ParseError(message, kernel=kernel, line=line, text=text)
-
-
-def _blank(match: re.Match[str]) -> str:
-    """As many spaces and line ends as the match, so that positions stay what they are."""
-    return re.sub(r"[^\n]", " ", match.group())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from ptx.emulator.errors import UninitializedError
+from ptx.emulator.errors import ParseError, UninitializedError
 from ptx.emulator.flow import BasicBlock, basic_blocks, definitions
 from ptx.emulator.form import Form, Reader
+from ptx.emulator.inline import inlined
 from ptx.emulator.instructions import BarrierWait, barrier_wait, compile_instruction
 from ptx.emulator.lanes import Lanes, Selection, Step
-from ptx.emulator.memory import SharedLayout
+from ptx.emulator.memory import local_layout, shared_layout
 from ptx.emulator.parse import parse
-from ptx.emulator.syntax import KernelSource, Symbol
+from ptx.emulator.syntax import KernelSource, Module, Symbol
 from ptx.isa.dtypes import pred
 
 __all__ = ["CompiledBlock", "Program", "load"]
@@ -32,12 +33,14 @@ def load(text: str, kernel: str | None) -> Program:
       ValueError: the module has no such kernel, or `kernel` is None and it has several.
     """
     module = parse(text)
+    if not module.kernels:
+        raise ParseError("the text has no .entry")
     names = [source.name for source in module.kernels]
     if kernel is None and len(names) == 1:
         kernel = names[0]
     if kernel not in names:
         raise ValueError(f"{kernel=}: the module has the kernels {', '.join(names)}")
-    return Program(module.kernels[names.index(kernel)], module.target)
+    return Program(module, module.kernels[names.index(kernel)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,9 @@ class Program:
       source: what was parsed.
       target: the module's `.target`.
       layout: where its shared variables lie.
+      local_layout: where the variables lie that each thread has.
+      variables: of the module.
+      spaces: of these variables, by name.
       blocks: its basic blocks. Lanes in lower ones run first; `len(blocks)` is the end.
       tracked: registers that some way through the kernel reads before it writes them. Their use
         is checked while the kernel runs; all others are written on every way to every use.
@@ -77,20 +83,23 @@ class Program:
       granule: bytes of the narrowest access, by space: what races are looked for in.
     """
 
-    def __init__(self, source: KernelSource, target: str):
-        self.source, self.target = source, target
-        self.layout = SharedLayout(source)
+    def __init__(self, module: Module, kernel: KernelSource):
+        self.source, self.target = inlined(kernel, module.functions), module.target
+        self.layout = shared_layout(self.source.shared)
+        self.local_layout = local_layout(self.source.local)
+        self.variables = module.variables
+        self.spaces = {variable.name: variable.space for variable in module.variables}
         self.granule = {"shared": 16, "global": 16}
         self._forms: list[Form] = []
         self._guards: list[Reader | None] = []
         self._steps: dict[int, Step] = {}
         self._barriers: dict[int, BarrierWait] = {}
         self._targets: dict[int, int] = {}
-        for index in range(len(source.instructions)):
+        for index in range(len(self.source.instructions)):
             self._compile(index)
         conditional = {index for index in self._targets if self._guards[index]}
         flow = basic_blocks(
-            len(source.instructions), self._targets, conditional, set(self._barriers)
+            len(self.source.instructions), self._targets, conditional, set(self._barriers)
         )
         self.guarded = {index for index in self._steps if self._guards[index]}
         self._undefined: dict[int, set[int]] = {}
@@ -121,9 +130,10 @@ class Program:
         ]
 
     def accesses(self, space: str, width: int) -> None:
-        """Takes note that the kernel accesses `width` bytes of "shared", "global" or "generic"."""
-        for name in ("shared", "global") if space == "generic" else (space,):
-            self.granule[name] = min(self.granule[name], width)
+        """Takes note that the kernel accesses `width` bytes of a space, or of "generic"."""
+        for name in self.granule:
+            if space in (name, "generic"):
+                self.granule[name] = min(self.granule[name], width)
 
     def _compile(self, index: int) -> None:
         instruction = self.source.instructions[index]
@@ -178,6 +188,8 @@ class Program:
         names = {index: self.source.registers[index].name for index in registers}
 
         def step(lanes: Lanes, active: Selection) -> None:
+            if lanes.lenient:
+                return
             for index, name in names.items():
                 defined = lanes.defined[index][active]
                 if not defined.all():

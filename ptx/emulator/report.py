@@ -18,7 +18,7 @@ __all__ = ["BankConflicts", "Report", "Sectors"]
 _SECTOR = 32
 _BANKS = 32
 _SECTOR_SHIFT = 5
-_KEY_SHIFT = 36  # a warp's number stands above this bit, a sector's below
+_KEY_SHIFT = 44  # a warp's number stands above this bit, a sector's below
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,8 +36,7 @@ class _Scheduler:
     def __init__(self, lanes: Lanes):
         self.lanes, self.blocks = lanes, lanes.program.blocks
         self.end = len(self.blocks)
-        self.position = np.zeros(lanes.count, np.int64)  # basic block of each lane
-        self.position[lanes.thread >= lanes.geometry.threads] = self.end
+        self.position = lanes.position
         self.chosen: np.ndarray | None = None  # warps that a random schedule runs
 
     def run(self, step_limit: int, stop: Callable[[], bool]) -> None:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ptx.isa.dtypes import DType
 
 __all__ = [
     "Address",
+    "Code",
     "FloatLiteral",
+    "FunctionSource",
     "Instruction",
     "IntegerLiteral",
     "KernelSource",
     "Module",
+    "ModuleVariable",
     "Operand",
     "Pair",
     "Parameter",
+    "Reference",
     "Register",
-    "SharedVariable",
     "Sink",
     "Symbol",
+    "Variable",
     "Vector",
 ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Register:
-    """A register; `index` counts the registers of the kernel, of all scopes and types."""
+    """A register; `index` counts those of the kernel or function, of all scopes and types."""
 
     name: str
     index: int
@@ -94,7 +98,7 @@ class Instruction:
     Attributes:
       opcode: the name up to the first dot.
       modifiers: what follows, without the dots.
-      operands: in the order of the text.
+      operands: in the order of the text; the carry flag, where it takes part, after them.
       guard: the predicate of `@%p` or `@!%p`, or None.
       line: line of the text, from 1.
       text: the instruction as written.
@@ -110,47 +114,124 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
+    """A kernel's parameter: `count` values of a type, one after the other."""
+
     name: str
     dtype: DType
+    count: int = 1
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.dtype.bytes * self.count
 
 
 @dataclasses.dataclass(frozen=True)
-class SharedVariable:
-    """A variable in shared memory; `size` is None for the dynamic one (`.extern`)."""
+class Variable:
+    """A variable of a kernel or function; `size` is None for dynamic shared memory (`.extern`)."""
 
     name: str
     size: int | None
     alignment: int
 
 
-@dataclasses.dataclass
-class KernelSource:
-    """One `.entry`.
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """Eight bytes of a variable that hold the address of another.
 
     Attributes:
-      name: of the kernel.
-      line: of its `.entry`.
-      parameters: in order.
+      position: of the first of these bytes.
+      name: of the other variable.
+      addend: bytes that are added to its address.
+      generic: whether it is a generic address, not one of the variable's own space.
+    """
+
+    position: int
+    name: str
+    addend: int
+    generic: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleVariable:
+    """A variable of the module, which all kernels share.
+
+    Attributes:
+      name: of the variable.
+      space: "global" or "const".
+      alignment: what its address is a multiple of.
+      data: its initial bytes, with zeros where there are references.
+      references: addresses in it.
+    """
+
+    name: str
+    space: str
+    alignment: int
+    data: bytes
+    references: tuple[Reference, ...]
+
+
+@dataclasses.dataclass
+class Code:
+    """What stands between the braces of a kernel or a device function.
+
+    Attributes:
+      name: of the kernel or function.
+      line: of its `.entry` or `.func`.
       registers: all registers; `Register.index` indexes it.
       shared: its variables in shared memory, those of the module first.
+      local: its variables of which each thread has its own: `.local` and `.param`.
       instructions: in the order of the text.
       labels: label -> index of the instruction that it stands before.
-      limits: `.maxntid`, `.reqntid` and so on, by name without the dot.
     """
 
     name: str
     line: int
-    parameters: list[Parameter] = dataclasses.field(default_factory=list)
     registers: list[Register] = dataclasses.field(default_factory=list)
-    shared: list[SharedVariable] = dataclasses.field(default_factory=list)
+    shared: list[Variable] = dataclasses.field(default_factory=list)
+    local: list[Variable] = dataclasses.field(default_factory=list)
     instructions: list[Instruction] = dataclasses.field(default_factory=list)
     labels: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class KernelSource(Code):
+    """One `.entry`.
+
+    Attributes:
+      parameters: in order.
+      limits: `.maxntid`, `.reqntid` and so on, by name without the dot.
+    """
+
+    parameters: list[Parameter] = dataclasses.field(default_factory=list)
     limits: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class FunctionSource(Code):
+    """One `.func` with a body.
+
+    Attributes:
+      results: what it returns; these and `arguments` are among `local`.
+      arguments: what it is called with.
+    """
+
+    results: list[Variable] = dataclasses.field(default_factory=list)
+    arguments: list[Variable] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A PTX text: its target as written, for example "sm_80", and its kernels."""
+    """A PTX text as values.
+
+    Attributes:
+      target: as written, for example "sm_80".
+      kernels: in the order of the text.
+      functions: those with a body, by name.
+      variables: those outside kernels and functions, shared ones apart.
+    """
 
     target: str
     kernels: Sequence[KernelSource]
+    functions: Mapping[str, FunctionSource]
+    variables: Sequence[ModuleVariable]

@@ -10,7 +10,7 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-PATHS = re.compile(r"(?<![\w/.])(?:oxijax|ptx|tests|docs|benchmarks|examples)(?:/[\w.*]+)+")
+PATHS = re.compile(r"(?<![\w/.])(?:oxijax|ptx|tests|docs|benchmarks|examples)(?:/[-\w.*]+)+")
 LINKS = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 PLACEHOLDERS = re.compile(r"FAMILY|NAME|KERNEL")
 

@@ -15,7 +15,7 @@ PAGE = (DOCS / "ptx.md").read_text()
 def test_the_page_runs(monkeypatch, capsys):
     monkeypatch.setattr(registry, "_KERNELS", {})
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     namespace = {}
     for block in blocks:
         exec(block, namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -45,6 +46,8 @@ _ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 
 Operation = Callable[..., np.ndarray]
+
+_ONE_AT_A_TIME = threading.Lock()  # launches of several threads may share memory
 
 
 @instruction("atom", "red")
@@ -110,10 +113,11 @@ def _update(
             ]
             before = np.empty(count, kind)
             for turn in turns:
-                place = index[turn]
-                old = words[place]
+                place, operands_now = index[turn], [value[turn] for value in values]
+                with _ONE_AT_A_TIME:
+                    old = words[place]
+                    words[place] = operation(old, *operands_now)
                 before[turn] = old
-                words[place] = operation(old, *(value[turn] for value in values))
             if writers:
                 answer = np.empty(count, kind)
                 answer[order] = before

@@ -7,6 +7,7 @@ A fragment is described by two arrays, row and column of each element, of shape
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = ["MMA_SHAPES", "fragments"]
 
 _LANE = np.arange(WARP)[:, None]
 _GROUP, _MEMBER = _LANE // 4, _LANE % 4
+_BYTES = ("s8", "u8")
 _HALF = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 MMA_SHAPES = {
@@ -31,6 +33,7 @@ MMA_SHAPES = {
     "bf16": ((16, 8, 8), (16, 8, 16)),
     "tf32": ((16, 8, 4), (16, 8, 8)),
     "f64": ((8, 8, 4), (16, 8, 4), (16, 8, 8), (16, 8, 16)),
+    **dict.fromkeys(_BYTES, ((8, 8, 16), (16, 8, 16), (16, 8, 32))),
 }
 
 
@@ -48,7 +51,7 @@ def fragments(dtype: DType, shape: tuple[int, int, int]) -> tuple[Fragment, Frag
     Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 ..." and the sections beside it.
     """
     m, _, k = shape
-    packed = 2 if dtype.bits == 16 else 1  # elements of one register
+    packed = max(1, 32 // dtype.bits)  # elements of one register
     rows = m // 8
     wide = 4 * packed  # columns that one register of all lanes spans
     a = np.arange(m * k // WARP)
@@ -66,24 +69,31 @@ def fragments(dtype: DType, shape: tuple[int, int, int]) -> tuple[Fragment, Frag
     return fragment_a, fragment_b, fragment_c
 
 
+_ACCUMULATORS = {"f16": ("f32", "f16"), "f64": ("f64",), **dict.fromkeys(_BYTES, ("s32",))}
+
+
 @instruction("mma")
 def _mma(form: Form) -> Step:
     if not (form.has("sync") and form.has("aligned")):
         form.unknown("mma.sync.aligned is expected")
-    types = [form.dtype(*MMA_SHAPES, "f32") for _ in range(4)][::-1]
+    types = [form.dtype(*MMA_SHAPES, "f32", "s32") for _ in range(4)][::-1]
     result, inner, other, start = types
-    if inner != other or result != start or inner.name not in MMA_SHAPES:
+    alike = inner == other or (inner.name in _BYTES and other.name in _BYTES)
+    if not alike or result != start or inner.name not in MMA_SHAPES:
         form.unknown(f"types {types}")
-    if result.name not in {"f16": ("f32", "f16"), "f64": ("f64",)}.get(inner.name, ("f32",)):
+    if result.name not in _ACCUMULATORS.get(inner.name, ("f32",)):
         form.unknown(f"accumulator .{result}")
     shapes = {f"m{m}n{n}k{k}": (m, n, k) for m, n, k in MMA_SHAPES[inner.name]}
     shape = shapes[form.choice(*shapes)]
     if not (form.has("row") and form.has("col")):
         form.unknown(".row.col is expected")
-    return _multiply_add(form, shape, inner, result)
+    return _multiply_add(form, shape, (inner, other), result)
 
 
-def _multiply_add(form: Form, shape: tuple[int, int, int], inner: DType, result: DType) -> Step:
+def _multiply_add(
+    form: Form, shape: tuple[int, int, int], factors: tuple[DType, DType], result: DType
+) -> Step:
+    inner, other = factors
     fragment_a, fragment_b, fragment_c = fragments(inner, shape)
     m, n, k = shape
     register = DTYPES["f64"] if inner.name == "f64" else b32
@@ -95,34 +105,45 @@ def _multiply_add(form: Form, shape: tuple[int, int, int], inner: DType, result:
     b = [form.read(item, register) for item in form.items(2, counts[1])]
     c = [form.read(item, accumulator) for item in form.items(3, in_c)]
     writers = [form.write(item, accumulator) for item in form.items(0, in_c)]
+    round_off = _rounding(form, result)
     instruction = form.instruction
 
     def matrix(
         lanes: Lanes,
         active: Selection,
         readers: list[Reader],
+        dtype: DType,
         fragment: Fragment,
         size: tuple[int, int],
     ) -> np.ndarray:
-        values = _gather(lanes, active, readers, inner)
+        values = _gather(lanes, active, readers, dtype)
         full = np.empty((values.shape[0], *size))
         full[:, fragment.row, fragment.column] = values
         return full
 
     def step(lanes: Lanes, active: Selection) -> None:
         require_warps(lanes, instruction, active)
-        product = matrix(lanes, active, a, fragment_a, (m, k)) @ matrix(
-            lanes, active, b, fragment_b, (k, n)
+        product = matrix(lanes, active, a, inner, fragment_a, (m, k)) @ matrix(
+            lanes, active, b, other, fragment_b, (k, n)
         )
         total = product[:, fragment_c.row, fragment_c.column]
         total = total + _gather(lanes, active, c, result)
-        rounded = ieee.canonical(total.astype(numpy_type(result)))
+        rounded = round_off(total)
         registers = np.ascontiguousarray(rounded.reshape(-1, rounded.shape[-1]))
         registers = registers.view(UNSIGNED[accumulator.bits])
         for i, write in enumerate(writers):
             write(lanes, active, registers[:, i].copy())
 
     return step
+
+
+def _rounding(form: Form, result: DType) -> Callable[[np.ndarray], np.ndarray]:
+    """From exact sums to the accumulator's type."""
+    if result.is_float:
+        return lambda total: ieee.canonical(total.astype(numpy_type(result)))
+    if form.has("satfinite"):
+        return lambda total: np.clip(total, -(2**31), 2**31 - 1).astype(np.int32)
+    return lambda total: total.astype(np.int64).astype(np.int32)
 
 
 def _gather(lanes: Lanes, active: Selection, readers: list[Reader], dtype: DType) -> np.ndarray:
@@ -133,6 +154,8 @@ def _gather(lanes: Lanes, active: Selection, readers: list[Reader], dtype: DType
         values = (registers & np.uint32(0xFFFFE000)).view(np.float32)
     elif dtype.name in _HALF:
         values = registers.view(_HALF[dtype.name])
+    elif dtype.name in _BYTES:
+        values = registers.view(numpy_type(dtype))
     else:
         values = registers
     return values.astype(np.float64).reshape(count // WARP, WARP, -1)

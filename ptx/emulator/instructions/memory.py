@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ptx.emulator.errors import OutOfBoundsError
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step
-from ptx.emulator.memory import SHARED_WINDOW
+from ptx.emulator.memory import CONST_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
 from ptx.emulator.syntax import Address, Symbol
 from ptx.isa.dtypes import DType
 
@@ -23,11 +24,20 @@ _TYPES = (
 )
 _STRONG = ("volatile", "relaxed", "acquire", "release")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
+_PARAMETERS = ("param", "param::entry", "param::func")
+_MEMORIES = {
+    "global": attrgetter("global_memory"),
+    "const": attrgetter("global_memory"),
+    "shared": attrgetter("shared"),
+    "local": attrgetter("local"),
+}
+_WINDOW_SHIFT = LOCAL_WINDOW.bit_length() - 1  # above it a generic address has its window's number
+_WINDOWS = {LOCAL_WINDOW >> _WINDOW_SHIFT: "local", SHARED_WINDOW >> _WINDOW_SHIFT: "shared"}
 
 
 @instruction("ld", "ldu")
 def _ld(form: Form) -> Step:
-    if form.has("param", "param::entry"):
+    if _of_kernel(form):
         return _ld_param(form)
     access, space, dtype, count = _prepare(form, Kind.READ)
     items = form.items(0, count)
@@ -67,9 +77,9 @@ def _prefetch(form: Form) -> Step:
     return lambda lanes, active: None
 
 
-def state_space(form: Form) -> str:
-    """The space that the instruction names: "shared" or "global"; else "generic"."""
-    space = form.choice("shared", "shared::cta", "global", default="generic")
+def state_space(form: Form, *more: str) -> str:
+    """The space that the instruction names: "shared", "global" or of `more`; else "generic"."""
+    space = form.choice("shared", "shared::cta", "global", *more, default="generic")
     return space.removesuffix("::cta")
 
 
@@ -87,7 +97,7 @@ def at_addresses(space: str, access: Access, address: Reader, action: Action) ->
     """A step that checks the access, then does `action` with the memory and the positions.
 
     Args:
-      space: "shared", "global", or "generic" where each address tells.
+      space: "shared", "global", "local", "const", or "generic" where each address tells.
       access: what the instruction does.
       address: reads the addresses.
       action: called with lanes, active lanes, bytes of the memory, and positions in them.
@@ -95,19 +105,28 @@ def at_addresses(space: str, access: Access, address: Reader, action: Action) ->
 
     def step(lanes: Lanes, active: Selection) -> None:
         where = address(lanes, active)
+        if space == "const":
+            run(lanes, active, where ^ CONST_WINDOW, space)
+            return
         if space != "generic":
-            run(lanes, active, where, space == "shared")
+            run(lanes, active, where, space)
             return
-        shared = where >= SHARED_WINDOW
-        if shared.all() or not shared.any():
-            run(lanes, active, where & (SHARED_WINDOW - 1), bool(shared[0]))
+        window = where >> _WINDOW_SHIFT
+        if (window == window[0]).all():
+            run_window(lanes, active, where, int(window[0]))
             return
-        for mask in (shared, ~shared):
-            part = where[mask] & (SHARED_WINDOW - 1)
-            run(lanes, lanes.subset(active, mask), part, bool(mask is shared))
+        for number in np.unique(window):
+            mask = window == number
+            run_window(lanes, lanes.subset(active, mask), where[mask], int(number))
 
-    def run(lanes: Lanes, active: Selection, where: np.ndarray, shared: bool) -> None:
-        memory = lanes.shared if shared else lanes.global_memory
+    def run_window(lanes: Lanes, active: Selection, where: np.ndarray, number: int) -> None:
+        if number in _WINDOWS:
+            run(lanes, active, where & (LOCAL_WINDOW - 1), _WINDOWS[number])
+        else:
+            run(lanes, active, where, "global")
+
+    def run(lanes: Lanes, active: Selection, where: np.ndarray, name: str) -> None:
+        memory = _MEMORIES[name](lanes)
         position = memory.locate(lanes, active, where, access)
         action(lanes, active, memory.bytes, position)
 
@@ -116,7 +135,11 @@ def at_addresses(space: str, access: Access, address: Reader, action: Action) ->
 
 def _prepare(form: Form, kind: Kind) -> tuple[Access, str, DType, int]:
     """Access, space, type of an element, and number of elements of a load or store."""
-    dtype, space = form.dtype(*_TYPES), state_space(form)
+    dtype = form.dtype(*_TYPES)
+    if form.has(*_PARAMETERS):  # of a device function: each thread has its own
+        space = "local"
+    else:
+        space = state_space(form, "local", *(("const",) if kind is Kind.READ else ()))
     count = int(form.choice("v2", "v4", "v8", default="v1")[1])
     strong = ordering(form)
     constant = kind is Kind.READ and (form.has("nc") or form.instruction.opcode == "ldu")
@@ -129,26 +152,40 @@ def _prepare(form: Form, kind: Kind) -> tuple[Access, str, DType, int]:
     return access, space, dtype, count
 
 
-def _ld_param(form: Form) -> Step:
-    dtype = form.dtype(*_TYPES)
+def _of_kernel(form: Form) -> bool:
+    """Whether the instruction reads a parameter of the kernel; if so, its space is taken."""
+    if not set(_PARAMETERS) & set(form.instruction.modifiers):
+        return False
     address = form.operand(1)
     if not isinstance(address, Address) or not isinstance(address.base, Symbol):
         form.unknown("a parameter is expected in the brackets")
-    name, instruction = address.base.name, form.instruction
-    declared = {p.name: p.dtype for p in form.program.source.parameters}
-    if name not in declared:
+    name = address.base.name
+    if name in form.program.local_layout.offsets:
+        return False
+    if all(name != parameter.name for parameter in form.program.source.parameters):
         form.unknown(f"{name} is no parameter of the kernel")
-    inside = 0 <= address.offset <= declared[name].bytes - dtype.bytes
-    start, write = address.offset, form.write(0, dtype, wider=True)
+    return form.has(*_PARAMETERS)
+
+
+def _ld_param(form: Form) -> Step:
+    dtype = form.dtype(*_TYPES)
+    count = int(form.choice("v2", "v4", "v8", default="v1")[1])
+    address, instruction = form.operand(1), form.instruction
+    assert isinstance(address, Address)
+    assert isinstance(address.base, Symbol)
+    name, start, width = address.base.name, address.offset, dtype.bytes * count
+    (size,) = (p.size for p in form.program.source.parameters if p.name == name)
+    writers = [form.write(item, dtype, wider=True) for item in form.items(0, count)]
     kind = UNSIGNED[dtype.bits]
-    if start % dtype.bytes:
-        form.unknown(f"offset {start} is no multiple of {dtype.bytes}")
+    if start % width:
+        form.unknown(f"offset {start} is no multiple of {width}")
 
     def step(lanes: Lanes, active: Selection) -> None:
-        if not inside:
-            message = f"{dtype.bytes} bytes at byte {start} of parameter {name}"
+        if not 0 <= start <= size - width:
+            message = f"{width} bytes at byte {start} of parameter {name}"
             lanes.fail(OutOfBoundsError, instruction, active, None, message)
-        data = lanes.parameters[name].view(np.uint8)[start : start + dtype.bytes]
-        write(lanes, active, data.view(kind))
+        data = lanes.parameters[name].view(np.uint8)[start : start + width].view(kind)
+        for i, write in enumerate(writers):
+            write(lanes, active, data[i : i + 1])
 
     return step

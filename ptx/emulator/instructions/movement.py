@@ -7,13 +7,20 @@ import numpy as np
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step
-from ptx.emulator.memory import SHARED_WINDOW
+from ptx.emulator.memory import CONST_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
 from ptx.emulator.syntax import Symbol, Vector
 from ptx.isa.dtypes import DTYPES, DType, pred, u64
 
 __all__: list[str] = []
 
 _ANY = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
+
+_WINDOWS = {
+    "shared": SHARED_WINDOW,
+    "shared::cta": SHARED_WINDOW,
+    "local": LOCAL_WINDOW,
+    "const": CONST_WINDOW,
+}
 
 
 @instruction("mov")
@@ -47,12 +54,13 @@ def _slct(form: Form) -> Step:
 @instruction("cvta")
 def _cvta(form: Form) -> Step:
     to = form.has("to")
-    shared = form.choice("shared", "shared::cta", "global", "const", "param").startswith("shared")
+    space = form.choice("shared", "shared::cta", "global", "local", "const", "param")
     form.dtype("u64")
-    window = np.uint64(SHARED_WINDOW if shared else 0)
+    window = np.uint64(_WINDOWS.get(space, 0))
+    adds = to if space == "const" else not to
 
     def convert(address: np.ndarray) -> np.ndarray:
-        return address & ~window if to else address | window
+        return address | window if adds else address & ~window
 
     return elementwise(form, convert, [u64], u64)
 

@@ -35,7 +35,8 @@ def instruction(*opcodes: str, kind: str = "") -> Callable[[Compiler], Compiler]
 
     Args:
       opcodes: names up to the first dot.
-      kind: "float" or "integer" where the function is for these types only.
+      kind: "float" or "integer" where the function is for these types only; "carry" where it is
+        for the forms with `.cc`.
     """
 
     def register(compiler: Compiler) -> Compiler:
@@ -86,5 +87,7 @@ def compile_instruction(form: Form) -> Step:
 
 
 def _kind(key: Instruction) -> str:
+    if "cc" in key.modifiers:
+        return "carry"
     dtype = DTYPES.get(key.modifiers[-1]) if key.modifiers else None
     return "float" if dtype is not None and dtype.is_float else "integer"

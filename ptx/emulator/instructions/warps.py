@@ -199,17 +199,23 @@ def require_members(
 ) -> np.ndarray:
     """Checks that the lanes in the membermask are all there, the executing ones in it.
 
+    A lenient launch takes lanes that have ended, or that the block does not have, for absent.
+
     Returns:
-      The membermask, uint32, of each active lane.
+      The membermask, uint32, of each active lane, without absent lanes.
 
     Raises:
       DivergenceError: a lane is named that is not active, or one is active and not named.
     """
     named = np.broadcast_to(members, lanes.size(active))
     present = _mask(lanes, active, True)
-    if ((named & ~present) != 0).any():
-        absent = (named & ~present) != 0
-        first = int((named & ~present)[absent][0])
+    missing = named & ~present
+    if lanes.lenient and missing.any():
+        ended = _of_warps(lanes, active, lanes.position == len(lanes.program.blocks))
+        named, missing = named & ~ended, missing & ~ended
+    if (missing != 0).any():
+        absent = missing != 0
+        first = int(missing[absent][0])
         message = f"{instruction.opcode}: lanes {first:#x} of the membermask are not here"
         lanes.fail(DivergenceError, instruction, active, absent, message)
     own = (named >> (lanes.indices[active] % WARP).astype(np.uint32)) & 1 == 0
@@ -221,7 +227,12 @@ def require_members(
 
 def _mask(lanes: Lanes, active: Selection, predicate: np.ndarray | bool) -> np.ndarray:
     """For each active lane, the mask of the lanes of its warp with a true predicate."""
-    truth = np.zeros(lanes.count, np.uint8)
+    truth = np.zeros(lanes.count, np.bool_)
     truth[active] = predicate
+    return _of_warps(lanes, active, truth)
+
+
+def _of_warps(lanes: Lanes, active: Selection, truth: np.ndarray) -> np.ndarray:
+    """For each active lane, the mask of the lanes of its warp for which `truth` is true."""
     masks = np.packbits(truth, bitorder="little").view(np.uint32)
     return masks[lanes.indices[active] // WARP]

@@ -2,8 +2,8 @@
 
 The tables are written out here as data, from the sections "Matrix Fragments for mma.m8n8k4 with
 .f64 floating point type", "... mma.m16n8k4", "... mma.m16n8k8", "... mma.m16n8k16 with floating
-point type" and "Warp-level matrix load instruction: ldmatrix" (PTX ISA 9.0, 9.7.14.5.2, .6, .7,
-.8 and .15), with the ISA's names: `group` is groupID = %laneid >> 2, `member` is
+point type", those of "... integer type" and "Warp-level matrix load instruction: ldmatrix" (PTX
+ISA 9.0, 9.7.14.5), with the ISA's names: `group` is groupID = %laneid >> 2, `member` is
 threadID_in_group = %laneid % 4, `i` is the element of the fragment. All operands are integers
 whose products and sums are exact, so that every result has to equal numpy's.
 """
@@ -100,6 +100,30 @@ A_16X16_F64 = Table(
 )
 B_16X8_F64 = Table(4, lambda group, member, i: member + i * 4, lambda group, member, i: group)
 
+# mma.m8n8k16, mma.m16n8k16 and mma.m16n8k32, .s8 and .u8
+A_8X16_BYTE = Table(
+    4, lambda group, member, i: group, lambda group, member, i: member * 4 + (i & 3)
+)
+B_16X8_BYTE = Table(
+    4, lambda group, member, i: member * 4 + (i & 3), lambda group, member, i: group
+)
+C_8X8_BYTE = Table(2, lambda group, member, i: group, lambda group, member, i: member * 2 + i)
+A_16X16_BYTE = Table(
+    8,
+    lambda group, member, i: group if i < 4 else group + 8,
+    lambda group, member, i: member * 4 + (i & 3),
+)
+A_16X32_BYTE = Table(
+    16,
+    lambda group, member, i: group if 0 <= i < 4 or 8 <= i < 12 else group + 8,
+    lambda group, member, i: member * 4 + (i & 3) + (0 if i < 8 else 16),
+)
+B_32X8_BYTE = Table(
+    8,
+    lambda group, member, i: member * 4 + (i & 3) + (0 if i < 4 else 16),
+    lambda group, member, i: group,
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Mma:
@@ -127,7 +151,7 @@ class Mma:
     @property
     def dtypes(self) -> tuple[np.dtype, np.dtype]:
         """Of multiplicands and of accumulators, as numpy holds them."""
-        result, multiplicand, *_ = self.types.split(".")
+        result, multiplicand, *_ = self.types.split(".")[-4:]
         return NUMPY[multiplicand], NUMPY[result]
 
 
@@ -137,6 +161,9 @@ NUMPY: dict[str, np.dtype] = {
     "tf32": np.dtype(np.float32),
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
+    "s8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+    "s32": np.dtype(np.int32),
 }
 
 INSTRUCTIONS = [
@@ -152,6 +179,16 @@ INSTRUCTIONS = [
     Mma("m16n8k4", "f64.f64.f64.f64", A_16X4, B_4X8, C_16X8, 1 << 24, "sm_90"),
     Mma("m16n8k8", "f64.f64.f64.f64", A_16X8, B_8X8, C_16X8, 1 << 24, "sm_90"),
     Mma("m16n8k16", "f64.f64.f64.f64", A_16X16_F64, B_16X8_F64, C_16X8, 1 << 24, "sm_90"),
+]
+INTEGER_INSTRUCTIONS = [
+    Mma(shape, f"{modifier}s32.{dtype}.{dtype}.s32", a, b, c, 100, target)
+    for shape, a, b, c, target in (
+        ("m8n8k16", A_8X16_BYTE, B_16X8_BYTE, C_8X8_BYTE, "sm_75"),
+        ("m16n8k16", A_16X16_BYTE, B_16X8_BYTE, C_16X8, "sm_80"),
+        ("m16n8k32", A_16X32_BYTE, B_32X8_BYTE, C_16X8, "sm_80"),
+    )
+    for dtype in ("s8", "u8")
+    for modifier in ("", "satfinite.")
 ]
 each_instruction = pytest.mark.parametrize(
     "mma", INSTRUCTIONS, ids=[f"{m.shape}.{m.types}" for m in INSTRUCTIONS]
@@ -239,7 +276,12 @@ def sizes(mma: Mma) -> tuple[int, int, int]:
     return int(m), int(n), int(k)
 
 
-@each_instruction
+each_integer_instruction = pytest.mark.parametrize(
+    "mma", INTEGER_INSTRUCTIONS, ids=[f"{m.shape}.{m.types}" for m in INTEGER_INSTRUCTIONS]
+)
+
+
+@pytest.mark.parametrize("mma", [*INSTRUCTIONS, *INTEGER_INSTRUCTIONS], ids=lambda m: m.name)
 def test_the_tables_cover_each_matrix_once(mma):
     m, n, k = sizes(mma)
     for table, rows, columns in ((mma.a, m, k), (mma.b, k, n), (mma.c, m, n)):
@@ -257,6 +299,30 @@ def test_mma_equals_numpy(mma):
     )
     got = multiply(mma, a, b, c).astype(np.float64)
     np.testing.assert_array_equal(got, a @ b + c)
+
+
+@each_integer_instruction
+def test_integer_mma_equals_numpy(mma):
+    """Accumulators near the ends of their range wrap around, or saturate."""
+    (m, n, k), (multiplicand, _) = sizes(mma), mma.dtypes
+    random, limits = np.random.default_rng(1), np.iinfo(multiplicand)
+    a, b = (
+        random.integers(limits.min, limits.max, (8, *shape), endpoint=True)
+        for shape in ((m, k), (k, n))
+    )
+    c = random.choice([-(2**31), -5, 7, 2**31 - 1], (8, m, n))
+    total = a @ b + c
+    if "satfinite" in mma.types:
+        total = np.clip(total, -(2**31), 2**31 - 1)
+    np.testing.assert_array_equal(multiply(mma, a, b, c), total.astype(np.int32))
+
+
+def test_signed_times_unsigned():
+    mma = Mma("m16n8k32", "s32.u8.s8.s32", A_16X32_BYTE, B_32X8_BYTE, C_16X8, 100)
+    random = np.random.default_rng(1)
+    a, b = random.integers(0, 256, (1, 16, 32)), random.integers(-128, 128, (1, 32, 8))
+    c = np.zeros((1, 16, 8), np.int64)
+    np.testing.assert_array_equal(multiply(mma, a, b.astype(np.uint8), c), a @ b)
 
 
 @each_instruction

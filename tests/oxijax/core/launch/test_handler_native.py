@@ -16,16 +16,14 @@ that a sanitizer which reports nothing is awake.
 """
 
 import ast
-import dataclasses
 import os
 import pathlib
 import re
-import shutil
-import subprocess
 
 import jaxlib
 import pytest
 from support.paths import ROOT
+from support.sanitizers import Build, check_cases, gcc, run, run_case
 
 from oxijax._core.launch._handler import find_handler
 
@@ -34,19 +32,6 @@ NATIVE = pathlib.Path(__file__).parent / "native"
 PROGRAMS = ("handler_test", "handler_threads_test")
 INCLUDES = [f"-I{pathlib.Path(folder) / 'include'}" for folder in jaxlib.__path__]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Build:
-    """A way to compile the tests.
-
-    Attributes:
-      flags: of gcc.
-      canaries: the cases that must fail, and what they must say.
-    """
-
-    flags: tuple[str, ...]
-    canaries: dict[str, str]
 
 
 PLAIN = Build(("-O2",), {"canary_check": "host.h:"})
@@ -72,18 +57,7 @@ THREAD = Build(("-O1", "-g", "-fsanitize=thread"), {"canary_race": "ThreadSaniti
 )
 def test_cases(build, program, tmp_path):
     path = compile_program(program, build, tmp_path)
-    for canary, expected in build.canaries.items():
-        status, said = run_case(path, canary)
-        assert status, f"{canary} must fail, and has not"
-        assert expected in said, advice(said)
-    cases = run([str(path)]).split()
-    assert cases
-    failed = {}
-    for case in cases:
-        status, said = run_case(path, case)
-        if status or said:
-            failed[case] = f"{program} {case}: exit status {status}\n{advice(said)}"
-    assert not failed, "\n".join(failed.values())
+    check_cases(path, build)
 
 
 def test_an_unknown_case_fails(tmp_path):
@@ -136,55 +110,6 @@ def compile_program(program: str, build: Build, folder: pathlib.Path) -> pathlib
     return path
 
 
-def run_case(program: pathlib.Path, case: str) -> tuple[int, str]:
-    """Runs a case: its exit status, and all that it says."""
-    finished = subprocess.run(
-        [*fixed_addresses(), str(program), case],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=90,
-        env={
-            "ASAN_OPTIONS": "detect_leaks=1",
-            "UBSAN_OPTIONS": "print_stacktrace=1",
-            "TSAN_OPTIONS": "halt_on_error=1",
-        },
-    )
-    return finished.returncode, finished.stdout
-
-
-def fixed_addresses() -> list[str]:
-    """The prefix of a command that runs it without random addresses, where that is allowed.
-
-    The sanitizers of gcc 12 and older expect addresses that a Linux kernel with many random bits
-    (vm.mmap_rnd_bits=32) does not always keep to. Where `setarch -R` is forbidden, as in some
-    containers, the program runs with random addresses; if these do not suit the sanitizer, its
-    canary does not say what it must, the test fails, and `advice` says why.
-    """
-    setarch = shutil.which("setarch")
-    if setarch and subprocess.run([setarch, "-R", "true"], capture_output=True).returncode == 0:
-        return [setarch, "-R"]
-    return []
-
-
-def advice(said: str) -> str:
-    """What a case has said, and what to do where the sanitizer itself could not start."""
-    if "unexpected memory mapping" in said or "ptrace" in said:
-        return (
-            f"{said}\nThe sanitizer cannot run here. Of its address space: allow `setarch -R` "
-            "(docker run --security-opt seccomp=unconfined), or `sysctl vm.mmap_rnd_bits=28`. "
-            "Of ptrace: LeakSanitizer does not work under a debugger or strace."
-        )
-    return said
-
-
-def gcc() -> str:
-    """The compiler; without one these tests fail."""
-    found = shutil.which("gcc")
-    assert found, "gcc is needed, with its sanitizers: apt install gcc libc6-dev"
-    return found
-
-
 def setup_flags(name: str) -> list[str]:
     """A list of options in setup.py."""
     tree = ast.parse((ROOT / "setup.py").read_text())
@@ -196,12 +121,3 @@ def symbols(which: str, library: pathlib.Path) -> list[str]:
     """The names of a library's dynamic symbols, without their versions."""
     lines = run(["nm", "--dynamic", which, str(library)]).splitlines()
     return [line.split()[-1].partition("@")[0] for line in lines]
-
-
-def run(command: list[str]) -> str:
-    """Runs a command that must succeed: all that it says."""
-    finished = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90
-    )
-    assert finished.returncode == 0, f"{' '.join(command)}\n{finished.stdout}"
-    return finished.stdout

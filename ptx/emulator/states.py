@@ -1,0 +1,68 @@
+"""What is known of each byte of a memory, and the checks that all memories share."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from ptx.emulator.access import Access
+from ptx.emulator.errors import MisalignedError
+from ptx.emulator.lanes import UNSIGNED, Lanes, Selection
+
+__all__ = [
+    "IN_FLIGHT",
+    "NOWHERE",
+    "UNWRITTEN",
+    "WRITTEN",
+    "all_bytes",
+    "any_byte",
+    "check_alignment",
+    "set_bytes",
+]
+
+UNWRITTEN, WRITTEN, IN_FLIGHT, NOWHERE = range(4)  # states of a byte
+
+
+def check_alignment(
+    lanes: Lanes, active: Selection, address: np.ndarray, access: Access, space: str
+) -> None:
+    if access.alignment == 1:
+        return
+    crooked = address & (access.alignment - 1)
+    if crooked.any():
+        message = (
+            f"{space} {access.kind.value} at an address that is no multiple of {access.alignment}"
+        )
+        lanes.fail(MisalignedError, access.instruction, active, crooked != 0, message)
+
+
+def all_bytes(state: np.ndarray, position: np.ndarray, width: int, value: int) -> np.ndarray:
+    """Whether all bytes of each access are in the state `value`."""
+    words, places, pattern = _words(state, position, width, value)
+    return functools.reduce(np.logical_and, [words[place] == pattern for place in places])
+
+
+def any_byte(state: np.ndarray, position: np.ndarray, width: int, value: int) -> np.ndarray:
+    """Whether some byte of each access is in the state `value` or a higher one.
+
+    `value` is a power of two, and all states above it have its bit.
+    """
+    words, places, pattern = _words(state, position, width, value)
+    return functools.reduce(np.logical_or, [words[place] & pattern != 0 for place in places])
+
+
+def set_bytes(state: np.ndarray, position: np.ndarray, width: int, value: int) -> None:
+    words, places, pattern = _words(state, position, width, value)
+    for place in places:
+        words[place] = pattern
+
+
+def _words(
+    state: np.ndarray, position: np.ndarray, width: int, value: int
+) -> tuple[np.ndarray, list[np.ndarray], np.unsignedinteger]:
+    """The states of `width` bytes as words: all of them, the indices of the accesses', `value`."""
+    word = width if width in (1, 2, 4, 8) else 8 if width % 8 == 0 else 1
+    kind, first = UNSIGNED[word * 8], position // word
+    pattern = kind(int.from_bytes(bytes([value]) * word))
+    return state.view(kind), [first + i for i in range(width // word)], pattern

@@ -1,0 +1,110 @@
+"""Divides PTX text into tokens. Source: PTX ISA, "Syntax"."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import NamedTuple
+
+from ptx.emulator.errors import ParseError
+
+__all__ = ["Token", "Tokens"]
+
+_DEBUG = re.compile(r"^[ \t]*\.section\b[^{]*\{[^}]*\}|^[ \t]*\.(?:loc|file)\b[^\n]*", re.M)
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
+      | (?P<float>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b
+          |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+      | (?P<int>(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?\b)
+      | (?P<word>[%.$A-Za-z_](?:[\w$.%]|::)*)
+      | (?P<string>"[^"\n]*")
+      | (?P<mark>[][{}()<>,;:@!|+=*-])""",
+    re.X | re.S,
+)
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+
+
+class Tokens:
+    """The tokens of a text, which are taken one after the other.
+
+    Debugging lines (`.file`, `.loc`, `.section`) are no tokens.
+
+    Attributes:
+      text: the whole text.
+      kernel: name of the kernel or function that is being read, for errors; "" for none.
+    """
+
+    def __init__(self, text: str):
+        self.text, self.kernel = text, ""
+        self._line_ends = [match.start() for match in re.finditer("\n", text)]
+        self._at = 0
+        self._tokens = self._divide(_DEBUG.sub(_blank, text))
+
+    def _divide(self, text: str) -> list[Token]:
+        tokens, position = [], 0
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                self._tokens, self._at = [Token("mark", text[position], position)], 0
+                raise self.error(f"unexpected character {text[position]!r}")
+            if (kind := match.lastgroup) and kind != "skip":
+                tokens.append(Token(kind, match.group(), position))
+            position = match.end()
+        end = Token("end", "end of the text", len(text))
+        return [*tokens, end, end]
+
+    @property
+    def now(self) -> Token:
+        return self._tokens[self._at]
+
+    @property
+    def following(self) -> Token:
+        return self._tokens[self._at + 1]
+
+    def take(self, kind: str | None = None) -> Token:
+        token = self.now
+        if token.kind == "end" or (kind is not None and token.kind != kind):
+            names = {"word": "a name", "int": "an integer", "string": "a string"}
+            raise self.error(f"{names.get(kind or '', 'more')} is expected, not {token.text!r}")
+        self._at += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        token = self._tokens[self._at]
+        if token.text != text or token.kind == "end":
+            return False
+        self._at += 1
+        return True
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            raise self.error(f"{text!r} is expected, not {self.now.text!r}")
+
+    def line(self, token: Token) -> int:
+        return bisect_left(self._line_ends, token.start) + 1
+
+    def error(self, message: str, back: int = 0) -> ParseError:
+        """A ParseError at the token `back` before the present one."""
+        line = self.line(self._tokens[max(0, self._at - back)])
+        lines = self.text.splitlines()
+        text = lines[line - 1].strip() if line <= len(lines) else ""
+        return ParseError(message, kernel=self.kernel, line=line, text=text)
+
+    def integer(self, text: str) -> int:
+        text = text.rstrip("U")
+        if len(text) > 1 and text[0] == "0" and text.isdigit():
+            try:
+                return int(text, 8)
+            except ValueError:
+                raise self.error(f"{text} is no octal number", back=1) from None
+        return int(text, 0)
+
+
+def _blank(match: re.Match[str]) -> str:
+    """As many spaces and line ends as the match, so that positions stay what they are."""
+    return re.sub(r"[^\n]", " ", match.group())

@@ -1,0 +1,152 @@
+"""What goes wrong reaches the user; each case is a process, since errors stick to the device."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+# Calls gemm with a kernel whose launch has been changed by a function of it.
+CHANGED = """
+import dataclasses, sys
+import numpy as np, jax, oxijax
+from oxijax._core.launch import _resolve
+
+def change(launch):
+    {change}
+    return launch
+
+class Changed:
+    def __init__(self, kernel):
+        self.kernel = kernel
+    def __getattr__(self, name):
+        return getattr(self.kernel, name)
+    def launch(self, *arguments):
+        return change(self.kernel.launch(*arguments))
+
+registered = _resolve.registered
+_resolve.registered = lambda name: Changed(registered(name))
+a, b = np.ones((40, 24), np.float32), np.ones((24, 16), np.float32)
+result = np.asarray(oxijax.gemm(a, b, strategy="shallow_k", precision="highest"))
+assert (result == 24).all(), "wrong values"
+print("done")
+"""
+
+
+def child(script: str, **settings: str) -> tuple[int, str]:
+    """Runs a script in a process of its own: its status, and all that it says."""
+    finished = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        env={**os.environ, **settings},
+    )
+    return finished.returncode, finished.stdout
+
+
+def changed(change: str, **settings: str) -> tuple[int, str]:
+    return child(CHANGED.format(change=change), **settings)
+
+
+def assert_fails(result: tuple[int, str], *words: str) -> None:
+    status, said = result
+    assert status, said
+    for word in words:
+        assert word in said, said
+
+
+def assert_works(result: tuple[int, str]) -> None:
+    status, said = result
+    assert status == 0, said
+    assert "done" in said
+
+
+# The kernel returns before it does anything.
+RETURNS = 'i = launch.text.index("{", launch.text.index(".entry")) + 1\n    ' + (
+    'launch = dataclasses.replace(launch, text=launch.text[:i] + "ret;" + launch.text[i:])'
+)
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_nothing_is_changed(seed):
+    assert_works(changed("pass", VIRTUAL_GPU_STRICT="1", VIRTUAL_GPU_ASYNC=seed))
+
+
+def test_a_result_that_is_not_written():
+    assert_fails(
+        changed(RETURNS, VIRTUAL_GPU_STRICT="1"),
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "UnwrittenError",
+        "cuLaunchKernel",
+    )
+    assert_fails(changed(RETURNS, VIRTUAL_GPU_STRICT=""), "wrong values")
+
+
+def test_an_operand_that_is_written():
+    swap = (
+        "f, *m = [i for i, a in enumerate(launch.arguments) if hasattr(a, 'buffer')]\n    "
+        "args = list(launch.arguments)\n    args[m[-1]] = args[f]\n    "
+        "launch = dataclasses.replace(launch, arguments=tuple(args))"
+    )
+    assert_fails(changed(swap, VIRTUAL_GPU_STRICT="1"), "result 0 is no argument of the kernel")
+
+
+def test_shared_memory_that_was_not_asked_for():
+    """The launch asks for more than the driver was told of when the kernel was loaded."""
+    more = "launch = dataclasses.replace(launch, dynamic_shared=100 * 1024)"
+    assert_works(changed(more))
+    untold = (
+        "from oxijax._core import driver\n    "
+        "driver.Driver._allow_shared = lambda *unused: None\n    "
+    )
+    assert_fails(
+        changed(untold + more),
+        "102400 bytes of dynamic shared memory, and it may have",
+        "cuLaunchKernel",
+    )
+
+
+def test_ptx_for_a_newer_device():
+    newer = 'launch = dataclasses.replace(launch, text=launch.text.replace("sm_80", "sm_90"))'
+    assert_fails(
+        changed(newer, VIRTUAL_GPU_MODEL="a100"),
+        "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        "PTX for sm_90 does not run on a device of sm_80",
+    )
+    assert_works(changed("pass", VIRTUAL_GPU_MODEL="a100"))
+
+
+def test_two_devices_and_a_sum_over_both():
+    assert_works(
+        child(
+            """
+            import numpy as np, jax, oxijax
+            from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+            rng = np.random.default_rng(0)
+            x = rng.standard_normal((4, 8, 8, 16), np.float32)
+            offset = rng.standard_normal((4, 8, 8, 18), np.float32)
+            weight = rng.standard_normal((3, 3, 16, 16), np.float32) / 12
+            def loss(weight, x, offset):
+                return (oxijax.deform_conv(x, offset, weight, precision="highest") ** 2).mean()
+            gradient = jax.jit(jax.value_and_grad(loss))
+            with jax.default_device(jax.devices("cpu")[0]):
+                expected = gradient(weight, x, offset)
+            mesh = Mesh(np.array(jax.devices("cuda")), "b")
+            assert len(jax.devices("cuda")) == 2
+            batch, whole = NamedSharding(mesh, P("b")), NamedSharding(mesh, P())
+            got = gradient(jax.device_put(weight, whole), jax.device_put(x, batch),
+                           jax.device_put(offset, batch))
+            for a, b in zip(got, expected):
+                error = np.linalg.norm(np.asarray(a) - np.asarray(b)) / np.linalg.norm(b)
+                assert error < 2e-6, error
+            print("done")
+            """,
+            VIRTUAL_GPU_DEVICES="2",
+            VIRTUAL_GPU_ASYNC="3",
+        )
+    )

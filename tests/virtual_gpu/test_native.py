@@ -1,0 +1,62 @@
+"""The virtual driver without Python: its faults and orders, plain and under sanitizers.
+
+    python -m pytest tests/virtual_gpu/test_native.py
+
+compiles driver/ and native/ into a program and runs each of its cases in a process of its own. It
+needs gcc 10 or newer with its sanitizer libraries. `-k thread` runs one of the three builds.
+"""
+
+import pathlib
+import sys
+
+import pytest
+from support.sanitizers import Build, check_cases, gcc, run, run_case
+from virtual_gpu import build, environment
+
+NATIVE = pathlib.Path(__file__).parent / "native"
+
+PLAIN = Build(
+    build.PLAIN,
+    {
+        "canary_check": "CHECK failed: number == 1",
+        "canary_success": "cuMemFree(1) returned CUDA_ERROR_INVALID_VALUE",
+        "canary_failure": '"another reason" were expected',
+    },
+)
+ADDRESS = Build(
+    build.ADDRESS,
+    {
+        "canary_leak": "LeakSanitizer: detected memory leaks",
+        "canary_overflow": "AddressSanitizer: heap-buffer-overflow",
+        "canary_undefined": "signed integer overflow",
+    },
+)
+THREAD = Build(build.THREAD, {"canary_race": "ThreadSanitizer: data race"})
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(PLAIN, id="plain"),
+        pytest.param(ADDRESS, id="address"),
+        pytest.param(THREAD, id="thread"),
+    ],
+)
+def test_cases(how, tmp_path):
+    check_cases(compile_program(how, tmp_path), how)
+
+
+def test_an_unknown_case_fails(tmp_path):
+    status, said = run_case(compile_program(PLAIN, tmp_path), "a_case_that_is_none")
+    assert status == 2
+    assert "no case is called a_case_that_is_none" in said
+
+
+def compile_program(how: Build, folder: pathlib.Path) -> pathlib.Path:
+    """Compiles the cases, with the driver in the program."""
+    sources = [*build.SOURCES.glob("*.c"), *NATIVE.glob("*.c")]
+    header = environment.describe(pathlib.Path(sys.prefix)).header
+    objects = build.compile_objects(sources, folder, header, [], how.flags)
+    program = folder / "cases"
+    run([gcc(), *how.flags, *objects, "-ldl", "-pthread", "-o", str(program)])
+    return program
