@@ -43,6 +43,7 @@ class LoadedModule:
 
     Attributes:
       kernels: names of its kernels, in the order of the text.
+      variables: names of its `.global` and `.const` variables, likewise.
     """
 
     def __init__(self, text: str):
@@ -56,6 +57,7 @@ class LoadedModule:
         self._programs: dict[str, Program] = {}
         self._lock = threading.Lock()
         self.kernels = tuple(kernel.name for kernel in self._module.kernels)
+        self.variables = tuple(variable.name for variable in self._module.variables)
 
     def variable(self, name: str) -> Allocation:
         """The address and the bytes of a `.global` or `.const` variable.
@@ -65,10 +67,9 @@ class LoadedModule:
         Raises:
           KeyError: the module has no such variable.
         """
-        names = [variable.name for variable in self._module.variables]
-        if name not in names:
+        if name not in self.variables:
             raise KeyError(name)
-        return self._variables.allocations[names.index(name)]
+        return self._variables.allocations[self.variables.index(name)]
 
     def facts(self, kernel: str) -> KernelFacts:
         """What a driver knows of a kernel.
