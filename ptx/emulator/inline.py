@@ -28,7 +28,8 @@ def inlined(kernel: KernelSource, functions: Mapping[str, FunctionSource]) -> Ke
 
     Each call has registers and local variables of its own. In its place stays a `call` whose one
     operand names the variables that hold nothing at the start of the function; arguments and
-    results are the variables that the caller names.
+    results are the variables that the caller names. A call that says that an assertion has failed
+    is a trap.
 
     Raises:
       ParseError: a call through a register, of a function that has no body, with other arguments
@@ -112,6 +113,10 @@ class _Inliner:
 
     def _call(self, call: Instruction, stack: tuple[str, ...]) -> None:
         results, name, arguments = self._parts(call)
+        if name == _ASSERTION:
+            trap = dataclasses.replace(call, opcode="trap", modifiers=(), operands=())
+            self.kernel.instructions.append(trap)
+            return
         function = self._functions.get(name)
         if function is None:
             raise self._error(call, f"function {name} has no body here")
@@ -168,6 +173,7 @@ class _Inliner:
 
 
 _RETURN, _OVER = "return", "over"  # labels at the end of a function, and after a call
+_ASSERTION = "__assertfail"  # a function of the driver, which an assertion calls that fails
 
 
 def _map(operand: Operand, registers: list[Register], names: Mapping[str, str]) -> Operand:

@@ -40,7 +40,8 @@ def parse(text: str) -> Module:
 
 
 _TAKES_CARRY = ("addc", "subc", "madc")
-_CARRY_FLAG = "CC.CF"  # the name that the PTX ISA gives it, which no register can have
+# Names that no register of the text can have; the first is the PTX ISA's.
+_CARRY_FLAG, _BRANCH_TAKEN = "CC.CF", "brx.idx"
 
 
 class _Parser(Declarations):
@@ -52,6 +53,7 @@ class _Parser(Declarations):
         self.shared: list[Variable] = []
         self.variables: list[ModuleVariable] = []
         self.functions: dict[str, FunctionSource] = {}
+        self.branch_targets: dict[str, list[str]] = {}
 
     # ---- the module
 
@@ -153,7 +155,7 @@ class _Parser(Declarations):
     def body(self, code: Code, names: dict[str, Variable]) -> None:
         """Reads what stands in braces; `names`: what the parameters are called."""
         self.expect("{")
-        self.scopes = [dict(names)]
+        self.scopes, self.branch_targets = [dict(names)], {}
         while self.scopes:
             self.statement(code)
         self.kernel = ""
@@ -172,10 +174,16 @@ class _Parser(Declarations):
             code.labels[first.text] = len(code.instructions)
             self.take()
             self.take()
+            if self.accept(".branchtargets"):
+                self.branch_targets[first.text] = self.label_list()
         elif first.text.startswith("."):
             self.directive(code)
         else:
-            code.instructions.append(self.instruction(code))
+            instruction = self.instruction(code)
+            if instruction.opcode == "brx":
+                code.instructions.extend(self.branches(code, instruction))
+            else:
+                code.instructions.append(instruction)
 
     def directive(self, code: Code) -> None:
         word = self.take().text
@@ -249,6 +257,39 @@ class _Parser(Declarations):
             operands.append(self.carry_flag(code))
         text = " ".join(self.text[first.start : end].split())
         return Instruction(opcode, tuple(modifiers), tuple(operands), guard, self.line(first), text)
+
+    def label_list(self) -> list[str]:
+        labels = [self.take("word").text]
+        while self.accept(","):
+            labels.append(self.take("word").text)
+        self.expect(";")
+        return labels
+
+    def branches(self, code: Code, choice: Instruction) -> list[Instruction]:
+        """`brx.idx` as a comparison and a branch for each label, and a trap after the last."""
+        index, table = (*choice.operands, None, None)[:2]
+        labels = self.branch_targets.get(table.name) if isinstance(table, Symbol) else None
+        if labels is None or not isinstance(index, Register) or choice.guard is not None:
+            raise self.error(
+                "brx.idx needs a register and .branchtargets, and no predicate", back=1
+            )
+        predicate = Register(_BRANCH_TAKEN, len(code.registers), pred)
+        code.registers.append(predicate)
+        instructions = []
+        for position, label in enumerate(labels):
+            instructions += [
+                dataclasses.replace(
+                    choice,
+                    opcode="setp",
+                    modifiers=("eq", "u32"),
+                    operands=(predicate, index, IntegerLiteral(position)),
+                ),
+                dataclasses.replace(
+                    choice, opcode="bra", modifiers=(), operands=(Symbol(label),), guard=predicate
+                ),
+            ]
+        trap = dataclasses.replace(choice, opcode="trap", modifiers=(), operands=())
+        return [*instructions, trap]
 
     def carry_flag(self, code: Code) -> Register:
         """The condition code, a register that no operand names."""

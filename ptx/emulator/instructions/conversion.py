@@ -8,6 +8,7 @@ import numpy as np
 
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
+from ptx.emulator.instructions.float8 import PAIRS, convert_pair
 from ptx.emulator.instructions.table import PACKED_HALVES, instruction
 from ptx.emulator.lanes import Step, numpy_type
 from ptx.isa.dtypes import DTYPES, DType, b32, f32
@@ -25,6 +26,8 @@ Conversion = Callable[[np.ndarray], np.ndarray]
 
 @instruction("cvt")
 def _cvt(form: Form) -> Step:
+    if set(PAIRS) & set(form.instruction.modifiers):
+        return convert_pair(form)
     source = form.dtype(*_INTEGERS, *_FLOATS)
     result = form.dtype(*_INTEGERS, *_FLOATS, *PACKED_HALVES, "tf32")
     if result.name in PACKED_HALVES:

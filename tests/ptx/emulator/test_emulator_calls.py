@@ -6,6 +6,7 @@ from support.hand_written import COUNTING, kernel, output, passes, run
 
 from ptx.emulator import (
     Buffer,
+    EmulatorError,
     OutOfBoundsError,
     ParseError,
     UninitializedError,
@@ -234,6 +235,64 @@ def test_a_local_variable_holds_nothing_when_a_function_starts_again():
     with pytest.raises(UninitializedError, match="__local_depot1") as info:
         run(module(text, f"mov.u32 %r0, 30;\n{CALL_GROW}{STORE}"), output())
     assert info.value.text == "ld.local.b32 %r3, [%SPL+4]"
+
+
+ASSERTION = """
+.extern .func __assertfail (.param .b64 __assertfail_param_0) .noreturn;
+"""
+ASSERT = """
+setp.lt.u32 %p0, %t, 40;
+@%p0 bra FINE;
+{
+.param .b64 param0;
+st.param.b64 [param0], 0;
+call.uni __assertfail, (param0);
+}
+FINE:
+st.global.u32 [%aty], %t;
+"""
+
+
+def test_an_assertion():
+    text = module(ASSERTION, ASSERT)
+    passes(text, output(), expected=np.arange(32))
+    with pytest.raises(EmulatorError, match="trap") as info:
+        run(text.replace("%t, 40", "%t, 30"), output())
+    assert (info.value.text, info.value.thread) == ("call.uni __assertfail, (param0)", (30, 0, 0))
+
+
+CHOOSE = """
+.func (.param .b32 func_retval0) choose(.param .b32 choose_param_0)
+{
+        .reg .b32 %r<4>;
+        ld.param.b32 %r1, [choose_param_0];
+        mov.b32 %r2, 7;
+$L_table: .branchtargets
+                $L_seven,
+                $L_add,
+                $L_seven,
+                $L_ten;
+        brx.idx %r1, $L_table;
+$L_ten:
+        mov.b32 %r2, 9;
+$L_add:
+        add.u32 %r2, %r2, 1;
+$L_seven:
+        st.param.b32 [func_retval0], %r2;
+        ret;
+}
+"""
+
+
+def test_a_branch_to_one_of_several_labels():
+    call = CALL_GROW.replace("grow", "choose")
+    text = module(CHOOSE, f"and.b32 %r0, %t, 3;\n{call}{STORE}")
+    passes(text, output(), expected=[7, 8, 7, 10] * 8)
+    with pytest.raises(EmulatorError, match="trap") as info:
+        run(text.replace("%t, 3;", "%t, 7;"), output())
+    assert (info.value.text, info.value.thread) == ("brx.idx %r1, $L_table", (4, 0, 0))
+    with pytest.raises(ParseError, match="branchtargets"):
+        run(text.replace("brx.idx %r1, $L_table", "brx.idx %r1, $L_ten"), output())
 
 
 def test_bytes_beyond_an_argument():

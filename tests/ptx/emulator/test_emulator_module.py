@@ -295,7 +295,7 @@ def test_variables_live_as_long_as_their_module(lenient):
 def test_a_module_of_variables_alone():
     text = ".version 8.1\n.target sm_90\n.address_size 64\n.visible .global .b8 table[3] = {1, 2};"
     module = LoadedModule(text)
-    assert module.kernels == ()
+    assert (module.kernels, module.variables) == ((), ("table",))
     assert module.variable("table").data.tolist() == [1, 2, 0]
 
 
