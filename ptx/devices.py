@@ -10,8 +10,16 @@ import dataclasses
 from typing import NamedTuple
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
+from ptx.isa.targets import target_for
 
-__all__ = ["DATA_SHEETS", "DataSheet", "Peak", "data_sheet", "find_data_sheet"]
+__all__ = [
+    "DATA_SHEETS",
+    "DataSheet",
+    "Peak",
+    "data_sheet",
+    "estimate_data_sheet",
+    "find_data_sheet",
+]
 
 
 class Peak(NamedTuple):
@@ -134,6 +142,21 @@ DATA_SHEETS = {
     )
 }  # fmt: skip
 
+# Operations of one SM in a cycle: f16, bf16, TF32, f32, f64, and f64 on tensor cores. Without
+# tensor cores for a type, the rate is that of the CUDA cores. Where GPUs of one target differ it is
+# the lowest: GeForce's tensor cores add in f32 at half the rate of others.
+# Source: NVIDIA's architecture whitepapers of Turing, A100, GA102, Ada, H100 and Blackwell, peak
+# rates divided by SMs and boost clock.
+_OPERATIONS = {
+    "sm_75": (512, 128, 128, 128, 4, None),
+    "sm_80": (2048, 2048, 1024, 128, 64, 128),
+    "sm_86": (512, 512, 256, 256, 4, None),
+    "sm_89": (512, 512, 256, 256, 4, None),
+    "sm_90": (4096, 4096, 2048, 256, 128, 256),
+    "sm_100": (8192, 8192, 4096, 256, 128, 128),
+    "sm_120": (512, 512, 256, 256, 4, None),
+}
+
 # Of the GPUs of a target, the one that stands for it; and short names.
 _OTHER_NAMES = {
     "sm_80": "A100 80GB",
@@ -173,3 +196,40 @@ def data_sheet(device: str) -> DataSheet:
             f"one, got {device!r}"
         )
     return sheet
+
+
+def estimate_data_sheet(
+    name: str, sm: int, *, sms: int, clock_khz: int, memory_clock_khz: int, bus_width: int
+) -> DataSheet:
+    """A data sheet of a GPU by what its driver says of it, for one that `DATA_SHEETS` lacks.
+
+    Args:
+      name: as CUDA calls it.
+      sm: its SM version, for example 89.
+      sms: how many SMs it has.
+      clock_khz: of the SMs at most, in kHz.
+      memory_clock_khz: in kHz; memory moves bits twice in a cycle.
+      bus_width: of the memory, in bits.
+
+    Raises:
+      UnsupportedError: it is older than the lowest target.
+      ValueError: an attribute that is not positive, by name.
+    """
+    attributes = {
+        "sms": sms, "clock_khz": clock_khz,
+        "memory_clock_khz": memory_clock_khz, "bus_width": bus_width,
+    }  # fmt: skip
+    for attribute, value in attributes.items():
+        if value <= 0:
+            raise ValueError(f"{attribute} must be positive, got {value}")
+    target = target_for(sm).name
+    teracycles = sms * clock_khz * 1e3 / 1e12
+    rates = (rate and rate * teracycles for rate in _OPERATIONS[target])
+    return DataSheet(
+        name,
+        target,
+        *rates,
+        bandwidth=2e3 * memory_clock_khz * bus_width / 8 / 1e12,
+        source=f"{sms} SMs, clocks and bus width as the driver has them",
+        kinds=(name,),
+    )

@@ -27,11 +27,15 @@ class Device:
     """A GPU that this process sees.
 
     Attributes:
-      ordinal: its number among the visible GPUs, as XLA counts them.
+      ordinal: its number among the visible GPUs, as the driver counts them.
       name: as the driver calls it.
       sm: the SM version, for example 90 for compute capability 9.0.
       memory: bytes of global memory.
       shared_per_block: bytes of shared memory that one block can have (dynamic, opted in).
+      sms: how many SMs it has.
+      clock_khz: of the SMs at most, in kHz.
+      memory_clock_khz: in kHz; 0 where the driver does not know it.
+      bus_width: of the memory, in bits.
     """
 
     ordinal: int
@@ -39,6 +43,10 @@ class Device:
     sm: int
     memory: int
     shared_per_block: int
+    sms: int
+    clock_khz: int
+    memory_clock_khz: int
+    bus_width: int
 
     def __str__(self) -> str:
         return f"GPU {self.ordinal}, {self.name} of sm_{self.sm}"
@@ -102,6 +110,18 @@ class Driver:
         self._handles = [self._call("cuDeviceGet", ordinal)[0] for ordinal in range(count)]
         self.devices = tuple(self._describe_device(ordinal) for ordinal in range(count))
 
+    def current_device(self) -> int:
+        """The ordinal of the GPU whose context is current in this thread.
+
+        XLA makes it so where it calls a handler. XLA's own number of the device is another where
+        it divides a GPU into several logical devices.
+
+        Raises:
+          DriverError: no context is current.
+        """
+        (handle,) = self._call("cuCtxGetDevice")
+        return [int(known) for known in self._handles].index(int(handle))
+
     def target(self, device: int) -> Target:
         """The target that PTX for a GPU is written for.
 
@@ -164,16 +184,20 @@ class Driver:
         handle, attribute = self._handles[ordinal], self._api.CUdevice_attribute
         (name,) = self._call("cuDeviceGetName", _NAME_SIZE, handle)
         (memory,) = self._call("cuDeviceTotalMem", handle)
-        major, minor, shared = (
+        major, minor, *others = (
             self._call("cuDeviceGetAttribute", wanted, handle)[0]
             for wanted in (
                 attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
                 attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
+                attribute.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
+                attribute.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
             )
         )
         # The bytes after the first zero are padding.
-        return Device(ordinal, _string(name), 10 * major + minor, memory, shared)
+        return Device(ordinal, _string(name), 10 * major + minor, memory, *others)
 
     def _load(self, text: str, name: str, dynamic_shared: int, gpu: Device) -> "_Kernel":
         logs, handle = _Logs(), self._handles[gpu.ordinal]

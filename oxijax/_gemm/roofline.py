@@ -11,8 +11,15 @@ from jax.typing import DTypeLike
 
 import ptx
 from oxijax._core import arguments
+from oxijax._core.driver import driver
 from oxijax._core.precision import PTX_DTYPES
-from ptx.devices import DATA_SHEETS, DataSheet, data_sheet, find_data_sheet
+from ptx.devices import (
+    DATA_SHEETS,
+    DataSheet,
+    data_sheet,
+    estimate_data_sheet,
+    find_data_sheet,
+)
 from ptx.kernels.gemm.plan import choose
 
 __all__ = ["DOT_GENERAL", "Roofline", "auto_strategy", "default_data_sheet", "roofline"]
@@ -29,7 +36,7 @@ class Roofline:
     Attributes:
       m, n, k, batch: sizes: batch products of [m, k] and [k, n].
       dtype: of the operands and the result, for example "bfloat16".
-      device: the GPU, a name of `ptx.devices.DATA_SHEETS`.
+      device: the GPU, a name of `ptx.devices.DATA_SHEETS`; without a data sheet, CUDA's name.
       unit: what multiplies there, for example "TF32 tensor cores".
       flops: multiplications and additions.
       bytes: the least that can be moved: each operand is read once, the result written once.
@@ -87,8 +94,8 @@ def roofline(
       dtype: of all of them: float16, bfloat16, float32 or float64.
       device: a GPU: its name in `ptx.devices.DATA_SHEETS`, for example "H200"; CUDA's name, which
         is the `device_kind` of a JAX device; a target, which stands for one GPU, for example
-        "sm_90"; or a data sheet. None is the GPU that JAX uses, and an A100 with 80 GB where it
-        uses none.
+        "sm_90"; or a data sheet. None is the GPU that JAX uses, whose rates are estimated from its
+        driver's figures where it has no data sheet; and an A100 with 80 GB where JAX uses none.
       batch: so many products, each with operands of its own. Where all share the second operand
         they are one, of batch * m rows.
       beta: as in `oxijax.gemm`; c is read too unless it is 0.
@@ -96,6 +103,7 @@ def roofline(
 
     Raises:
       ValueError: a size below 1, or a GPU without a data sheet, by name.
+      DriverError: JAX uses a GPU without a data sheet, and its driver cannot be asked.
       TypeError: a size that is no int, or another dtype, by name.
 
     Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
@@ -145,7 +153,7 @@ def auto_strategy(
       n: likewise.
       k: likewise.
       dtype: the name of a supported dtype.
-      sheet: the GPU; None is one that is not known, which the reference of
+      sheet: the GPU; None is one of which nothing is known, which the reference of
         `ptx.analyze_intensity` stands for. That has few operations for each byte, so that the
         kernels get only what memory bounds on any GPU.
       batch: likewise.
@@ -162,9 +170,32 @@ def auto_strategy(
 
 
 def default_data_sheet() -> DataSheet | None:
-    """Of the GPU that JAX uses, or None if there is none of it; without a GPU of an A100."""
+    """Of the GPU that JAX uses, by its driver's figures if need be; without a GPU of an A100.
+
+    None where there is neither a data sheet nor all of the figures.
+
+    Raises:
+      DriverError: the GPU has no data sheet, and its driver cannot be asked.
+    """
     device = jax.devices()[0]
-    return find_data_sheet(device.device_kind) if device.platform == "gpu" else _WITHOUT_GPU
+    if device.platform != "gpu":
+        return _WITHOUT_GPU
+    return find_data_sheet(device.device_kind) or _estimated_data_sheet(device.device_kind)
+
+
+def _estimated_data_sheet(kind: str) -> DataSheet | None:
+    for gpu in driver().devices:
+        # Drivers of GPUs that share the memory of the host may know no memory clock.
+        if gpu.name == kind and gpu.memory_clock_khz and gpu.bus_width:
+            return estimate_data_sheet(
+                gpu.name,
+                gpu.sm,
+                sms=gpu.sms,
+                clock_khz=gpu.clock_khz,
+                memory_clock_khz=gpu.memory_clock_khz,
+                bus_width=gpu.bus_width,
+            )
+    return None
 
 
 def _data_sheet(device: Any) -> DataSheet:
@@ -177,8 +208,9 @@ def _data_sheet(device: Any) -> DataSheet:
     sheet = default_data_sheet()
     if sheet is None:
         raise ValueError(
-            f"device must be given, one of {', '.join(DATA_SHEETS)}: there is no data sheet of "
-            f"{jax.devices()[0].device_kind!r}, which JAX uses"
+            f"device must be given, one of {', '.join(DATA_SHEETS)}: of "
+            f"{jax.devices()[0].device_kind!r}, which JAX uses, there is no data sheet, and its "
+            "driver has no memory clock"
         )
     return sheet
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ptx.devices import DATA_SHEETS, Peak, data_sheet, find_data_sheet
+from ptx.devices import DATA_SHEETS, Peak, data_sheet, estimate_data_sheet, find_data_sheet
 from ptx.isa.dtypes import bf16, f16, f32, f64, u32
 from ptx.isa.targets import TARGETS
 from ptx.model import DEVICES
@@ -108,3 +108,28 @@ def test_unknown_gpus(device):
     message = f"device must be one of {', '.join(NAMES)}, CUDA's name of one, or a target of one"
     with pytest.raises(ValueError, match=f"{re.escape(message)}, got {device!r}"):
         data_sheet(device)
+
+
+ATTRIBUTES = {"sms": 100, "clock_khz": 1_000_000, "memory_clock_khz": 1_000_000, "bus_width": 4096}
+
+
+def test_estimates_have_the_units_of_data_sheets():
+    sheet = estimate_data_sheet("A GPU", 80, **ATTRIBUTES)
+    assert (sheet.name, sheet.target, sheet.kinds) == ("A GPU", "sm_80", ("A GPU",))
+    assert sheet.peak(f16).tflops == pytest.approx(204.8)
+    assert sheet.peak(f64).unit == "f64 tensor cores"
+    assert sheet.bandwidth == pytest.approx(1.024)
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if not t.architecture_specific])
+def test_every_target_can_be_estimated(target):
+    sheet = estimate_data_sheet("A GPU", target.sm, **ATTRIBUTES)
+    assert sheet.target == target.name
+    assert sheet.f16 >= sheet.tf32 >= sheet.f32 > sheet.f64 > 0
+    assert (sheet.f64_tensor is None) == (sheet.f64 < sheet.f32 / 4)
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_estimates_need_every_attribute(attribute):
+    with pytest.raises(ValueError, match=f"{attribute} must be positive, got 0"):
+        estimate_data_sheet("A GPU", 80, **{**ATTRIBUTES, attribute: 0})

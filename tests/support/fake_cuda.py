@@ -30,6 +30,10 @@ class Gpu:
     sm: int = 90
     memory: int = 80 * 2**30
     shared_per_block: int = 227 * 1024
+    sms: int = 132
+    clock_khz: int = 1_980_000
+    memory_clock_khz: int = 2_619_000
+    bus_width: int = 5120
 
 
 class CUresult(enum.IntEnum):
@@ -48,6 +52,10 @@ class CUresult(enum.IntEnum):
 
 
 class CUdevice_attribute(enum.IntEnum):  # noqa: N801
+    CU_DEVICE_ATTRIBUTE_CLOCK_RATE = 13
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16
+    CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE = 36
+    CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH = 37
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
@@ -155,6 +163,7 @@ class FakeCuda(types.ModuleType):
 
     Attributes:
       gpus: what it shows.
+      current: the GPU whose context the caller, who is XLA, has made current.
       version: of CUDA, as cuDriverGetVersion returns it.
       newest_ptx: the newest PTX version that its compiler takes.
       lazy: whether a library is compiled when a kernel of it is asked for, as where
@@ -180,6 +189,7 @@ class FakeCuda(types.ModuleType):
         """Takes the place of `cuda.bindings.driver`, and has `oxijax._core.driver` open it anew."""
         super().__init__("cuda.bindings.driver")
         self.gpus = gpus or (Gpu(),)
+        self.current = 0
         self.version = 12080
         self.newest_ptx = (8, 7)
         self.lazy = lazy
@@ -268,7 +278,16 @@ class FakeCuda(types.ModuleType):
     def cuDeviceGetAttribute(self, attrib, dev):  # noqa: N802
         _expect(attrib, CUdevice_attribute)
         gpu = self._gpu(dev)
-        return ({75: gpu.sm // 10, 76: gpu.sm % 10, 97: gpu.shared_per_block}[int(attrib)],)
+        values = {
+            13: gpu.clock_khz,
+            16: gpu.sms,
+            36: gpu.memory_clock_khz,
+            37: gpu.bus_width,
+            75: gpu.sm // 10,
+            76: gpu.sm % 10,
+            97: gpu.shared_per_block,
+        }
+        return (values[int(attrib)],)
 
     # ---- contexts
 
@@ -301,6 +320,10 @@ class FakeCuda(types.ModuleType):
         with self.lock:
             self.pushed -= 1
         return (CUcontext(0x100 + self._contexts.pop()),)
+
+    @_call(1)
+    def cuCtxGetDevice(self):  # noqa: N802
+        return (CUdevice(self._contexts[-1] if self._contexts else self.current),)
 
     # ---- libraries
 

@@ -5,6 +5,7 @@ This runs once for each kind of call: each spec, each set of shapes, each device
 
 import dataclasses
 import itertools
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -43,7 +44,10 @@ def resolve(call: _handler.CallRecord, record: _handler.LaunchRecord) -> None:
     try:
         _fill(record, spec, shapes, call.device)
     except Exception as error:
-        raise RuntimeError(resolved.message("cannot be loaded", error)) from error
+        message = resolved.message("cannot be loaded", error)
+        if call.device != _HOST:
+            _show_to_those_who_wait(message)
+        raise RuntimeError(message) from error
     record.id = number
     _resolved[number] = resolved
 
@@ -84,6 +88,20 @@ class _Resolved:
         )
 
 
+def _show_to_those_who_wait(message: str) -> None:
+    """Prints an error of one of several GPUs, which XLA may never raise.
+
+    The GPUs that run a program wait for each other before it starts. Where one has failed the
+    others wait in vain, until XLA ends the process, without this error.
+    """
+    try:
+        several = len(_driver.driver().devices) > 1
+    except _driver.DriverError:
+        return  # so it is on all of them
+    if several:
+        print(message, file=sys.stderr)
+
+
 _numbers = itertools.count(1)
 _resolved: dict[int, _Resolved] = {}
 _generating = threading.Lock()
@@ -96,6 +114,7 @@ def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int
     if spec.emulation is not None:
         target = TARGETS[spec.emulation.target]
     else:
+        device = _driver.driver().current_device()
         target = _driver.driver().target(device)
     shapes = spec.shapes(shapes)
     with _generating:  # so that several threads do not generate the same text

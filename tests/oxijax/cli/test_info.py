@@ -64,6 +64,10 @@ def test_one_gpu(run, monkeypatch):
             "sm": 89,
             "memory": 23 * 2**30,
             "shared_per_block": 99 * 1024,
+            "sms": 132,
+            "clock_khz": 1_980_000,
+            "memory_clock_khz": 2_619_000,
+            "bus_width": 5120,
             "target": "sm_89",
             "ptx": "7.8",
         }

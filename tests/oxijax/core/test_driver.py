@@ -45,7 +45,7 @@ def fake(monkeypatch):
 
 def use_everything() -> int:
     """Opens the driver and loads a kernel with more than 48 KiB of shared memory."""
-    return driver().load(TEXT, 100 * KIB, 0)
+    return driver().load(TEXT, 100 * KIB, driver().current_device())
 
 
 # ---- opening the driver
@@ -63,6 +63,8 @@ def test_open(monkeypatch):
     first, second = opened.devices
     assert (first.ordinal, first.name, first.sm) == (0, "Fake H100", 90)
     assert (first.memory, first.shared_per_block) == (80 * 2**30, 227 * KIB)
+    assert (first.sms, first.clock_khz) == (132, 1_980_000)
+    assert (first.memory_clock_khz, first.bus_width) == (2_619_000, 5120)
     assert (second.ordinal, second.name, second.sm) == (1, "Fake Orin", 87)
     assert (second.memory, second.shared_per_block) == (32 * 2**30, 163 * KIB)
     assert [opened.target(i).name for i in (0, 1)] == ["sm_90", "sm_86"]
@@ -198,6 +200,7 @@ CALLED = (
     "cuDeviceGetName",
     "cuDeviceTotalMem",
     "cuDeviceGetAttribute",
+    "cuCtxGetDevice",
     "cuDevicePrimaryCtxRetain",
     "cuCtxPushCurrent",
     "cuLibraryLoadData",

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import matplotlib.image
 import numpy as np
 import pytest
+from support.fake_cuda import FakeCuda, Gpu
 from support.paths import DOCS
 
 import oxijax
@@ -147,10 +148,28 @@ def test_the_gpu_that_jax_uses(monkeypatch, name):
         assert default_data_sheet() is DATA_SHEETS[name]
 
 
-def test_a_gpu_without_data_sheet(monkeypatch):
-    has_gpu(monkeypatch, "NVIDIA GeForce RTX 5090")
+L4 = Gpu(
+    "NVIDIA L4", 89, 23 * 2**30, 99 * 1024,
+    sms=58, clock_khz=2_040_000, memory_clock_khz=6_251_000, bus_width=192,
+)  # fmt: skip
+
+
+def test_of_a_gpu_without_data_sheet_the_driver_is_asked(monkeypatch):
+    has_gpu(monkeypatch, L4.name)
+    FakeCuda(monkeypatch, Gpu("another"), L4)
+    result = oxijax.roofline(4096, 16, 512, dtype="bfloat16")
+    assert result.device == L4.name
+    assert result.peak_bandwidth_tbps == pytest.approx(0.3, rel=1e-3)  # NVIDIA's data sheet
+    assert result.peak_tflops == pytest.approx(121 / 2, rel=0.01)  # as on a GeForce
+    assert result.bound == "memory"
+    assert result.strategy in STRATEGIES
+
+
+def test_a_gpu_of_which_nothing_is_known(monkeypatch):
+    has_gpu(monkeypatch, L4.name)
+    FakeCuda(monkeypatch, dataclasses.replace(L4, memory_clock_khz=0))
     assert default_data_sheet() is None
-    with pytest.raises(ValueError, match=r"device must be given, one of A100 40GB.*'NVIDIA GeForc"):
+    with pytest.raises(ValueError, match=r"device must be given, one of A100 40GB.*'NVIDIA L4'"):
         oxijax.roofline(8, 8, 8, dtype="float32")
     assert oxijax.roofline(8, 8, 8, dtype="float32", device="H200").device == "H200"
 
