@@ -10,7 +10,7 @@ from ptx.emulator.errors import UndefinedResultError
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, instruction
 from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step, numpy_type
-from ptx.isa.dtypes import DTYPES, DType
+from ptx.isa.dtypes import DTYPES, DType, s32
 
 __all__ = ["high_product"]
 
@@ -106,9 +106,16 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return quotient, a - quotient * b
 
 
+@instruction("min", "max", kind="integer")
+def _extremum(form: Form) -> Step:
+    choose = np.minimum if form.instruction.opcode == "min" else np.maximum
+    if not form.has("relu"):
+        dtype = form.dtype(*INTEGERS)
+        return elementwise(form, choose, [dtype] * 2, dtype)
+    return elementwise(form, lambda a, b: np.maximum(choose(a, b), 0), [s32] * 2, form.dtype("s32"))
+
+
 _SIGNED = ("s16", "s32", "s64")
-elementwise_instruction("min", np.minimum, 2, *INTEGERS, kind="integer")
-elementwise_instruction("max", np.maximum, 2, *INTEGERS, kind="integer")
 elementwise_instruction("abs", np.abs, 1, *_SIGNED, kind="integer")
 elementwise_instruction("neg", np.negative, 1, *_SIGNED, kind="integer")
 elementwise_instruction(

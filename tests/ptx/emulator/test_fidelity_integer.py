@@ -53,6 +53,14 @@ def test_arithmetic(operation, dtype):
     check(f"{operation}.{dtype}", inputs, width, numbers(dtype, dtype, BINARY[operation]))
 
 
+@pytest.mark.parametrize("operation", ["min", "max"])
+def test_negative_results_become_zero(operation):
+    inputs = integer_inputs([32, 32], f"{operation} relu")
+    choose = BINARY[operation]
+    expected = numbers("s32", "s32", lambda a, b: max(choose(a, b), 0))
+    check(f"{operation}.relu.s32", inputs, 32, expected)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_high_half_of_a_product(dtype):
     width = width_of(dtype)
