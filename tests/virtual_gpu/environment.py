@@ -8,8 +8,9 @@ import importlib.metadata
 import pathlib
 import subprocess
 import sys
+import sysconfig
 
-__all__ = ["Environment", "describe", "prepare"]
+__all__ = ["Environment", "current", "prepare"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,20 @@ def prepare(cache: pathlib.Path, root: pathlib.Path, cuda: int) -> Environment:
         print(f"virtual GPU: installs into {folder}", file=sys.stderr, flush=True)
         _install(folder, root, version, cuda)
         done.write_text(wanted)
-    return describe(folder)
+    (packages,) = folder.glob("lib/python3.*/site-packages")
+    return _describe(folder / "bin" / "python", packages)
+
+
+def current() -> Environment:
+    """The environment of the Python that this runs with, as it is.
+
+    Raises:
+      RuntimeError: it has no cuda.h where NVIDIA's packages for CUDA 13 put it.
+    """
+    found = _describe(pathlib.Path(sys.executable), pathlib.Path(sysconfig.get_path("purelib")))
+    if not found.header.is_file():
+        raise RuntimeError(f"there is no {found.header}: pip install nvidia-cuda-runtime")
+    return found
 
 
 def _jax_version() -> str | None:
@@ -77,19 +91,17 @@ def _install(folder: pathlib.Path, root: pathlib.Path, version: str | None, cuda
         pip("cuda-bindings>=12.9,<13")
 
 
-def describe(folder: pathlib.Path) -> Environment:
-    """What an environment has.
-
-    Args:
-      folder: it; its packages are those of the project's extra "test", and a plugin may be there.
-    """
-    (site,) = folder.glob("lib/python3.*/site-packages")
-    plugins = [*site.glob("jax_plugins/xla_cuda*/*.so"), *site.glob("jax_cuda*_plugin/*.so")]
+def _describe(python: pathlib.Path, packages: pathlib.Path) -> Environment:
+    toolkit = packages / "nvidia" / "cu13"
+    plugins = (
+        *packages.glob("jax_plugins/xla_cuda*/*.so"),
+        *packages.glob("jax_cuda*_plugin/*.so"),
+    )
     return Environment(
-        python=folder / "bin" / "python",
-        header=site / "nvidia" / "cu13" / "include" / "cuda.h",
-        libdevice=site / "nvidia" / "cu13" / "nvvm" / "libdevice" / "libdevice.10.bc",
-        ptxas=site / "nvidia" / "cu13" / "bin" / "ptxas",
+        python=python,
+        header=toolkit / "include" / "cuda.h",
+        libdevice=toolkit / "nvvm" / "libdevice" / "libdevice.10.bc",
+        ptxas=toolkit / "bin" / "ptxas",
         plugins=tuple(sorted(plugins)),
     )
 

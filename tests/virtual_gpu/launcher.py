@@ -18,7 +18,7 @@ from virtual_gpu import build, environment
 __all__ = ["GPUS", "main", "parse", "variables"]
 
 ROOT = pathlib.Path(__file__).parents[2]
-GPUS = ("h100", "a100", "rtx4090", "b200")
+GPUS = ("h100", "a100", "rtx4090", "l4", "b200")
 
 _BUILDS = {None: build.PLAIN, "address": build.ADDRESS, "thread": build.THREAD}
 
@@ -36,7 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Becomes the command; does not return."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     cache = pathlib.Path(os.environ.get("VIRTUAL_GPU_CACHE") or ROOT / "build" / "virtual_gpu")
-    venv = environment.prepare(cache.absolute(), ROOT, options.cuda)
+    if options.no_install:
+        venv = environment.current()
+        if not any(f"cuda{options.cuda}" in str(plugin) for plugin in venv.plugins):
+            sys.exit(f"{sys.prefix} has no plugin of JAX for CUDA {options.cuda}")
+    else:
+        venv = environment.prepare(cache.absolute(), ROOT, options.cuda)
     flags = _BUILDS[options.sanitize]
     library = build.build(cache.absolute(), venv.header, venv.libdevice, venv.plugins, flags)
     settings = variables(options, library, venv, os.environ)
@@ -127,6 +132,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--cuda", type=int, choices=(12, 13), default=13, help="version of the plugin; %(default)s"
+    )
+    parser.add_argument(
+        "--no-install",
+        action="store_true",
+        help="run in the environment of this Python, as it is",
     )
     parser.add_argument(
         "--sanitize", choices=("address", "thread"), help="watch the driver, in a Python program"

@@ -7,7 +7,6 @@ needs gcc 10 or newer with its sanitizer libraries. `-k thread` runs one of the 
 """
 
 import pathlib
-import sys
 
 import pytest
 from support.sanitizers import Build, check_cases, gcc, run, run_case
@@ -55,7 +54,7 @@ def test_an_unknown_case_fails(tmp_path):
 def compile_program(how: Build, folder: pathlib.Path) -> pathlib.Path:
     """Compiles the cases, with the driver in the program."""
     sources = [*build.SOURCES.glob("*.c"), *NATIVE.glob("*.c")]
-    header = environment.describe(pathlib.Path(sys.prefix)).header
+    header = environment.current().header
     objects = build.compile_objects(sources, folder, header, [], how.flags)
     program = folder / "cases"
     run([gcc(), *how.flags, *objects, "-ldl", "-pthread", "-o", str(program)])

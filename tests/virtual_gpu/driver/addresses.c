@@ -9,6 +9,8 @@
 static const struct { const char *name; int version; } since[] = {
     {"cuCtxCreate_v3", 11040},
     {"cuCtxCreate_v4", 12050},
+    {"cuCtxGetDevice_v2", 13000},
+    {"cuCtxSynchronize_v2", 13000},
     {"cuDeviceGetUuid_v2", 11040},
     {"cuEventElapsedTime_v2", 12080},
     {"cuGetProcAddress_v2", 12000},

@@ -25,6 +25,12 @@ static const Model models[] = {
      .bus_width = 384, .l2_bytes = 72 << 20,
      .shared_per_multiprocessor = 100 << 10, .shared_per_block = 99 << 10,
      .threads_per_multiprocessor = 1536, .blocks_per_multiprocessor = 24},
+    /* Its name is in no table of data sheets, so that what is asked for is its attributes. */
+    {.key = "l4", .name = "NVIDIA L4", .major = 8, .minor = 9,
+     .multiprocessors = 58, .clock_khz = 2040000, .memory_clock_khz = 6251000,
+     .bus_width = 192, .l2_bytes = 48 << 20,
+     .shared_per_multiprocessor = 100 << 10, .shared_per_block = 99 << 10,
+     .threads_per_multiprocessor = 1536, .blocks_per_multiprocessor = 24},
     {.key = "b200", .name = "NVIDIA B200", .major = 10, .minor = 0,
      .multiprocessors = 148, .clock_khz = 1965000, .memory_clock_khz = 3996000,
      .bus_width = 8192, .l2_bytes = 126 << 20,
