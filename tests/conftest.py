@@ -10,15 +10,14 @@ from support.places import Place, emulated
 
 from ptx.emulator.program import load
 
-XLA_FLAGS = ["--xla_force_host_platform_device_count=4"]  # for the tests that shard
-if jax.__version_info__ < (0, 11):
-    # A program here runs once or twice: compiling it is what takes time, most of it LLVM's. With
-    # later versions of JAX, which have other flags, XLA compiles as it does for users.
-    XLA_FLAGS += [
-        "--xla_backend_optimization_level=0",
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-    ]
+SHARDING_FLAGS = ["--xla_force_host_platform_device_count=4"]  # for the tests that shard
+# A program here runs once or twice: compiling it is what takes time, most of it LLVM's. On a GPU,
+# and with later versions of JAX, which have other flags, XLA compiles as it does for users.
+CPU_FLAGS = [
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
 
 # Resident bytes of a test process: with one for each core a laptop has to hold them all.
 MEMORY_LIMIT = 1.5 * 2**30
@@ -32,7 +31,9 @@ def wants_gpu(config: pytest.Config) -> bool:
 
 def pytest_configure(config):
     # XLA reads its flags when a first device is asked for; what is set already goes first.
-    os.environ["XLA_FLAGS"] = " ".join([*XLA_FLAGS, os.environ.get("XLA_FLAGS", "")])
+    quickly = not wants_gpu(config) and jax.__version_info__ < (0, 11)
+    flags = SHARDING_FLAGS + CPU_FLAGS * quickly
+    os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
     # Test processes are as many as cores; numpy's threads would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not wants_gpu(config):

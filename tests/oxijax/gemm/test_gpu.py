@@ -11,8 +11,16 @@ from support.gemm_checks import check
 from support.places import PRECISIONS, assert_has_kernels
 
 from oxijax.testing import GEMM_CASES
+from ptx.devices import data_sheet
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _by_kernels_on_any_gpu(monkeypatch):
+    """What memory bounds on an H200 is multiplied by kernels, on GPUs with slow float64 too."""
+    monkeypatch.setattr("oxijax._gemm.cuda.default_data_sheet", lambda: data_sheet("H200"))
+
 
 BENCHMARK_PRODUCTS = {case.name: case for case in products(dry_run=False)}
 

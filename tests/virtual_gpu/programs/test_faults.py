@@ -150,3 +150,54 @@ def test_two_devices_and_a_sum_over_both():
             VIRTUAL_GPU_ASYNC="3",
         )
     )
+
+
+def test_one_of_two_devices_that_cannot_load_says_why():
+    """XLA ends the process because the other device waits for it, without the error."""
+    limit = "--xla_gpu_executable_terminate_timeout=2"
+    assert_fails(
+        child(
+            """
+            import numpy as np, jax, oxijax
+            from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+            from oxijax._core import driver
+            load = driver.Driver.load
+            def load_on_the_first(self, text, dynamic_shared, device):
+                if device == 1:
+                    raise driver.DriverError("no room on the second")
+                return load(self, text, dynamic_shared, device)
+            driver.Driver.load = load_on_the_first
+            mesh = Mesh(np.array(jax.devices("cuda")), "b")
+            x = jax.device_put(np.ones((2, 8, 8, 8), np.float32), NamedSharding(mesh, P("b")))
+            weight = np.ones((3, 3, 8, 8), np.float32)
+            jax.jit(oxijax.conv)(x, weight).block_until_ready()
+            """,
+            VIRTUAL_GPU_DEVICES="2",
+            XLA_FLAGS=f"{os.environ['XLA_FLAGS']} {limit}",
+        ),
+        "cannot be loaded",
+        "no room on the second",
+    )
+
+
+def test_a_gpu_without_data_sheet_gets_kernels():
+    """The choice for the product and its gradients is made by the driver's figures."""
+    assert_works(
+        child(
+            """
+            import numpy as np, jax, jax.numpy as jnp, oxijax
+            a, b = np.ones((64, 256), np.float16), np.ones((256, 16), np.float16)
+            def loss(a, b):
+                return oxijax.gemm(a, b).astype(jnp.float32).sum()
+            program = jax.jit(jax.value_and_grad(loss, (0, 1))).lower(a, b).compile()
+            assert program.as_text().count('custom_call_target="oxijax_launch"') == 3
+            value, (grad_a, grad_b) = program(a, b)
+            assert value == 64 * 256 * 16, value
+            assert (grad_a == 16).all() and (grad_b == 64).all()
+            result = oxijax.roofline(64, 16, 256, dtype="float16")
+            assert (result.device, round(result.peak_bandwidth_tbps, 3)) == ("NVIDIA L4", 0.3)
+            print("done")
+            """,
+            VIRTUAL_GPU_MODEL="l4",
+        )
+    )

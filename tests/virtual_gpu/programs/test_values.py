@@ -75,6 +75,19 @@ def test_gradients(case):
     assert_same(jax.grad(loss, argnums=tuple(range(len(operands)))), operands)
 
 
+def test_gradients_of_order_two(case):
+    function, operands = case
+
+    def slope(*operands):
+        def loss(*operands):
+            return jnp.sin(function(*operands)).sum()
+
+        gradients = jax.grad(loss, argnums=tuple(range(len(operands))))(*operands)
+        return sum(jnp.cos(gradient).sum() for gradient in gradients)
+
+    assert_same(jax.grad(slope, argnums=tuple(range(len(operands)))), operands)
+
+
 def test_scan_of_steps():
     """A loop on the device: each step uses what the one before has written."""
     function, (x, offset, weight, mask) = CASES["deform_conv"]
