@@ -29,10 +29,16 @@ def wants_gpu(config: pytest.Config) -> bool:
     return os.environ.get("OXIJAX_REQUIRE_GPU") == "1" or "gpu" in config.option.markexpr
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--sample", metavar="I/N", help="of the tests that are chosen, every Nth from the Ith on"
+    )
+
+
 def pytest_configure(config):
     # XLA reads its flags when a first device is asked for; what is set already goes first.
-    quickly = not wants_gpu(config) and jax.__version_info__ < (0, 11)
-    flags = SHARDING_FLAGS + CPU_FLAGS * quickly
+    on_cpu = not wants_gpu(config) or "OXIJAX_EMULATE_GPU" in os.environ
+    flags = SHARDING_FLAGS + CPU_FLAGS * (on_cpu and jax.__version_info__ < (0, 11))
     os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
     # Test processes are as many as cores; numpy's threads would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -40,15 +46,17 @@ def pytest_configure(config):
         jax.config.update("jax_platforms", "cpu")
 
 
+@pytest.hookimpl(trylast=True)  # a sample is one of what other options leave
 def pytest_collection_modifyitems(config, items):
     left_out = set() if wants_gpu(config) else {"gpu"}
     if "full" not in config.option.markexpr:
         left_out.add("full")
-    marked = [item for item in items if left_out.intersection(m.name for m in item.iter_markers())]
-    if marked:
-        config.hook.pytest_deselected(items=marked)
-        kept = set(items).difference(marked)
-        items[:] = [item for item in items if item in kept]
+    kept = [i for i in items if not left_out.intersection(m.name for m in i.iter_markers())]
+    if config.option.sample:
+        first, step = map(int, config.option.sample.split("/"))
+        kept = kept[first::step]
+    config.hook.pytest_deselected(items=list(set(items).difference(kept)))
+    items[:] = kept
 
 
 def pytest_collection_finish():

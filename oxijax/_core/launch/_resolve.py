@@ -46,7 +46,7 @@ def resolve(call: _handler.CallRecord, record: _handler.LaunchRecord) -> None:
     except Exception as error:
         message = resolved.message("cannot be loaded", error)
         if call.device != _HOST:
-            _show_to_those_who_wait(message)
+            _report_on_several_gpus(message)
         raise RuntimeError(message) from error
     record.id = number
     _resolved[number] = resolved
@@ -88,7 +88,7 @@ class _Resolved:
         )
 
 
-def _show_to_those_who_wait(message: str) -> None:
+def _report_on_several_gpus(message: str) -> None:
     """Prints an error of one of several GPUs, which XLA may never raise.
 
     The GPUs that run a program wait for each other before it starts. Where one has failed the
