@@ -177,7 +177,8 @@ def multiply_all(
     math.start()
     chunks = loop.chunks
     dtype = u32 if isinstance(chunks, int) else None
-    with k.loop(chunks, name="chunk", dtype=dtype, unroll=math.unrolled):
+    # ptxas would write out a loop of few passes, and with them take up to twice the registers.
+    with k.loop(chunks, name="chunk", dtype=dtype, unroll=False):
         math.multiply(loop.next())
         loop.release()
     loop.end()
