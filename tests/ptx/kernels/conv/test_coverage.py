@@ -131,7 +131,7 @@ def check(kernel: str, name: str, target: str, schedule: int | None = None) -> N
     high = 11 if atom_name(config, TARGETS[target]) else 5
     high = config.stride_h * high if config.kernel_w <= 7 else 3
     call = Call(
-        kernel, config, images=2, height=high, width=27, small=name in LAUNCH_SIZES, target=target
+        kernel, config, images=2, height=high, width=32, small=name in LAUNCH_SIZES, target=target
     )
     never = run(call, schedule).never_executed
     if has_partial_tiles(kernel, name, TARGETS[target]):
