@@ -26,7 +26,6 @@ class FusedMultiplyAdd:
 
     across = 16  # threads along N
     row_lanes = (1, 2, 4, 8)
-    unrolled = True
 
     def __init__(self, k: Kernel, a: SharedTile, b: SharedTile, threads: int, split: int = 1):
         self.k, self.a, self.b = k, a, b

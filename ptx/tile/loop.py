@@ -130,13 +130,15 @@ class Loop:
         self.k.comment("this stage is full, and everybody is done with the one to be filled")
         self.arrive()
         self.free = self._preceding(self.read)
-        self._begin(self.free, self.left > self.stages - 1)
+        if self._begins_more:
+            self._begin(self.free, self.left > self.stages - 1)
         self.left -= 1  # ptxas takes more registers where this comes before the test
         return self.read
 
     def release(self) -> None:
         """Goes on to the next stage: this thread reads the chunk no more."""
-        self._finish(self.free)
+        if self._begins_more:
+            self._finish(self.free)
         self.read.set(self.free if self.stages == 2 else self._following(self.read))
 
     def end(self) -> None:
@@ -144,6 +146,11 @@ class Loop:
         self.arrival.commit()
         self.arrival.wait(0)  # the last passes have begun chunks of zeros that nobody reads
         self.k.barrier()
+
+    @property
+    def _begins_more(self) -> bool:
+        """Whether there are chunks that `start` has not begun."""
+        return isinstance(self.chunks, Val) or self.chunks >= self.stages
 
     def _preceding(self, stage: Val) -> Val:
         """The stage that was read before, which is free."""
@@ -177,7 +184,8 @@ def multiply_all(
     math.start()
     chunks = loop.chunks
     dtype = u32 if isinstance(chunks, int) else None
-    with k.loop(chunks, name="chunk", dtype=dtype, unroll=math.unrolled):
+    # ptxas would write out a loop of few passes, and with them take up to twice the registers.
+    with k.loop(chunks, name="chunk", dtype=dtype, unroll=False):
         math.multiply(loop.next())
         loop.release()
     loop.end()

@@ -31,13 +31,11 @@ class TileMath(Protocol):
 
     Attributes:
       accumulator: the type of the elements of C.
-      unrolled: whether ptxas may unroll the loop over chunks.
       row_lanes: masks: the lanes `lane ^ mask`, for all of them one after the other, hold a row
         together with a lane, if one warp holds whole rows.
     """
 
     accumulator: DType
-    unrolled: bool
 
     @property
     def row_lanes(self) -> tuple[int, ...]: ...

@@ -146,7 +146,6 @@ class StreamedProduct:
 
     accumulator = f32
     row_lanes = (1, 2)
-    unrolled = False
 
     def __init__(self, k: Kernel, atom: Atom, a: RowProducer, b: SharedTile, lane_rows: LaneRows):
         assert (atom.a.registers, atom.b.registers, atom.m, atom.n) == (4, 2, 16, 8)

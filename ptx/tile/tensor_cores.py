@@ -26,7 +26,6 @@ class TensorCores:
     """
 
     row_lanes = (1, 2)
-    unrolled = True
 
     def __init__(
         self,

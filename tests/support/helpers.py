@@ -29,13 +29,16 @@ def assert_close(actual, expected, tolerance: float, what: str = "") -> None:
 def program_of(function: Callable) -> Any:
     """The jitted function (operands, grad_y) -> output, gradient of each operand or None.
 
-    It is the same one for the same function, or the same `functools.partial` of one, so that JAX
-    compiles it once for all operands of the same shapes.
+    It is the same one for the same function, or for one that is the same `functools.partial`, so
+    that JAX compiles it once for all operands of the same shapes.
     """
+    parts = function, (), ()
     if isinstance(function, functools.partial):
-        keywords = tuple(sorted(function.keywords.items()))
-        return _program_of(function.func, function.args, keywords)
-    return _program_of(function, (), ())
+        parts = function.func, function.args, tuple(sorted(function.keywords.items()))
+    try:
+        return _program_of(*parts)
+    except TypeError:  # an option is no key: a list or an array
+        return _program_of.__wrapped__(*parts)
 
 
 @functools.lru_cache(maxsize=32)

@@ -92,6 +92,13 @@ TILE_ENGINE = [
         for function in ("commit", "wait")
     ),
     Reason(
+        "a block that multiplies once writes to no tile after it",
+        END,
+        "bar",
+        "deleted",
+        Result.OTHER,
+    ),
+    Reason(
         "a chunk beyond the last may be copied, as nobody reads it",
         f"{NEXT} > {DENSE_TILE}",
         "and",

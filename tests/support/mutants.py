@@ -269,23 +269,25 @@ def check(
       equivalent: reasons why mutants compute the same for all operands of the probes' sizes.
       negligible: reasons why they compute something else, but far less than results are rounded to.
     """
-    killed, same, survived, by = 0, 0, 0, set()
+    killed, same, survived, by, unexplained = 0, 0, 0, set(), []
     for name, probes in kernels.items():
         report, text = report_of(probes, target, limit), text_of(probes[0])
         emitters = emitters_of(probes[0])
 
         every = (*equivalent, *negligible)
         explained = functools.partial(_explained, probes)
-        unexplained = [
-            f"{m}, by {emitters[m.line][-3:]}" for m in report.survivors if not explained(every, m)
+        unexplained += [
+            f"{name}: {m}, by {emitters[m.line][-3:]}"
+            for m in report.survivors
+            if not explained(every, m)
         ]
-        assert unexplained == [], (name, unexplained)
         killed += sum(report.killed.values())
         survived += len(report.survivors)
         same += sum(explained(equivalent, m) for m in report.survivors)
         by |= report.killed.keys()
         _check_share(text, emitters, [r for r in every if r.result is Result.OTHER])
         _check_refused(probes, report, every)
+    assert unexplained == [], "\n".join(unexplained)
     assert by <= NOTICED_BY, by
     assert len(by) >= 3, by
     assert killed >= 0.95 * (killed + survived - same), (killed, survived, same)

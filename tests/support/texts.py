@@ -1,6 +1,6 @@
 """PTX written by hand, for what stands below the builder."""
 
-__all__ = ["COPY", "EMPTY", "spilling"]
+__all__ = ["COPY", "EMPTY", "spilling", "with_unreachable_instruction"]
 
 COPY = """\
 .version 7.0
@@ -60,3 +60,10 @@ def spilling(values: int) -> str:
     ret;
 }}
 """
+
+
+def with_unreachable_instruction(text: str) -> str:
+    """A kernel's text with one instruction more, before its end, which no thread reaches."""
+    begin, end, rest = text.rpartition("    ret;\n}")
+    assert end
+    return f"{begin}    bra                    $END;\n    membar.gl;\n$END:\n{end}{rest}"

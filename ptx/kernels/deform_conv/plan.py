@@ -138,15 +138,16 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
         if halves and whole_slices and not small and -(-out_group // 128) % 2 == 0:
             return SamplePlan(128, 256, slice_, (2, 4), table=CornerTable, min_blocks=1)
         n = at_least(out_group, 32, 128 if halves and not small else 64)
-        if small:
-            return SamplePlan(
-                64, n, slice_, (4, 1), stages=4, streamed=True,
-                table=CornerTable if whole_slices else PositionTable,
-            )  # fmt: skip
-        m, table = 128 if n > 32 else 64, CornerTable if whole_slices else PositionTable
-        return SamplePlan(m, n, slice_, (4, 1), stages=4, streamed=True, table=table)
+        m, table = 64 if small or n == 32 else 128, CornerTable if whole_slices else PositionTable
+        return SamplePlan(
+            m, n, slice_, (4, 1), stages=4, streamed=True,
+            min_blocks=_blocks_per_sm(config, target, m * n), table=table,
+        )  # fmt: skip
     n = at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
-    return SamplePlan(64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2))
+    return SamplePlan(
+        64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2),
+        min_blocks=_blocks_per_sm(config, target, 64 * n),
+    )  # fmt: skip
 
 
 def is_small_grid(config: DeformConvConfig, pixels: int) -> bool:
@@ -204,6 +205,22 @@ def backward_weight_tiles(config: DeformConvConfig, target: Target) -> SamplePla
         return SamplePlan(128, 128, 32, (2, 2), table=table)
     m = at_least(channels, 32, largest)
     return SamplePlan(m, n, _depth(config, 64), (2, 2), table=table)
+
+
+def _blocks_per_sm(config: DeformConvConfig, target: Target, sums: int) -> int:
+    """Blocks of 128 threads that shall fit an SM: some multiply while others wait for samples.
+
+    A thread needs 80 registers beside its sums. On sm_75 shared memory has room for two blocks.
+
+    Args:
+      config: the convolution.
+      target: the GPU.
+      sums: of a block.
+    """
+    registers = sums * max(_bytes(config), 4) // (4 * 128)
+    if registers > 32 or not target.supports("sm_80"):
+        return 2
+    return 4 if registers > 16 else 5
 
 
 def grouped_plan(config: DeformConvConfig) -> DirectPlan:

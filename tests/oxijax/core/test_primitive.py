@@ -187,11 +187,12 @@ def test_fold_that_repeats_the_least_is_taken():
     assert bind_shapes(jax.vmap(run), one, many) == [(1, 15), (2, 15)]
 
 
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("modes", ["fwd", "rev"])
 @pytest.mark.parametrize("shared", [(ONE, MANY), (MANY, ONE), (ONE, ONE)])
 def test_derivatives_of_a_scaled_term(shared, modes):
-    operands = (*shared, TERM, SCALE_OF_TERM)
-    check_grads(rows, operands, order=2, modes=[modes], atol=1e-2, rtol=1e-2)
+    operands = [np.asarray(v, np.float64) for v in (*shared, TERM, SCALE_OF_TERM)]
+    check_grads(rows, operands, order=2, modes=[modes], atol=1e-5, rtol=1e-5)
     expected = jax.grad(lambda *v: jnp.sum(multiply_add(None, *v)[0] ** 2), (0, 1, 2, 3))
     actual = jax.grad(lambda *v: jnp.sum(rows(*v) ** 2), (0, 1, 2, 3))
     for result, value in zip(actual(*operands), expected(*operands), strict=True):

@@ -63,6 +63,13 @@ EQUIVALENT = [
         )
     ),
     Reason(
+        "what lies beyond the depth of K is multiplied with weights that are 0",
+        f"{CHUNK}.windows",
+        "and",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
         "images are larger than a stride",
         STRIDES,
         "min max add mul",

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from support.deform_conv_kernels import KERNELS, Call
+from support.texts import with_unreachable_instruction
 
 from ptx.emulator import Report
 from ptx.isa.targets import TARGETS
@@ -110,10 +111,12 @@ def test_every_instruction_of_every_configuration_runs(kernel, name, target):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_never_runs_is_noticed(kernel):
-    """A launch for a single pixel leaves out what there is for others."""
-    call = Call(kernel, CONFIGS["16-channels/f32"], images=1, height=1, width=1)
-    call.operands["offset"][:] = 0.0
-    assert call.run().never_executed
+    call = Call(kernel, CONFIGS["16-channels/f32"], images=1, height=3, width=3)
+    before, after = (
+        {line for _, line in call.run(text).never_executed}
+        for text in (call.text, with_unreachable_instruction(call.text))
+    )
+    assert after - before == {"membar.gl"}
 
 
 def test_paths_are_many():

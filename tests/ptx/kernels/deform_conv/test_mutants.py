@@ -20,6 +20,7 @@ TILED = f"{FAMILY}.backward_data_tiled"
 STREAMED = f"{FAMILY}.backward_data_streamed"
 TILED_END = f"{TILED}.tiled_backward_offset"
 STREAMED_END = f"{STREAMED}.streamed_backward_offset"
+BOTH = "ptx.tile.vectors.both"
 STEPS = "source constant operator operands"
 
 EQUIVALENT = [
@@ -58,7 +59,11 @@ EQUIVALENT = [
             f"{STEPS} guard deleted",
             Result.OTHER,
         )
-        for function in (f"{TABLE}.TableRows.inside", f"{TABLE}.TableRows.zeroed > {BRANCH}")
+        for function in (
+            f"{TABLE}.TableRows.inside",
+            f"{TABLE}.TableRows.zeroed",
+            f"{TABLE}.TableRows.zeroed > {BRANCH}",
+        )
     ),
     Reason(
         "what is outside has weight 0, whatever finite number takes its place",
@@ -105,6 +110,7 @@ EQUIVALENT = [
         for function in (
             f"{FORWARD}._body.<locals>.locate.<locals>.element",
             f"{FORWARD_TILES}.ForwardBlock.weight_ok",
+            f"{FORWARD_TILES}.ForwardBlock.weight_ok > {BOTH}",
             f"{FORWARD_TILES}.ForwardBlock.each_table",
             f"{FORWARD_TILES}.ForwardBlock.weights.<locals>.address",
             f"{TILED}._Columns.taps",

@@ -48,6 +48,13 @@ EQUIVALENT = [
         "source constant operator operands",
     ),
     Reason(
+        "what an operand does not have is multiplied with 0, or by a row that is not stored",
+        OPERAND,
+        "and",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
         "where an operand has no such row or column, its address does not matter",
         LARGE_CHUNK,
         "add",
