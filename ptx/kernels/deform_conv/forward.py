@@ -11,7 +11,7 @@ from ptx.kernel import In, Instance, KernelDefinition, Out
 from ptx.kernels.deform_conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct_forward import direct_forward
-from ptx.kernels.deform_conv.forward_streamed import ForwardBlock, streamed_forward, tiled_forward
+from ptx.kernels.deform_conv.forward_tiles import ForwardBlock, streamed_forward, tiled_forward
 from ptx.kernels.deform_conv.parameters import (
     MASK,
     OFFSET,

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from support.deform_conv_probes import PROBES
-from support.mutant_reasons import ANYWHERE, BRANCH, LOAD_WORDS, NEGLIGIBLE, TILE_ENGINE
+from support.mutant_reasons import ANYWHERE, BRANCH, END, LOAD_WORDS, NEGLIGIBLE, TILE_ENGINE
 from support.mutants import Reason, Result, check, check_constructs, text_of
 
 TARGET = "sm_80"
@@ -15,7 +15,7 @@ FAMILY = "ptx.kernels.deform_conv"
 OFFSETS = f"{FAMILY}.sampling.Offsets"
 TABLE = f"{FAMILY}.corners"
 FORWARD = f"{FAMILY}.forward"
-FORWARD_TILES = f"{FAMILY}.forward_streamed"
+FORWARD_TILES = f"{FAMILY}.forward_tiles"
 TILED = f"{FAMILY}.backward_data_tiled"
 STREAMED = f"{FAMILY}.backward_data_streamed"
 TILED_END = f"{TILED}.tiled_backward_offset"
@@ -59,11 +59,21 @@ EQUIVALENT = [
             f"{STEPS} guard deleted",
             Result.OTHER,
         )
-        for function in (
-            f"{TABLE}.TableRows.inside",
-            f"{TABLE}.TableRows.zeroed",
-            f"{TABLE}.TableRows.zeroed > {BRANCH}",
-        )
+        for function in (f"{TABLE}.TableRows.inside", f"{TABLE}.TableRows.zeroed > {BRANCH}")
+    ),
+    Reason(
+        "to make 0 what is outside saves nothing but time where nothing is",
+        f"{TABLE}.TableRows.zeroed",
+        "setp",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "a block without a table multiplies once, and writes to no tile after it",
+        f"{FORWARD_TILES}.streamed_forward.<locals>.multiply > {END}",
+        "bar",
+        "deleted",
+        Result.OTHER,
     ),
     Reason(
         "what is outside has weight 0, whatever finite number takes its place",

@@ -48,7 +48,7 @@ EQUIVALENT = [
         "source constant operator operands",
     ),
     Reason(
-        "what an operand does not have is multiplied with 0, or by a row that is not stored",
+        "what an operand does not have is multiplied with 0, or is of a row that is not stored",
         OPERAND,
         "and",
         "source",

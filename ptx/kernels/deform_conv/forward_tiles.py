@@ -1,4 +1,4 @@
-"""The fast forward kernels: corners from a table, or from positions that each lane calculates."""
+"""The main loops of forward: images sampled straight into fragments, or into shared memory."""
 
 from __future__ import annotations
 
