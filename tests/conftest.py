@@ -7,6 +7,7 @@ import sys
 import jax
 import pytest
 from support.places import Place, emulated
+from support.verdicts import Verdicts, add_options
 
 from ptx.emulator.program import load
 
@@ -33,6 +34,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--sample", metavar="I/N", help="of the tests that are chosen, every Nth from the Ith on"
     )
+    add_options(parser)
 
 
 def pytest_configure(config):
@@ -44,6 +46,7 @@ def pytest_configure(config):
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not wants_gpu(config):
         jax.config.update("jax_platforms", "cpu")
+    config.pluginmanager.register(Verdicts(config), "verdicts")
 
 
 @pytest.hookimpl(trylast=True)  # a sample is one of what other options leave

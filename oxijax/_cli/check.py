@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     for result in results:
         for message in result.messages:
             console.print(f"{result.name}: {message}", markup=False, soft_wrap=True)
-    failures = [result for result in results if result.status in ("error", "spills")]
+    failures = [result for result in results if result.failed]
     assembled = [result for result in results if result.kernels]
     console.print(
         f"{len(assembled)} assembled, {len(failures)} failed, "
@@ -116,6 +116,10 @@ class CheckResult:
     @property
     def name(self) -> str:
         return f"{self.kernel}/{self.configuration} on {self.target}"
+
+    @property
+    def failed(self) -> bool:
+        return self.status in ("error", "spills")
 
     def as_json(self) -> dict[str, Any]:
         entries = []

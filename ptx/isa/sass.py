@@ -13,7 +13,7 @@ import tempfile
 from ptx.isa.assembler import cubin, find_tool
 from ptx.isa.targets import Target, as_target
 
-__all__ = ["Loop", "Sass", "disassemble", "opcode"]
+__all__ = ["Loop", "Sass", "disassemble", "find_nvdisasm", "opcode"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,12 @@ def disassemble(text: str, target: Target | str) -> Sass:
     Source: CUDA Binary Utilities, "nvdisasm".
     """
     target = as_target(target)
-    return parse(_printed(find_tool("nvdisasm", [_WHEEL]), text, target))
+    return parse(_printed(find_nvdisasm(), text, target))
+
+
+def find_nvdisasm() -> pathlib.Path:
+    """The nvdisasm on PATH, else the one of an installed wheel; raises as `find_tool`."""
+    return find_tool("nvdisasm", [_WHEEL])
 
 
 def opcode(instruction: str) -> str:

@@ -9,7 +9,8 @@ import re
 import ml_dtypes
 import numpy as np
 
-from ptx.emulator import Buffer, Report, launch
+from ptx import emulator
+from ptx.emulator import Buffer, Report
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.isa.targets import TARGETS
 from ptx.kernels.gemm import GEMM, GemmConfig, choose
@@ -146,7 +147,7 @@ class GemmProblem:
             how = dataclasses.replace(how, grid=(self.batch * self.blocks, *how.grid[1:]))
             addresses = sum(isinstance(v, BufferAddress) for v in how.arguments)
             arguments[addresses + 1] = np.uint32(self.blocks)
-        report = launch(
+        report = emulator.launch(
             text or self.text, how.grid, how.block, arguments, schedule=schedule,
             dynamic_shared=how.dynamic_shared, step_limit=20_000, **options,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from ptx.builder import provenance
 from ptx.emulator import EmulatorError, UndefinedResultError, UninitializedError
 from ptx.testing.mutate import Mutant, MutationReport, mutants, study
+from support.contents import assembler
 
 __all__ = [
     "Probe",
@@ -21,6 +22,7 @@ __all__ = [
     "change_of",
     "check",
     "check_constructs",
+    "contents_of",
     "result_of",
     "text_of",
 ]
@@ -145,6 +147,16 @@ def emitters_of(probe: Probe) -> Mapping[int, tuple[str, ...]]:
         line: tuple(comprehension.sub("", name) for name in names)
         for line, names in found[text].items()
     }
+
+
+def contents_of(kernels: Iterable[Sequence[Probe]]) -> list[object]:
+    """What decides on the mutants of kernels: see `support.contents`."""
+    contents: list[object] = [assembler()]
+    for probes in kernels:
+        text = text_of(probes[0])
+        runs = [functools.partial(probe.run, text) for probe in probes]
+        contents += [probes[0].text, emitters_of(probes[0]), *runs]
+    return contents
 
 
 @functools.cache

@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -51,14 +50,13 @@ class Launched(NamedTuple):
 def launched(call: Call, text: str) -> Launched:
     """Runs a text in the emulator, where it has to solve the call; how that launched it."""
     found: list[Launched] = []
-    emulate, module = ptx.emulator.launch, sys.modules[type(call).__module__]
+    emulate = ptx.emulator.launch
 
     def launch(text: str, grid: Any, block: Any, arguments: Any, **options: Any) -> Report:
         found.append(Launched(grid, block, arguments, options["dynamic_shared"]))
         return emulate(text, grid, block, arguments, **options)
 
-    launches = module if hasattr(module, "launch") else ptx.emulator
-    with mock.patch.object(launches, "launch", launch):
+    with mock.patch.object(ptx.emulator, "launch", launch):
         call.run(text)
     (only,) = found
     return only

@@ -19,6 +19,7 @@ __all__ = [
     "THREAD",
     "build",
     "compile_objects",
+    "compiler",
     "sanitizer_runtime",
     "stub_source",
 ]
@@ -118,7 +119,19 @@ def sanitizer_runtime(sanitizer: str) -> str:
     runtime = {"address": "libasan.so", "thread": "libtsan.so"}[sanitizer]
     # The sanitizer looks for C++'s exceptions when it starts.
     names = (runtime, "libstdc++.so.6")
-    return ":".join(_run([_compiler(), f"-print-file-name={name}"]).strip() for name in names)
+    return ":".join(_run([compiler(), f"-print-file-name={name}"]).strip() for name in names)
+
+
+def compiler() -> str:
+    """The C compiler: `CC`, or gcc.
+
+    Raises:
+      RuntimeError: there is none.
+    """
+    found = os.environ.get("CC") or shutil.which("gcc")
+    if not found:
+        raise RuntimeError("gcc is needed: apt install gcc libc6-dev")
+    return found
 
 
 def stub_source(header: pathlib.Path, plugins: Iterable[pathlib.Path]) -> str:
@@ -151,20 +164,13 @@ def stub_source(header: pathlib.Path, plugins: Iterable[pathlib.Path]) -> str:
 
 def _key(header: pathlib.Path, plugins: list[pathlib.Path], flags: tuple[str, ...]) -> str:
     """Differs where what is built would."""
-    digest = hashlib.sha256(repr((flags, _compiler())).encode())
+    digest = hashlib.sha256(repr((flags, compiler())).encode())
     for path in sorted([*SOURCES.iterdir(), *(HERE / "toolkit").iterdir(), HERE / "build.py"]):
         digest.update(path.name.encode() + path.read_bytes())
     digest.update(header.read_bytes())
     for plugin in plugins:  # large: their names and sizes tell their versions apart
         digest.update(f"{plugin.name} {plugin.stat().st_size}".encode())
     return digest.hexdigest()[:16]
-
-
-def _compiler() -> str:
-    found = os.environ.get("CC") or shutil.which("gcc")
-    if not found:
-        raise RuntimeError("gcc is needed: apt install gcc libc6-dev")
-    return found
 
 
 def compile_objects(
@@ -189,7 +195,7 @@ def compile_objects(
         objects.append(str(folder / f"{source.stem}.o"))
         includes = [f"-I{SOURCES}", "-isystem", str(header.parent)]
         options = [*WARNINGS, *flags, "-fPIC", "-fvisibility=hidden", *includes]
-        _run([_compiler(), *options, "-c", str(source), "-o", objects[-1]])
+        _run([compiler(), *options, "-c", str(source), "-o", objects[-1]])
     return objects
 
 
@@ -203,7 +209,7 @@ def _compile(
     folder.mkdir(parents=True)
     objects = compile_objects(sorted(SOURCES.glob("*.c")), scratch, header, plugins, flags)
     link = ["-shared", f"-Wl,-soname,{LIBRARY}", "-ldl", "-lpthread"]
-    _run([_compiler(), *flags, *objects, *link, "-o", str(folder / LIBRARY)])
+    _run([compiler(), *flags, *objects, *link, "-o", str(folder / LIBRARY)])
     for name in OTHER_NAMES:
         (folder / name).symlink_to(LIBRARY)
 

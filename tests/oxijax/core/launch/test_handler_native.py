@@ -16,12 +16,15 @@ that a sanitizer which reports nothing is awake.
 """
 
 import ast
+import importlib.metadata
 import os
 import pathlib
+import platform
 import re
 
 import jaxlib
 import pytest
+from support.contents import tool_version
 from support.paths import ROOT
 from support.sanitizers import Build, check_cases, gcc, run, run_case
 
@@ -55,7 +58,10 @@ THREAD = Build(("-O1", "-g", "-fsanitize=thread"), {"canary_race": "ThreadSaniti
         pytest.param(THREAD, id="thread"),
     ],
 )
-def test_cases(build, program, tmp_path):
+def test_cases(build, program, tmp_path, kept):
+    headers = importlib.metadata.version("jaxlib")
+    if kept(HANDLER, NATIVE, headers, tool_version(gcc()), platform.libc_ver()):
+        return
     path = compile_program(program, build, tmp_path)
     check_cases(path, build)
 
