@@ -62,8 +62,8 @@ class Verdicts:
         those of proofs that have passed, and those of proofs that have not.
     """
 
-    def __init__(self, config: pytest.Config):
-        self._store = ROOT / STORE
+    def __init__(self, config: pytest.Config, root: Path = ROOT):
+        self._root, self._store = root, root / STORE
         known = self._store.read_text().split() if self._store.exists() else []
         self.known = frozenset(known)
         given = getattr(config, "workerinput", {}).get("afresh", config.option.afresh)
@@ -85,7 +85,8 @@ class Verdicts:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
 
         def is_kept(*contents: Any) -> bool:
-            key = digest(item.nodeid, parameters, sources_of(item.path), versions(), contents)
+            sources = sources_of(item.path, self._root)
+            key = digest(item.nodeid, parameters, sources, versions(), contents)
             if key in self.known and self.afresh not in (ALL, tenth_of(key)):
                 self.reused.add(key)
                 return True
@@ -98,7 +99,7 @@ class Verdicts:
         """Reads the sources now: what is edited while tests run is not what they ran."""
         paths = {item.path for item in items if "kept" in getattr(item, "fixturenames", ())}
         for path in paths:
-            sources_of(path)
+            sources_of(path, self._root)
         if paths:
             emulator_sources()
 
