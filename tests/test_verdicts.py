@@ -213,13 +213,22 @@ import os
 from pathlib import Path
 import pytest
 
-@pytest.mark.parametrize("value", range(30))
-def test_value(value, kept):
+VALUES = [pytest.param(i + int(os.environ["SHIFT"]), id=str(i)) for i in range(15)]
+
+def prove(value, kept):
     if kept(Path(__file__).with_name("content")):
         return
     with Path(__file__).with_name("ran").open("a") as file:
         file.write(f"{value}\\n")
-    assert str(value) != os.environ.get("FAILS")
+    assert str(value) != os.environ["FAILS"]
+
+@pytest.mark.parametrize("value", VALUES)
+def test_first(value, kept):
+    prove(value, kept)
+
+@pytest.mark.parametrize("value", VALUES)
+def test_last(value, kept):
+    prove(value + 15, kept)
 """
 
 
@@ -237,19 +246,23 @@ class Project:
         options = 'testpaths = ["tests"]\naddopts = "-q --import-mode=importlib"\n'
         (root / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{options}")
         (root / "plugin.py").write_text(PLUGIN)
-        (tests / f"test_of_{root.name}.py").write_text(TESTS)  # modules of a process have one name
+        self.test = tests / f"test_of_{root.name}.py"  # a process has one module of a name
+        self.test.write_text(TESTS)
         self.content.write_text("before")
 
     @property
     def keys(self) -> list[str]:
         return self.store.read_text().split()
 
-    def run(self, *options: str, fails: int | None = None, process: bool = False):
+    def run(
+        self, *options: str, fails: int | None = None, shift: int = 0, process: bool = False
+    ) -> tuple[list[int], str]:
         """Runs the tests: which proofs were made, and what the summary says of verdicts.
 
         Args:
           *options: of pytest.
           fails: the proof that fails.
+          shift: is added to each parameter, and not to its name.
           process: in a process of its own, as workers need it.
         """
         self.ran.write_text("")
@@ -259,11 +272,14 @@ class Project:
         with self.monkeypatch.context() as patch, contextlib.redirect_stdout(said):
             patch.chdir(self.root)
             patch.setenv("FAILS", str(fails))
+            patch.setenv("SHIFT", str(shift))
             if process:
                 said.write(run(["-m", "pytest", *command], {**os.environ, "PYTHONPATH": path}))
             else:
                 patch.syspath_prepend(self.root)
-                patch.delitem(sys.modules, "plugin", raising=False)
+                for name in ("plugin", f"tests.{self.test.stem}"):
+                    sys.modules.pop(name, None)
+                sources_of.cache_clear()  # as another process has none
                 assert pytest.main(["-s", *command]) == status
         (summary,) = re.findall("^verdicts: (.*)$", said.getvalue(), re.M)
         return sorted(map(int, self.ran.read_text().split())), summary
@@ -290,9 +306,28 @@ def test_what_is_kept_is_not_proven_but_for_a_tenth(project):
         found += made
     assert sorted(found) == [*range(30)]
     assert project.run("--afresh", "all")[0] == [*range(30)]
-    project.content.write_text("after")
-    assert project.run("--afresh", "3")[0] == [*range(30)]
-    assert len(project.keys) == 30  # nobody has asked to keep anything
+
+
+@pytest.mark.parametrize("changed", ["content", "test", "parameters", "versions", "nothing"])
+def test_what_has_changed_is_proven(project, changed, monkeypatch):
+    project.run("--keep-verdicts")
+    shift = 0
+    match changed:
+        case "content":
+            project.content.write_text("after")
+        case "test":
+            project.test.write_text(f"{TESTS}\n# changed")
+        case "parameters":
+            shift = 1
+        case "versions":
+            monkeypatch.setattr(verdicts, "versions", lambda: ("another machine",))
+    keys = project.keys
+    made, _ = project.run("--afresh", "3", shift=shift)
+    if changed == "nothing":
+        assert len(made) == sum(tenth_of(key) == "3" for key in keys)
+    else:
+        assert len(made) == 30
+    assert project.keys == keys  # nobody has asked to keep anything
 
 
 def test_workers_keep_verdicts_too(project):
@@ -320,7 +355,7 @@ def test_what_fails_is_not_kept(project):
 
 def test_what_nothing_asks_for_goes_after_the_whole_suite(project):
     project.store.write_text("0123456789abcdef\n")
-    for option in (["-k", "test_value"], ["tests"], ["--collect-only"]):
+    for option in (["-k", "first or last"], ["tests"], ["--collect-only"]):
         project.run("--keep-verdicts", *option)
         assert "0123456789abcdef" in project.keys
     assert len(project.keys) == 31
