@@ -22,6 +22,7 @@ CPU_FLAGS = [
 # Resident bytes of a test process: with one for each core a laptop has to hold them all.
 MEMORY_LIMIT = 1.5 * 2**30
 FORGET_ABOVE = 0.9 * 2**30  # what is compiled is forgotten then, in the middle of a file too
+FORGET_AFTER_FILE = 0.5 * 2**30  # below it another file's programs do not hurt
 
 
 def wants_gpu(config: pytest.Config) -> bool:
@@ -61,17 +62,18 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     # What there is now stays to the end, and a parsed kernel is a million objects more: Python
-    # would search them for garbage again and again.
+    # would search them for garbage again and again. Tests that leave much behind have it collected.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(100_000, 20, 1000)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Forgets what is compiled after a file's last test, or where it is much; watches memory."""
+    """Forgets what is compiled where it is much; watches memory."""
     result = yield
-    if nextitem is None or nextitem.path != item.path or resident_memory() > FORGET_ABOVE:
+    file_ends = nextitem is None or nextitem.path != item.path
+    if resident_memory() > (FORGET_AFTER_FILE if file_ends else FORGET_ABOVE):
         jax.clear_caches()
         load.cache_clear()
         gc.collect()

@@ -137,7 +137,7 @@ class SharedRaces:
         reads = access.kind is Kind.READ
         write = self._writes[place]
         recent = write >= clocks.floor[active][:, None]
-        if recent.any() and (clash := self._clash(lanes, row, stamp, write)).any():
+        if np.count_nonzero(recent) and (clash := self._clash(lanes, row, stamp, write)).any():
             _race(lanes, active, clash, write, access, "write")
         if self._atomics is not None and not atomic and not access.strong:
             self._check_each_warp(lanes, active, row, stamp, self._atomics[place], access, "atomic")
