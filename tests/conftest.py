@@ -23,6 +23,7 @@ CPU_FLAGS = [
 # Resident bytes of a test process: with one for each core a laptop has to hold them all.
 MEMORY_LIMIT = 1.5 * 2**30
 FORGET_ABOVE = 0.9 * 2**30  # what is compiled is forgotten then, in the middle of a file too
+FORGET_AFTER_FILE = 0.7 * 2**30  # below it another file's programs do not hurt
 
 
 def wants_gpu(config: pytest.Config) -> bool:
@@ -38,6 +39,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    gc.disable()  # until all tests are there
     # XLA reads its flags when a first device is asked for; what is set already goes first.
     on_cpu = not wants_gpu(config) or "OXIJAX_EMULATE_GPU" in os.environ
     flags = SHARDING_FLAGS + CPU_FLAGS * (on_cpu and jax.__version_info__ < (0, 11))
@@ -64,17 +66,18 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     # What there is now stays to the end, and a parsed kernel is a million objects more: Python
-    # would search them for garbage again and again.
-    gc.collect()
+    # would search them for garbage again and again. Tests that leave much behind have it collected.
     gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(100_000, 20, 1000)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Forgets what is compiled after a file's last test, or where it is much; watches memory."""
+    """Forgets what is compiled where it is much; watches memory."""
     result = yield
-    if nextitem is None or nextitem.path != item.path or resident_memory() > FORGET_ABOVE:
+    file_ends = nextitem is None or nextitem.path != item.path
+    if resident_memory() > (FORGET_AFTER_FILE if file_ends else FORGET_ABOVE):
         jax.clear_caches()
         load.cache_clear()
         gc.collect()

@@ -10,6 +10,8 @@ Method: C. Flanagan, S. Freund: FastTrack: efficient and precise dynamic race de
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ptx.emulator.access import Access, Kind
@@ -25,6 +27,8 @@ _FLAGS = _SEVERAL | _BLOCKS | _ATOMIC
 _CLOCK_SHIFT, _CLOCK = 13, (1 << 24) - 1
 _BLOCK_SHIFT = 37
 
+_MOST_READS = 256  # that are remembered as instructions, with an array of positions each
+
 
 class Clocks:
     """What each warp has seen of the others.
@@ -33,7 +37,10 @@ class Clocks:
       known: [blocks, warps, warps]; a warp has seen the accesses of another whose clock was
         lower. Its own entry is its clock.
       stamp: int64, by lane.
+      floor: int64, by lane; its warp has seen all accesses of its block with lower stamps.
       row: number of each lane's warp among all warps.
+      phase: by lane, how often all warps of its block have met, counted from 1.
+      phases: how often all blocks have done so at once.
     """
 
     def __init__(self, lanes: Lanes):
@@ -41,13 +48,19 @@ class Clocks:
         self.known = np.zeros((len(lanes.block_ids), warps, warps), np.int64)
         self.known[:, np.arange(warps), np.arange(warps)] = 1
         self.row = lanes.indices // WARP
-        self._fixed = ((lanes.block_ids[lanes.block] + 1) << _BLOCK_SHIFT) | lanes.thread
-        self._warps = warps
+        self._of_block = (lanes.block_ids[lanes.block] + 1) << _BLOCK_SHIFT
+        self._fixed = self._of_block | lanes.thread
+        self._warps, self._block = warps, lanes.block
+        self.phase, self.phases = np.ones(lanes.count, np.int32), 1
         self._update()
 
     def advance(self, blocks: np.ndarray) -> None:
         """All warps of these blocks have met at a barrier."""
         self.known[blocks] = self.known[blocks].max(axis=(1, 2), keepdims=True) + 1
+        met = np.zeros(len(self.known), np.int32)
+        met[blocks] = 1
+        self.phase = self.phase + met[self._block]
+        self.phases += bool(met.all())
         self._update()
 
     def row_at_arrival(self, block: int, warp: int) -> np.ndarray:
@@ -85,35 +98,57 @@ class Clocks:
     def _update(self) -> None:
         own = np.arange(self._warps)
         self.stamp = self._fixed | (self.known[:, own, own].reshape(-1)[self.row] << _CLOCK_SHIFT)
+        seen = self.known.min(axis=2).reshape(-1)
+        self.floor = self._of_block | (seen[self.row] << _CLOCK_SHIFT)
+
+
+class _Read(NamedTuple):
+    """An instruction that has read: by lane, the granules, the column of the warp, and when."""
+
+    place: np.ndarray
+    warp: np.ndarray
+    stamp: np.ndarray
 
 
 class SharedRaces:
-    """Shadow of shared memory: the last write of each granule, and the last read of each warp."""
+    """Shadow of shared memory: the last write of each granule, and the last read of each warp.
+
+    A read is before whatever follows the next barrier of all its block's threads, and most of what
+    is read is written only then. So of each granule just the phase is put down in which it was
+    last read; who read it, only once something else in this phase writes it.
+    """
 
     def __init__(self, size: int, granule: int, lanes: Lanes):
         self._granule, self._warps = granule, lanes.warps_per_block
         count = size // granule
         self._writes = np.zeros(count, np.int64)
+        self._read_in = np.zeros(count, np.int32)
         self._reads = np.zeros((count, self._warps), np.int64)
+        self._latest_reads: list[_Read] = []  # since `_phases`, and not in `_reads`
+        self._phases = lanes.clocks.phases
         self._atomics: np.ndarray | None = None
 
     def access(self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access) -> None:
         """Checks an access against those before it, and remembers it."""
-        place = _granules(position, access.width, self._granule)
-        stamp = lanes.clocks.stamp[active][:, None]
-        row = lanes.clocks.row[active][:, None]
+        place, clocks = _granules(position, access.width, self._granule), lanes.clocks
+        stamp = clocks.stamp[active][:, None]
+        row = clocks.row[active][:, None]
         atomic = access.kind is Kind.ATOMIC
         reads = access.kind is Kind.READ
         write = self._writes[place]
-        if (clash := self._clash(lanes, row, stamp, write)).any():
+        recent = write >= clocks.floor[active][:, None]
+        if np.count_nonzero(recent) and (clash := self._clash(lanes, row, stamp, write)).any():
             _race(lanes, active, clash, write, access, "write")
         if self._atomics is not None and not atomic and not access.strong:
             self._check_each_warp(lanes, active, row, stamp, self._atomics[place], access, "atomic")
         if reads:
             if not access.strong:
-                self._note(self._reads, place, row % self._warps, stamp)
+                self._read_in[place] = clocks.phase[active][:, None]
+                self._remember(clocks, _Read(place, row % self._warps, stamp))
             return
-        self._check_each_warp(lanes, active, row, stamp, self._reads[place], access, "read")
+        if (self._read_in[place] == clocks.phase[active][:, None]).any():
+            self._put_down_reads()
+            self._check_each_warp(lanes, active, row, stamp, self._reads[place], access, "read")
         if atomic or access.strong:
             if self._atomics is None:
                 self._atomics = np.zeros_like(self._reads)
@@ -147,6 +182,19 @@ class SharedRaces:
             column = clash.argmax(axis=2)[..., None]
             other = np.take_along_axis(others, column, axis=2)[..., 0]
             _race(lanes, active, np.any(clash, axis=2), other, access, before)
+
+    def _remember(self, clocks: Clocks, read: _Read) -> None:
+        if self._phases != clocks.phases:  # all that was read before is ordered before all to come
+            self._phases = clocks.phases
+            self._latest_reads.clear()
+        self._latest_reads.append(read)
+        if len(self._latest_reads) > _MOST_READS:
+            self._put_down_reads()
+
+    def _put_down_reads(self) -> None:
+        for read in self._latest_reads:
+            self._note(self._reads, *read)
+        self._latest_reads.clear()
 
     def _note(
         self, table: np.ndarray, place: np.ndarray, warp: np.ndarray, stamp: np.ndarray

@@ -77,9 +77,10 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str = "rn") -> np.nda
     if a.dtype == np.float32 and mode == "rn":
         total = product + wide_c
         # A second rounding differs only from a sum that lies, or seems to, halfway between two
-        # float32; among denormals these places are others.
+        # float32; among denormals these places are others. A sum of 0 is exact.
         halfway = (total.view(np.int64) & 0x1FFFFFFF) == 0x10000000
-        if not (halfway | (np.abs(total) < 2.0**-125)).any():
+        denormal = (np.abs(total) < 2.0**-125) & (total != 0)
+        if not np.count_nonzero(halfway | denormal):
             return canonical(total.astype(np.float32))
     total = _zero_sign(_odd_sum(product, wide_c), mode, product, wide_c)
     return canonical(narrow(total, a.dtype, mode))
@@ -149,7 +150,7 @@ def round_integral(a: np.ndarray, mode: str) -> np.ndarray:
 def canonical(a: np.ndarray) -> np.ndarray:
     """The array with each NaN made the one that PTX names."""
     nan = a != a
-    if not nan.any() or a.dtype not in _NAN:
+    if not np.count_nonzero(nan) or a.dtype not in _NAN:
         return a
     bits = a.view(UNSIGNED[a.dtype.itemsize * 8])
     return np.where(nan, bits.dtype.type(_NAN[a.dtype]), bits).view(a.dtype)
@@ -160,7 +161,7 @@ def flush(a: np.ndarray) -> np.ndarray:
     bits = a.view(UNSIGNED[a.dtype.itemsize * 8])
     exponent = bits.dtype.type(_EXPONENT[a.dtype])
     small = (bits & exponent) == 0
-    if not small.any():
+    if not np.count_nonzero(small):
         return a
     sign = bits.dtype.type(1 << (a.dtype.itemsize * 8 - 1))
     return np.where(small, bits & sign, bits).view(a.dtype)

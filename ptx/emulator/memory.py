@@ -140,13 +140,13 @@ class _VariableMemory:
         instruction, width, kind = access.instruction, access.width, access.kind
         check_alignment(lanes, active, address, access, self._layout.space)
         outside = (address < 0) | (address > self._end - width)
-        if not outside.any():
+        if not np.count_nonzero(outside):
             position = address + self._owner[active] * self._stride
             if kind in (Kind.WRITE, Kind.COPY):
                 good = ~any_byte(self._state, position, width, IN_FLIGHT)
             else:
                 good = all_bytes(self._state, position, width, WRITTEN)
-            if not good.all():
+            if np.count_nonzero(good) < len(good):
                 self._explain(lanes, active, address, position, ~good, access)
         else:
             message = f"{width}-byte {kind.value} at " + self._layout.describe(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import gc
+from collections.abc import Iterator
 
 from ptx.emulator.errors import ParseError, UninitializedError
 from ptx.emulator.flow import BasicBlock, basic_blocks, definitions
@@ -32,15 +35,31 @@ def load(text: str, kernel: str | None) -> Program:
       UnknownInstructionError: an instruction that it does not have.
       ValueError: the module has no such kernel, or `kernel` is None and it has several.
     """
-    module = parse(text)
-    if not module.kernels:
-        raise ParseError("the text has no .entry")
-    names = [source.name for source in module.kernels]
-    if kernel is None and len(names) == 1:
-        kernel = names[0]
-    if kernel not in names:
-        raise ValueError(f"{kernel=}: the module has the kernels {', '.join(names)}")
-    return Program(module, module.kernels[names.index(kernel)])
+    with _without_collection():
+        module = parse(text)
+        if not module.kernels:
+            raise ParseError("the text has no .entry")
+        names = [source.name for source in module.kernels]
+        if kernel is None and len(names) == 1:
+            kernel = names[0]
+        if kernel not in names:
+            raise ValueError(f"{kernel=}: the module has the kernels {', '.join(names)}")
+        return Program(module, module.kernels[names.index(kernel)])
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Keeps Python from looking for garbage among many new objects of which none is.
+
+    It would do so again and again, and that takes longer than all else.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclasses.dataclass(frozen=True)

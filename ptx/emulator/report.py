@@ -50,6 +50,10 @@ class BankConflicts:
             max(self.worst, other.worst),
         )
 
+    def times(self, count: int) -> BankConflicts:
+        """The conflicts of so many accesses like this one."""
+        return BankConflicts(count * self.phases, count * self.passes, self.worst)
+
 
 @dataclasses.dataclass(frozen=True)
 class Sectors:
@@ -153,7 +157,12 @@ class Report:
         """The active lanes access shared memory at these addresses of their blocks."""
         if not self._statistics:
             return
-        indices = lanes.indices[active]
+        indices, alike = lanes.indices[active], 1
+        if isinstance(active, slice) and active == lanes.everything:
+            of_blocks = address.reshape(len(lanes.block_ids), -1)
+            if (of_blocks == of_blocks[0]).all():  # blocks mostly have the same addresses
+                alike, address = len(of_blocks), of_blocks[0]
+                indices = indices[: len(address)]
         if len(indices) > 1024:
             conflicts = _bank_conflicts(indices, address, access.width)
         else:  # loops repeat the same pattern of addresses; only the first time needs a look
@@ -164,7 +173,7 @@ class Report:
                     self._phases.clear()
                 conflicts = _bank_conflicts(indices, address, access.width)
                 self._phases[pattern] = conflicts
-        _add(self.bank_conflicts, access.instruction.line, conflicts)
+        _add(self.bank_conflicts, access.instruction.line, conflicts.times(alike))
 
     def global_access(
         self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access

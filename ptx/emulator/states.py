@@ -27,10 +27,8 @@ UNWRITTEN, WRITTEN, IN_FLIGHT, NOWHERE = range(4)  # states of a byte
 def check_alignment(
     lanes: Lanes, active: Selection, address: np.ndarray, access: Access, space: str
 ) -> None:
-    if access.alignment == 1:
-        return
-    crooked = address & (access.alignment - 1)
-    if crooked.any():
+    if np.bitwise_or.reduce(address) & (access.alignment - 1):
+        crooked = address & (access.alignment - 1)
         message = (
             f"{space} {access.kind.value} at an address that is no multiple of {access.alignment}"
         )

@@ -11,14 +11,16 @@ from ptx.emulator.errors import ParseError
 __all__ = ["Token", "Tokens"]
 
 _DEBUG = re.compile(r"^[ \t]*\.section\b[^{]*\{[^}]*\}|^[ \t]*\.(?:loc|file)\b[^\n]*", re.M)
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
+_TOKEN = re.compile(  # with what lies before it
+    r"""(?:\s+|//[^\n]*|/\*.*?\*/)*
+      (?: (?P<word>[%.$A-Za-z_](?:[\w$.%]|::)*)
       | (?P<float>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b
           |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
       | (?P<int>(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?\b)
-      | (?P<word>[%.$A-Za-z_](?:[\w$.%]|::)*)
       | (?P<string>"[^"\n]*")
-      | (?P<mark>[][{}()<>,;:@!|+=*-])""",
+      | (?P<mark>[][{}()<>,;:@!|+=*-])
+      | (?P<end>\Z)
+      | (?P<unexpected>.))""",
     re.X | re.S,
 )
 
@@ -46,15 +48,15 @@ class Tokens:
         self._tokens = self._divide(_DEBUG.sub(_blank, text))
 
     def _divide(self, text: str) -> list[Token]:
-        tokens, position = [], 0
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                self._tokens, self._at = [Token("mark", text[position], position)], 0
-                raise self.error(f"unexpected character {text[position]!r}")
-            if (kind := match.lastgroup) and kind != "skip":
-                tokens.append(Token(kind, match.group(), position))
-            position = match.end()
+        tokens = []
+        for match in _TOKEN.finditer(text):
+            kind = match.lastgroup or ""
+            if kind == "end":
+                break
+            tokens.append(Token(kind, match[kind], match.start(kind)))
+            if kind == "unexpected":
+                self._tokens = tokens[-1:]
+                raise self.error(f"unexpected character {match[kind]!r}")
         end = Token("end", "end of the text", len(text))
         return [*tokens, end, end]
 

@@ -12,7 +12,16 @@ from ptx.tile.fma import FusedMultiplyAdd
 from ptx.tile.shared import SharedTile
 from ptx.tile.tensor_cores import TensorCores
 
-__all__ = ["ProductConfig", "TilePlan", "at_least", "atom_name", "atom_of", "make_math", "streams"]
+__all__ = [
+    "ProductConfig",
+    "TilePlan",
+    "at_least",
+    "atom_name",
+    "atom_of",
+    "make_math",
+    "make_product",
+    "streams",
+]
 
 
 class ProductConfig(Protocol):
@@ -83,6 +92,34 @@ def make_math(
     if atom is None:
         return FusedMultiplyAdd(k, a, b, plan.product_threads, split)
     return TensorCores(k, atom, a, b, plan.warps, split=split)
+
+
+def make_product(
+    k: Kernel, config: ProductConfig, plan: TilePlan, *, k_axis: int, dynamic: bool = False
+) -> tuple[SharedTile, SharedTile, TensorCores | FusedMultiplyAdd]:
+    """One stage of both tiles in shared memory, and what multiplies them.
+
+    Args:
+      k: the kernel.
+      config: which instruction.
+      plan: sizes of the tiles, and warps.
+      k_axis: axis of both tiles that the products run along.
+      dynamic: whether they are in dynamic shared memory.
+
+    Returns:
+      The tile of A, that of B, and the arithmetic.
+    """
+    a, b = (
+        SharedTile.make(
+            *(k, name, config.float_type),
+            k_extent=plan.k,
+            extent=extent,
+            k_axis=k_axis,
+            dynamic=dynamic,
+        )
+        for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
+    )
+    return a, b, make_math(k, config, a, b, plan)
 
 
 def atom_of(config: ProductConfig, target: Target) -> Atom | None:

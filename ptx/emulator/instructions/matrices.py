@@ -149,7 +149,11 @@ def _rounding(form: Form, result: DType) -> Callable[[np.ndarray], np.ndarray]:
 def _gather(lanes: Lanes, active: Selection, readers: list[Reader], dtype: DType) -> np.ndarray:
     """The elements of a fragment as float64 [warps, 32, elements]."""
     count = lanes.size(active)
-    registers = np.stack([np.broadcast_to(read(lanes, active), count) for read in readers], axis=1)
+    first = readers[0](lanes, active)
+    registers = np.empty((count, len(readers)), first.dtype)
+    registers[:, 0] = first
+    for i, read in enumerate(readers[1:], 1):
+        registers[:, i] = read(lanes, active)
     if dtype.name == "tf32":  # hardware does not look at the 13 bits that TF32 lacks
         values = (registers & np.uint32(0xFFFFE000)).view(np.float32)
     elif dtype.name in _HALF:

@@ -27,8 +27,7 @@ from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import SIZES, pixel_index
-from ptx.tile.plan import TilePlan, make_math
-from ptx.tile.shared import SharedTile
+from ptx.tile.plan import TilePlan, make_product
 from ptx.tile.vectors import accumulator_of, vector_width
 
 __all__ = ["BACKWARD_WEIGHT", "backward_weight_parts"]
@@ -67,11 +66,7 @@ def _tiled_backward_weight(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any
     k.name(group=group, first_row=first_row, first_out=first_out, first_pixel=first_pixel)
 
     dynamic = plan.m * plan.n > 64 * 64
-    a, b = (
-        SharedTile.make(k, name, dtype, k_extent=plan.k, extent=extent, k_axis=0, dynamic=dynamic)
-        for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
-    )
-    sums = make_math(k, config, a, b, plan)
+    a, b, sums = make_product(k, config, plan, k_axis=0, dynamic=dynamic)
     # Of each pixel: the index of the first tap's pixel, and its row and column.
     windows = k.shared("windows", s32, 4 * PIXELS_TOGETHER)
     pixel, count = k.var(u32, 0, "pixel"), k.var(u32, 0, "slices")

@@ -14,8 +14,7 @@ from ptx.tile.dense import DenseTile
 from ptx.tile.epilogue import Finish, LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.math import TileMath
-from ptx.tile.plan import TilePlan, atom_of, make_math
-from ptx.tile.shared import SharedTile
+from ptx.tile.plan import TilePlan, atom_of, make_product
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
 from ptx.tile.vectors import load_words, vector_width
 
@@ -143,9 +142,7 @@ class WindowProduct:
     def _tiled(self) -> TileMath:
         k, plan, config = self.k, self.plan, self.config
         dtype = config.float_type
-        a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
-        b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
-        math = make_math(k, config, a, b, plan)
+        a, b, math = make_product(k, config, plan, k_axis=1)
         y, x = self.rows.y, self.rows.x
         # Few channels would leave most of a chunk empty: then a chunk has several taps.
         known = isinstance(y.taps, int) and isinstance(x.taps, int)

@@ -20,8 +20,7 @@ from ptx.kernels.deform_conv.sample_table import SampleTable
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
 from ptx.tile.loop import Cursor, multiply_all
-from ptx.tile.plan import make_math
-from ptx.tile.shared import SharedTile
+from ptx.tile.plan import make_product
 from ptx.tile.vectors import load_words, vector_width, widen
 
 __all__ = ["tiled_backward_input", "tiled_backward_offset"]
@@ -106,9 +105,7 @@ class _Columns:
         self.pixels = PixelRun(
             offsets.geometry, k.ctaid("x") * plan.m, rows=plan.m, threads=plan.threads
         )
-        a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
-        b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
-        self.math = make_math(k, config, a, b, plan)
+        a, b, self.math = make_product(k, config, plan, k_axis=1)
         taps = SampleTable.taps_that_fit(config, plan.m)
         self.table = SampleTable(offsets, rows=plan.m, taps=taps)
 

@@ -45,7 +45,7 @@ from ptx.tile.dense import DenseTile
 from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.pixels import SIZES
-from ptx.tile.plan import at_least, make_math
+from ptx.tile.plan import at_least, make_product
 from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import load_words, store_vector, vector_width, widen
 
@@ -83,9 +83,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None
     group, offset_group = channel // in_group, channel // config.channels_per_offset_group
     k.name(first_pixel=first_pixel, channel=channel, group=group, offset_group=offset_group)
 
-    a = SharedTile.make(k, "a_tile", dtype, k_extent=plan.k, extent=plan.m, k_axis=1)
-    b = SharedTile.make(k, "b_tile", dtype, k_extent=plan.k, extent=plan.n, k_axis=1)
-    math = make_math(k, dataclasses.replace(config, float_type=dtype), a, b, plan)
+    a, b, math = make_product(k, dataclasses.replace(config, float_type=dtype), plan, k_axis=1)
     cursor = Cursor(k, tap=config.taps, slice=-(-out_group // plan.k))
 
     k.comment("the cell of each pixel")

@@ -46,8 +46,7 @@ from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import SIZES
-from ptx.tile.plan import make_math
-from ptx.tile.shared import SharedTile
+from ptx.tile.plan import make_product
 from ptx.tile.vectors import vector_width
 
 __all__ = ["BACKWARD_WEIGHT", "backward_weight_parts"]
@@ -77,11 +76,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
     k.name(tap=tap, channel=channel, first_out=first_out, first_pixel=first_pixel)
 
     dynamic = plan.m * plan.n > 64 * 64
-    a, b = (
-        SharedTile.make(k, name, dtype, k_extent=plan.k, extent=extent, k_axis=0, dynamic=dynamic)
-        for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
-    )
-    math = make_math(k, config, a, b, plan)
+    a, b, math = make_product(k, config, plan, k_axis=0, dynamic=dynamic)
     pixels_at_once = _pixels_at_once(plan)
     pixel, slices = k.var(u32, 0, "pixel"), k.var(u32, 0, "slices")
     cursor = Cursor(k, slice=slices)

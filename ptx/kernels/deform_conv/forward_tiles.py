@@ -17,8 +17,7 @@ from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.math import TileMath
-from ptx.tile.plan import atom_of, make_math
-from ptx.tile.shared import SharedTile
+from ptx.tile.plan import atom_of, make_product
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
 from ptx.tile.vectors import both, vector_width
 
@@ -86,13 +85,7 @@ def tiled_forward(block: ForwardBlock) -> tuple[TileMath, PixelOf]:
     dtype, threads = config.float_type, plan.threads
     table, cursor = block.table, block.cursor()
     assert table is not None
-    a, b = (
-        SharedTile.make(
-            k, name, dtype, k_extent=plan.k, extent=extent, k_axis=1, dynamic=plan.n > 128
-        )
-        for name, extent in (("a_tile", plan.m), ("b_tile", plan.n))
-    )
-    math = make_math(k, config, a, b, plan)
+    a, b, math = make_product(k, config, plan, k_axis=1, dynamic=plan.n > 128)
     address = block.weights(cursor)
 
     def weights(row: Val, column: Val) -> tuple[Pointer, Val | None]:
