@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import verdicts
+from support import contents, verdicts
 from support.contents import PACKAGES, digest, emulator_sources, sources_of
 from support.paths import ROOT, SUPPORT
 from support.verdicts import tenth_of
@@ -182,6 +182,14 @@ def test_what_makes_a_verdict_void(tree, changed):
         assert own == of_other == [1]
     else:
         assert own == of_other == everywhere
+
+
+def test_a_launch_is_another_one_in_another_emulator(monkeypatch):
+    before = digest(ask), digest("text")
+    monkeypatch.setattr(contents, "emulator_sources", lambda: (("ptx/emulator/launch.py", "0"),))
+    after = digest(ask), digest("text")
+    assert before[0] != after[0]
+    assert before[1] == after[1]
 
 
 def test_sources_are_the_same_in_another_checkout(tmp_path):
