@@ -12,6 +12,7 @@ as in its supplement) in torchvision's conventions for order, borders and intege
 Dimensions in comments: K taps; P = N*Ho*Wo output pixels; M = P*OG samples of one tap.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -172,6 +173,7 @@ class _Tap(NamedTuple):
         return hy * hx, hy * lx, ly * hx, ly * lx
 
 
+@functools.partial(jax.jit, static_argnums=0)  # traced and lowered once, not by each function
 def sample_taps(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> _Tap:
     """Rows, fractions and masks of all taps.
 

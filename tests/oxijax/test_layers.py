@@ -43,7 +43,7 @@ class Layer(NamedTuple):
 
 def normal(key, shape, dtype=np.float32) -> jax.Array:
     """Random values that, unlike those of JAX, need no compilation."""
-    return jnp.asarray(np.random.default_rng(0).normal(size=shape).astype(dtype))
+    return jax.device_put(np.random.default_rng(0).normal(size=shape).astype(dtype))
 
 
 def build(library: str, plain: bool = False, **arguments) -> Layer:

@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import oxijax
@@ -19,9 +18,9 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def operands_of(case: str | ConvCase, dtype="float32") -> tuple[Any, ...]:
-    """X, weight and bias, or None, as JAX arrays."""
+    """X, weight and bias, or None, as JAX arrays, rounded by numpy: JAX compiles casts."""
     case = CONV_CASES[case] if isinstance(case, str) else case
-    return tuple(None if a is None else jnp.asarray(a, dtype) for a in case.operands())
+    return tuple(None if a is None else jax.device_put(a.astype(dtype)) for a in case.operands())
 
 
 def lax_conv(case: ConvCase, x, weight, bias=None) -> jax.Array:

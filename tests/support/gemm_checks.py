@@ -23,11 +23,11 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def operands_of(case: str | GemmCase, dtype="float32") -> dict[str, jax.Array]:
-    """The operands as JAX arrays; alpha and beta in float32 at least."""
+    """The operands as JAX arrays, rounded by numpy; alpha and beta in float32 at least."""
     case = GEMM_CASES[case] if isinstance(case, str) else case
     wide = jnp.promote_types(dtype, jnp.float32)
     return {
-        name: jnp.asarray(value, dtype if value.ndim else wide)
+        name: jax.device_put(value.astype(dtype if value.ndim else wide))
         for name, value in case.operands().items()
     }
 
@@ -159,9 +159,10 @@ def assert_trees_close(actual, expected):
     jax.tree.map(lambda a, e: assert_close(a, e, TOLERANCE), actual, expected)
 
 
-def variants(operand, count=3):
+def variants(operand, count=3) -> np.ndarray:
     """Operands that differ, along a new leading axis."""
-    return jnp.stack([operand * (1 - 0.03 * i) for i in range(count)])
+    operand = np.asarray(operand)
+    return np.stack([operand * (1 - 0.03 * i) for i in range(count)])
 
 
 def equations_of(function, *operands):

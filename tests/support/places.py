@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from oxijax._core.launch import TARGET_NAME
 from oxijax.testing import emulate_gpu
@@ -41,7 +40,7 @@ class Place:
     def values_and_gradients(self, function: Callable, operands, grad_y, kernels: Sequence[str]):
         """The function's output, and its gradients to the operands: by these kernels, once each."""
         with self.context():
-            operands, grad_y = jax.device_put((tuple(operands), jnp.asarray(grad_y)), self.device)
+            operands, grad_y = jax.device_put((tuple(operands), grad_y), self.device)
             compiled = program_of(function).lower(operands, grad_y).compile(self.compiler_options)
             if grad_y.size:
                 calls = assert_has_kernels(compiled.as_text(), kernels)

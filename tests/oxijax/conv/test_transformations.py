@@ -36,7 +36,8 @@ def assert_trees_close(actual, expected):
 
 def variants(operand, count=3):
     """Operands that differ, along a new leading axis."""
-    return jnp.stack([operand * (1 - 0.03 * i) for i in range(count)])
+    operand = np.asarray(operand)
+    return np.stack([operand * (1 - 0.03 * i) for i in range(count)])
 
 
 # Derivatives: every one, of any order and in either mode, is made of the three primitives.
@@ -95,7 +96,7 @@ def test_linear_transpose(argument):
 
         return jax.linear_transpose(linear, operands[argument])
 
-    grad_y = jnp.asarray(CONV_CASES["strides-2x3"].grad_y())
+    grad_y = CONV_CASES["strides-2x3"].grad_y()
     actual = transpose(layer("strides-2x3"))(grad_y)
     assert_trees_close(actual, transpose(layer("strides-2x3", oxijax.reference.conv))(grad_y))
 
@@ -104,7 +105,7 @@ def test_not_linear_with_a_bias():
     x, weight, bias = operands_of("plain")
     transpose = jax.linear_transpose(lambda x: oxijax.conv(x, weight, bias), x)
     with pytest.raises(TypeError, match=r"conv_forward is linear in one factor .* without a term"):
-        transpose(jnp.asarray(CONV_CASES["plain"].grad_y()))
+        transpose(CONV_CASES["plain"].grad_y())
 
 
 NEEDED = {"x": "conv_backward_input", "weight": "conv_backward_weight", "bias": None}
@@ -141,7 +142,7 @@ def test_unused_gradients_leave_no_trace(used):
 @pytest.mark.quick
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.checkpoint])
 def test_eager_jit_and_remat(transform):
-    operands, grad_y = operands_of("plain"), jnp.asarray(CONV_CASES["plain"].grad_y())
+    operands, grad_y = operands_of("plain"), CONV_CASES["plain"].grad_y()
     _, vjp = jax.vjp(transform(oxijax.conv), *operands)
     expected = values_and_gradients(oxijax.reference.conv, operands, grad_y, NAMES)
     for name, gradient in zip(NAMES, vjp(grad_y), strict=True):
@@ -192,14 +193,14 @@ def test_vmap_over_every_subset(name, axes):
         )
         for i in range(3)
     ]
-    assert_trees_close(actual, jax.tree.map(lambda *a: jnp.stack(a), *expected))
+    assert_trees_close(actual, jax.tree.map(lambda *a: np.stack(a), *expected))
 
 
 @pytest.mark.parametrize("name", ["strides-2x3", "groups-2"])
 @pytest.mark.parametrize("axes", [(0, None), (None, 1), (2, 0)])
 def test_vmap_of_linear_maps(axes, name):
     """Each backward primitive with either operand mapped, along any axis."""
-    (x, weight, _), grad_y = operands_of(name), jnp.asarray(CONV_CASES[name].grad_y())
+    (x, weight, _), grad_y = operands_of(name), CONV_CASES[name].grad_y()
 
     def grad_x(function):
         return lambda weight, grad_y: jax.vjp(lambda x: function(x, weight), x)[1](grad_y)[0]
@@ -210,7 +211,7 @@ def test_vmap_of_linear_maps(axes, name):
     for make, operand in ((grad_x, weight), (grad_weight, x)):
         operands = [operand, grad_y]
         batched = [
-            a if axis is None else jnp.moveaxis(variants(a), 0, axis)
+            a if axis is None else np.moveaxis(variants(a), 0, axis)
             for a, axis in zip(operands, axes, strict=True)
         ]
         actual, expected = (
@@ -236,7 +237,7 @@ def test_grad_of_vmap(name):
 def test_nested_vmap(name):
     """Images and weights mapped over different axes, one inside the other."""
     x, weight, bias = operands_of(name)
-    xs, weights = variants(x, 2), jnp.moveaxis(variants(weight, 3), 0, -1)
+    xs, weights = variants(x, 2), np.moveaxis(variants(weight, 3), 0, -1)
 
     @jax.jit
     def run(xs, weights):
@@ -277,7 +278,7 @@ def _one_bind(primitive, function, *operands):
 @pytest.mark.quick
 def test_vmap_shares_what_is_not_mapped():
     x, weight, _ = operands_of("plain")
-    grad_y = jnp.asarray(CONV_CASES["plain"].grad_y())
+    grad_y = CONV_CASES["plain"].grad_y()
     n, h, w, c = x.shape
     i, j, e, o = weight.shape
 

@@ -20,14 +20,14 @@ from oxijax.testing import CONV_CASES, ConvCase
 
 def check_against_lax(function, case, dtype):
     """Output and gradients, against jax.lax in float64 on the same, already rounded, operands."""
-    operands, grad_y = operands_of(case, dtype), jnp.asarray(case.grad_y(), dtype)
+    operands, grad_y = operands_of(case, dtype), case.grad_y().astype(dtype)
     assert grad_y.shape == case.y
     results = values_and_gradients(
         functools.partial(function, **case.options), operands, grad_y, NAMES
     )
-    wide = [None if a is None else a.astype(jnp.float64) for a in operands]
+    wide = [None if a is None else np.asarray(a, np.float64) for a in operands]
     expected = values_and_gradients(
-        functools.partial(lax_conv, case), wide, grad_y.astype(jnp.float64), NAMES
+        functools.partial(lax_conv, case), wide, grad_y.astype(np.float64), NAMES
     )
     assert set(results) == set(expected)
     for name, result in results.items():
@@ -159,7 +159,7 @@ def test_bias_gradient_is_summed_in_float32(dtype):
 def test_empty_batch(name):
     case = CONV_CASES[name]
     x, weight, bias = operands_of(name)
-    grad_y = jnp.asarray(case.grad_y())[:0]
+    grad_y = case.grad_y()[:0]
     function = functools.partial(oxijax.conv, **case.options)
     results = values_and_gradients(function, (x[:0], weight, bias), grad_y, NAMES)
     assert results["y"].shape == grad_y.shape
@@ -173,7 +173,7 @@ def test_empty_batch(name):
 def test_dtypes_do_not_depend_on_x64(enabled):
     with jax.enable_x64(enabled):
         results = values_and_gradients(
-            oxijax.conv, operands_of("plain"), jnp.asarray(CONV_CASES["plain"].grad_y()), NAMES
+            oxijax.conv, operands_of("plain"), CONV_CASES["plain"].grad_y(), NAMES
         )
         assert {result.dtype.name for result in results.values()} == {"float32"}
 
@@ -246,12 +246,12 @@ def test_conv_general_dilated(name, dtype):
     shapes, options = LAX_CALLS[name]
     options = {"window_strides": (1, 1), **options}
     rng = np.random.default_rng(len(name))
-    operands = tuple(jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes)
-    wide = tuple(a.astype(jnp.float64) for a in operands)
+    operands = tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    wide = tuple(a.astype(np.float64) for a in operands)
     lax_call = functools.partial(jax.lax.conv_general_dilated, **options)
-    y = lax_call(*operands)
-    grad_y = jnp.asarray(rng.standard_normal(y.shape), dtype)
-    expected = values_and_gradients(lax_call, wide, grad_y.astype(jnp.float64), ("lhs", "rhs"))
+    y = jax.eval_shape(lax_call, *operands)
+    grad_y = rng.standard_normal(y.shape).astype(dtype)
+    expected = values_and_gradients(lax_call, wide, grad_y.astype(np.float64), ("lhs", "rhs"))
     call = functools.partial(oxijax.conv_general_dilated, **options)
     results = values_and_gradients(call, operands, grad_y, ("lhs", "rhs"))
     assert results["y"].shape == y.shape

@@ -58,13 +58,13 @@ def gathered(case, operands, grad_y, target="sm_90", schedule=None, precision=No
 
 
 def with_offset(operands, offset):
-    return (operands[0], jnp.asarray(offset, operands[1].dtype), *operands[2:])
+    return (operands[0], np.asarray(offset, operands[1].dtype), *operands[2:])
 
 
 def check(name, precision, target):
     case = CASES[name]
     dtype, precision, tolerance = PRECISIONS[precision]
-    operands, grad_y = astype(case.operands(), dtype), jnp.asarray(case.grad_y(), dtype)
+    operands, grad_y = astype(case.operands(), dtype), case.grad_y().astype(dtype)
     result = gathered(case, operands, grad_y, target, len(name), precision)
     assert result.dtype == dtype
     assert_close(result, expected_gradient(case, operands, grad_y), tolerance)
@@ -94,7 +94,7 @@ class TestBits:
     def results(self, dtype, target, deterministic):
         """The gradient in five orders."""
         operands = astype(self.case.operands(), dtype)
-        grad_y = jnp.asarray(self.case.grad_y(), dtype)
+        grad_y = self.case.grad_y().astype(dtype)
         run = gradient(self.case, "highest")
         results = []
         with oxijax.config.deterministic_mode(deterministic):
@@ -120,7 +120,7 @@ class TestOffsets:
 
     @pytest.mark.parametrize("value", STRANGE_OFFSETS)
     def test_strange_ones_as_the_reference(self, case, value):
-        operands, grad_y = astype(case.operands(), jnp.float32), jnp.asarray(case.grad_y())
+        operands, grad_y = astype(case.operands(), jnp.float32), case.grad_y()
         offset = np.array(operands[1])
         offset[0, 2, 3, 5] = offset[1, 4, 1, 30] = value
         operands = with_offset(operands, offset)
@@ -129,7 +129,7 @@ class TestOffsets:
         assert_close(result, expected_gradient(case, operands, grad_y), 2e-6)
 
     def test_all_of_them_are_nan(self, case):
-        operands, grad_y = astype(case.operands(), jnp.float32), jnp.asarray(case.grad_y())
+        operands, grad_y = astype(case.operands(), jnp.float32), case.grad_y()
         operands = with_offset(operands, jnp.full_like(operands[1], jnp.nan))
         assert not np.any(gathered(case, operands, grad_y))
 
@@ -145,7 +145,7 @@ class TestOffsets:
         offset = np.stack(np.broadcast_arrays(*to), axis=-1).reshape(1, 16, 16, 18)
         operands = with_offset(operands, offset)
         operands = (*operands[:2], operands[2] * 0.01, *operands[3:])
-        grad_y = jnp.asarray(1000 + case.grad_y(), dtype)
+        grad_y = (1000 + case.grad_y()).astype(dtype)
         assert 1000 * 0.7 * 0.6 * np.asarray(operands[3], float).sum((0, 1, 2)).min() > 65504
         expected = expected_gradient(case, operands, grad_y)
         assert np.count_nonzero(expected.any(axis=-1)) == 4
@@ -158,7 +158,7 @@ def test_dtypes_of_offset_and_mask(offset_dtype, mask_dtype):
     case = CASES["v2"]
     operands = list(astype(case.operands(), jnp.bfloat16))
     operands[1], operands[3] = operands[1].astype(offset_dtype), operands[3].astype(mask_dtype)
-    grad_y = jnp.asarray(case.grad_y(), jnp.bfloat16)
+    grad_y = case.grad_y().astype(jnp.bfloat16)
     result = gathered(case, operands, grad_y)
     assert_close(result, expected_gradient(case, operands, grad_y), 8e-3)
 
@@ -166,14 +166,14 @@ def test_dtypes_of_offset_and_mask(offset_dtype, mask_dtype):
 def test_empty_batch():
     case = CASES["v2"]
     x, offset, weight, mask, bias = astype(case.operands(), jnp.float32)
-    operands, grad_y = (x[:0], offset[:0], weight, mask[:0], bias), jnp.asarray(case.grad_y())[:0]
+    operands, grad_y = (x[:0], offset[:0], weight, mask[:0], bias), case.grad_y()[:0]
     assert gathered(case, operands, grad_y).shape == (0, *case.x[1:])
 
 
 @pytest.mark.parametrize("check_vma", [False, True])
 def test_in_shard_map(check_vma):
     case = CASES["offset-groups"]
-    operands, grad_y = astype(case.operands(), jnp.float32), jnp.asarray(case.grad_y())
+    operands, grad_y = astype(case.operands(), jnp.float32), case.grad_y()
     mesh = jax.make_mesh((2,), ("batch",), axis_types=(AxisType.Auto,))
     sharded, everywhere = PartitionSpec("batch"), PartitionSpec()
     parallel = jax.shard_map(
@@ -200,7 +200,7 @@ class TestSwitch:
     def is_gathered(self):
         """Whether a program for the GPU, compiled now, has the kernel without atomics."""
         case = CASES["kernel-1x1"]
-        arguments = astype(case.operands(), jnp.float32), jnp.asarray(case.grad_y())
+        arguments = astype(case.operands(), jnp.float32), case.grad_y()
         run = jax.jit(gradient(case))
 
         def ask():

@@ -57,7 +57,7 @@ def layers(draw):
 def test_drawn_layers(case):
     with jax.enable_x64(True):
         operands = astype(case.operands(), jnp.float64)
-        grad_y = jnp.asarray(case.grad_y(), jnp.float64)
+        grad_y = case.grad_y().astype(jnp.float64)
         results = values_and_gradients(
             lambda *a: oxijax.deform_conv(*a, **case.options), operands, grad_y
         )

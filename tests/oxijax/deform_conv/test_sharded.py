@@ -27,9 +27,9 @@ def layer(batch: int) -> DeformConvCase:
 
 
 def expected(case):
-    operands = [jnp.asarray(v) for v in case.operands()]
+    operands = case.operands()
     reference = functools.partial(oxijax.reference.deform_conv, precision="highest")
-    return values_and_gradients(reference, operands, jnp.asarray(case.grad_y()))
+    return values_and_gradients(reference, operands, case.grad_y())
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_batch_that_the_devices_do_not_divide():
     case, mesh = layer(3), mesh_of(batch=4)
     operands = [jax.device_put(v, NamedSharding(mesh, P())) for v in case.operands()]
     with emulate_gpu():
-        results = values_and_gradients(FUNCTION, operands, jnp.asarray(case.grad_y()))
+        results = values_and_gradients(FUNCTION, operands, case.grad_y())
     for name, value in expected(case).items():
         assert_close(results[name], value, 2e-6, name)
 
@@ -82,8 +82,8 @@ def test_shard_map():
         return y, vjp(grad_y)[0]
 
     with emulate_gpu():
-        operands = tuple(jnp.asarray(v) for v in case.operands())
-        y, dx = jax.jit(run)(operands, jnp.asarray(case.grad_y()))
+        operands = case.operands()
+        y, dx = jax.jit(run)(operands, case.grad_y())
     wanted = expected(case)
     assert_close(y, wanted["y"], 2e-6)
     assert_close(dx, wanted["dx"], 2e-6)

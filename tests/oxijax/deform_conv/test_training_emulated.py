@@ -17,14 +17,26 @@ from oxijax.testing import emulate_gpu
 PRECISIONS = {"highest": 1e-5, "tensorfloat32": 1e-2}
 
 
-def step(images, labels):
-    """The loss of a new network on a batch, and the gradient of every parameter."""
+@pytest.fixture(scope="module")
+def network():
+    """A network whose offsets matter, made outside of the contexts that compile all again."""
     network = Classifier(deformable=True, rngs=nnx.Rngs(0))
     for layer in network.convolutions[2:]:  # new layers have zeros here: no offset would matter
         assert isinstance(layer, DeformConv)
         kernel = layer.offset_conv.kernel
         noise = jax.random.normal(jax.random.key(1), kernel.shape)
         kernel.set_value(0.1 * noise)
+    return network
+
+
+@pytest.fixture(scope="module")
+def image_and_label():
+    digits = Digits.split(0)
+    return place(digits.images[:1], jax.random.key(0)), digits.labels[:1]
+
+
+def step(network, images, labels):
+    """The loss of the network on a batch, and the gradient of every parameter."""
 
     @nnx.jit
     @nnx.value_and_grad
@@ -32,17 +44,15 @@ def step(images, labels):
         logits = network(images)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    return run(network)
+    return run(nnx.clone(network))  # a step changes the running means
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_training_step(precision):
-    digits = Digits.split(0)
-    images, labels = place(digits.images[:1], jax.random.key(0)), digits.labels[:1]
+def test_training_step(precision, network, image_and_label):
     with jax.default_matmul_precision(precision):
-        loss, gradients = step(images, labels)
+        loss, gradients = step(network, *image_and_label)
         with emulate_gpu("sm_80"):
-            emulated_loss, emulated = step(images, labels)
+            emulated_loss, emulated = step(network, *image_and_label)
     tolerance = PRECISIONS[precision]
     assert abs(emulated_loss - loss) <= tolerance * abs(loss)
     leaves = dict(nnx.to_flat_state(nnx.state(gradients, nnx.Param)))

@@ -31,7 +31,7 @@ def assert_trees_close(actual, expected):
 
 def variants(operand, count=3):
     """Operands that differ, along a new leading axis."""
-    return jnp.stack([operand * (1 - 0.03 * i) for i in range(count)])
+    return np.stack([operand * (1 - 0.03 * i) for i in range(count)])
 
 
 @pytest.mark.usefixtures("x64")
@@ -142,7 +142,7 @@ def test_vmap_over_every_subset(axes, name):
         _reference(*(a[i] if axis == 0 else a for a, axis in zip(batched, axes, strict=True)))
         for i in range(3)
     ]
-    assert_trees_close(actual, jax.tree.map(lambda *a: jnp.stack(a), *expected))
+    assert_trees_close(actual, jax.tree.map(lambda *a: np.stack(a), *expected))
 
 
 @pytest.mark.parametrize("name", ["v2", "groups"])
@@ -248,7 +248,7 @@ def test_unused_gradients_leave_no_trace(used):
 def test_shard_map(check_vma):
     """Images over 4 devices, weights on each: gradients of the weights are summed."""
     x, offset, weight, mask, bias = operands_of("v2")
-    x, offset, mask = (jnp.concatenate([a, a * 0.9]) for a in (x, offset, mask))
+    x, offset, mask = (np.concatenate([a, a * np.float32(0.9)]) for a in (x, offset, mask))
     mesh = jax.make_mesh((4,), ("batch",), axis_types=(AxisType.Auto,))
     sharded, everywhere = PartitionSpec("batch"), PartitionSpec()
 

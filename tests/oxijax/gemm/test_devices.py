@@ -23,7 +23,7 @@ def rows(count, *batch) -> tuple[jax.Array, ...]:
     """A, b, c, alpha and beta with so many rows."""
     rng = np.random.default_rng(count)
     a, b, c = (
-        jnp.asarray(rng.standard_normal(shape), jnp.float32)
+        jax.device_put(rng.standard_normal(shape).astype(np.float32))
         for shape in ((*batch, count, 16), (16, 8), (*batch, count, 8))
     )
     return a / 4, b, c, jnp.float32(0.75), jnp.float32(-1.5)

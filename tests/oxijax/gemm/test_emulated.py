@@ -110,7 +110,7 @@ def test_c_is_not_used_where_beta_is_0(swapped, value, strategy):
 def test_factors_of_each_product():
     """Alpha and beta that vmap maps are read by each product for itself."""
     rng = np.random.default_rng(0)
-    a, b, c = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((9, 8), (8, 6), (9, 6)))
+    a, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((9, 8), (8, 6), (9, 6)))
     alphas, betas = jnp.arange(1.0, 4.0), jnp.array([0.0, -1.0, 2.0])
 
     def run(alpha, beta):

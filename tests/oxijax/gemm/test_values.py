@@ -17,7 +17,7 @@ from oxijax.testing import GEMM_CASES, GemmCase
 
 
 def check(case: GemmCase, dtype: str, function=oxijax.gemm) -> None:
-    operands, grad_y = operands_of(case, dtype), jnp.asarray(case.grad_y(), dtype)
+    operands, grad_y = operands_of(case, dtype), case.grad_y().astype(dtype)
     ours = function_of(case, operands, function, precision="highest")
     y, gradients = program_of(ours)(tuple(operands.values()), grad_y)
     assert y.shape == grad_y.shape
@@ -196,7 +196,7 @@ def test_dtypes_do_not_depend_on_x64(enabled):
     with jax.enable_x64(enabled):
         case, operands = GEMM_CASES["beta"], operands_of("beta")
         y, gradients = program_of(function_of(case, operands))(
-            tuple(operands.values()), jnp.asarray(case.grad_y())
+            tuple(operands.values()), case.grad_y()
         )
         assert {value.dtype.name for value in (y, *gradients)} == {"float32"}
 

@@ -5,6 +5,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from support.gemm_checks import (
     EVERY,
@@ -46,7 +47,7 @@ def test_vmap_over_every_subset(transpose_a, transpose_b, batches, axes):
         one(*(v[i] if axis == 0 else v for v, axis in zip(batched, axes, strict=True)))
         for i in range(3)
     ]
-    assert_trees_close(actual, jax.tree.map(lambda *v: jnp.stack(v), *expected))
+    assert_trees_close(actual, jax.tree.map(lambda *v: np.stack(v), *expected))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_vmap_over_every_subset(transpose_a, transpose_b, batches, axes):
 def test_grad_of_vmap(axes, transpose_a, transpose_b):
     """Any axes, and gradients that are summed over what they share."""
     batched = [
-        v if axis is None else jnp.moveaxis(variants(v), 0, axis)
+        v if axis is None else np.moveaxis(variants(v), 0, axis)
         for v, axis in zip(five(transpose_a, transpose_b), axes, strict=True)
     ]
 
@@ -78,7 +79,7 @@ def test_grad_of_vmap(axes, transpose_a, transpose_b):
 def test_nested_vmap():
     """Rows and columns mapped over different axes, and alpha over both."""
     a, b, c, _, beta = five()
-    rows, columns = variants(a, 2), jnp.moveaxis(variants(b, 3), 0, -1)
+    rows, columns = variants(a, 2), np.moveaxis(variants(b, 3), 0, -1)
     alphas = jnp.arange(6.0).reshape(2, 3)
 
     def run(function):
