@@ -282,7 +282,8 @@ class Project:
             patch.setenv("FAILS", str(fails))
             patch.setenv("SHIFT", str(shift))
             if process:
-                said.write(run(["-m", "pytest", *command], {**os.environ, "PYTHONPATH": path}))
+                own = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+                said.write(run(["-m", "pytest", *command], {**own, "PYTHONPATH": path}))
             else:
                 patch.syspath_prepend(self.root)
                 for name in ("plugin", f"tests.{self.test.stem}"):

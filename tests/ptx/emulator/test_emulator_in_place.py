@@ -1,5 +1,7 @@
 """The library's own kernels, launched as a driver does it: strictly, and on memory in place."""
 
+import functools
+
 import numpy as np
 import pytest
 from support.deform_conv_kernels import Call
@@ -48,7 +50,6 @@ def product(**kw) -> GemmProblem:
 def in_place(monkeypatch):
     """Calls of kernels go by way of a module."""
     monkeypatch.setattr(ptx.emulator, "launch", launch)
-    monkeypatch.setattr("support.gemm_kernels.launch", launch)
 
 
 @pytest.mark.usefixtures("in_place")
@@ -66,9 +67,7 @@ def test_deformable_convolution(kernel):
 
 @pytest.mark.parametrize("operand", [0, 1, 2])
 def test_an_allocation_that_is_too_short(operand, monkeypatch):
-    monkeypatch.setattr(
-        "support.gemm_kernels.launch", lambda *a, **k: launch(*a, short=operand, **k)
-    )
+    monkeypatch.setattr(ptx.emulator, "launch", functools.partial(launch, short=operand))
     with pytest.raises(OutOfBoundsError, match="which has"):
         product().run()
 

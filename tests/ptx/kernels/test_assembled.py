@@ -13,21 +13,22 @@ from ptx import registry
 from ptx.isa.targets import TARGETS
 from ptx.kernel import Written
 
+KERNELS = registry.kernels()  # before tests register theirs
 CONFIGS = "*/f*"  # bf16 has the instructions of f16, or where it has no tensor cores those of f32
 
 
 def written(kernel: str, name: str, target: str) -> Written | None:
     """The text of a configuration; None where `check` has to say why there is none."""
     try:
-        return registry.kernels()[kernel].write_named(name, target)
+        return KERNELS[kernel].write_named(name, target)
     except Exception:
         return None
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])
-@pytest.mark.parametrize("kernel", registry.kernels())
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_assembled_without_spills(kernel, target, kept):
-    definition = registry.kernels()[kernel]
+    definition = KERNELS[kernel]
     names = fnmatch.filter(definition.configs, CONFIGS)
     texts = {name: written(kernel, name, target) for name in names}
     how = definition.needs, Path(check.__file__), assembler()
@@ -39,7 +40,7 @@ def test_assembled_without_spills(kernel, target, kept):
 
 
 def test_each_kernel_has_texts_for_some_target():
-    for kernel in registry.kernels().values():
+    for kernel in KERNELS.values():
         names = fnmatch.filter(kernel.configs, CONFIGS)
         assert all(written(kernel.name, name, "sm_90") for name in names[:1])
         assert names
