@@ -27,7 +27,7 @@ _FLAGS = _SEVERAL | _BLOCKS | _ATOMIC
 _CLOCK_SHIFT, _CLOCK = 13, (1 << 24) - 1
 _BLOCK_SHIFT = 37
 
-_MOST_READS = 256  # that are remembered as instructions, with an array of positions each
+_MOST_READS = 1 << 22  # granules of reads that are remembered as they were made
 
 
 class Clocks:
@@ -103,11 +103,19 @@ class Clocks:
 
 
 class _Read(NamedTuple):
-    """An instruction that has read: by lane, the granules, the column of the warp, and when."""
+    """An instruction that has read.
 
+    Attributes:
+      active: the lanes.
+      place: by lane, the granules.
+      stamp: by lane.
+      phase: of all lanes.
+    """
+
+    active: Selection
     place: np.ndarray
-    warp: np.ndarray
     stamp: np.ndarray
+    phase: np.ndarray
 
 
 class SharedRaces:
@@ -125,6 +133,7 @@ class SharedRaces:
         self._read_in = np.zeros(count, np.int32)
         self._reads = np.zeros((count, self._warps), np.int64)
         self._latest_reads: list[_Read] = []  # since `_phases`, and not in `_reads`
+        self._held = 0  # granules of these
         self._phases = lanes.clocks.phases
         self._atomics: np.ndarray | None = None
 
@@ -144,10 +153,10 @@ class SharedRaces:
         if reads:
             if not access.strong:
                 self._read_in[place] = clocks.phase[active][:, None]
-                self._remember(clocks, _Read(place, row % self._warps, stamp))
+                self._remember(clocks, _Read(active, place, stamp, clocks.phase))
             return
         if (self._read_in[place] == clocks.phase[active][:, None]).any():
-            self._put_down_reads()
+            self._put_down_reads(clocks)
             self._check_each_warp(lanes, active, row, stamp, self._reads[place], access, "read")
         if atomic or access.strong:
             if self._atomics is None:
@@ -187,14 +196,18 @@ class SharedRaces:
         if self._phases != clocks.phases:  # all that was read before is ordered before all to come
             self._phases = clocks.phases
             self._latest_reads.clear()
+            self._held = 0
         self._latest_reads.append(read)
-        if len(self._latest_reads) > _MOST_READS:
-            self._put_down_reads()
+        self._held += read.place.size
+        if self._held > _MOST_READS:
+            self._put_down_reads(clocks)
 
-    def _put_down_reads(self) -> None:
-        for read in self._latest_reads:
-            self._note(self._reads, *read)
+    def _put_down_reads(self, clocks: Clocks) -> None:
+        for active, place, stamp, phase in self._latest_reads:
+            if (phase[active] == clocks.phase[active]).any():
+                self._note(self._reads, place, clocks.row[active][:, None] % self._warps, stamp)
         self._latest_reads.clear()
+        self._held = 0
 
     def _note(
         self, table: np.ndarray, place: np.ndarray, warp: np.ndarray, stamp: np.ndarray

@@ -11,6 +11,7 @@ from ptx.emulator.lanes import WARP, Lanes, Selection
 
 __all__ = ["run"]
 
+_SHARE = 0.35  # of the warps of a block, how many a random schedule lets run together
 _STAY = 0.85  # chance that a random schedule goes on with the warps it has chosen
 
 
@@ -19,7 +20,7 @@ def run(lanes: Lanes, step_limit: int, stop: Callable[[], bool] | None = None) -
 
     The lanes at the lowest basic block run first, all at once, so that lanes that have taken
     different branches run together again from where the branches meet. With a random generator
-    in `lanes`, one warp of each block, chosen at random, runs for some blocks on end.
+    in `lanes`, some warps of each block, chosen at random, run for some blocks on end.
 
     Args:
       lanes: lanes at the start of the kernel.
@@ -111,7 +112,7 @@ class _Scheduler:
                 barriers.deadlock(ended)
 
     def choose(self, ready: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """The ready lanes of one warp of each block."""
+        """The ready lanes of one or a few warps of each block."""
         if self.lanes.barriers.waiting.any():
             self.lanes.barriers.release()
             ready = (self.position != self.end) & ~self.lanes.barriers.waiting
@@ -119,7 +120,8 @@ class _Scheduler:
         chosen = self.chosen
         if chosen is None or not (warps & chosen).any() or generator.random() > _STAY:
             rank = generator.random(warps.shape) * warps
-            chosen = self.chosen = rank == rank.max(axis=1, keepdims=True)
+            least = np.minimum(rank.max(axis=1, keepdims=True), 1 - _SHARE)
+            chosen = self.chosen = rank >= least
         return ready & np.repeat(chosen.reshape(-1), WARP)
 
     def fail(self, active: Selection, step_limit: int) -> None:

@@ -191,6 +191,7 @@ def test_in_shard_map(check_vma):
 class TestSwitch:
     @pytest.fixture(autouse=True)
     def restored(self):
+        jax.devices()  # XLA reads its flags now, and not those that the tests set
         _config.xla_is_deterministic.cache_clear()
         yield
         oxijax.config.deterministic = None
