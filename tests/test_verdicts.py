@@ -239,6 +239,20 @@ def test_last(value, kept):
     prove(value + 15, kept)
 """
 
+ADDS_MARKER = """
+    config.addinivalue_line("markers", "kept: once it has passed")
+"""
+MARKED = """\
+from pathlib import Path
+import pytest
+
+@pytest.mark.kept("docs/performance.md")
+@pytest.mark.parametrize("value", range(15))
+def test_marked(value):
+    with Path(__file__).with_name("ran").open("a") as file:
+        file.write(f"{value}\\n")
+"""
+
 
 class Project:
     """A checkout that has nothing but the mechanism, and thirty proofs."""
@@ -383,6 +397,36 @@ def test_what_nothing_asks_for_goes_after_the_whole_suite(project):
     project.run("--keep-verdicts")
     assert "0123456789abcdef" not in project.keys
     assert len(project.keys) == 30
+
+
+@pytest.mark.parametrize("changed", ["library", "page", "test", "assembler", "nothing"])
+def test_what_a_marked_test_depends_on(project, changed, monkeypatch):
+    project.test.write_text(MARKED)
+    (project.root / "plugin.py").write_text(PLUGIN + ADDS_MARKER)
+    assert project.run("--keep-verdicts")[0] == [*range(15)]
+    again = [tenth_of(key) for key in project.keys].count("3")
+    match changed:
+        case "library":
+            monkeypatch.setattr(verdicts, "library", changed_library("ptx/model.py"))
+        case "page":
+            monkeypatch.setattr(verdicts, "library", changed_library("docs/performance.md"))
+        case "test":
+            project.test.write_text(f"{MARKED}\n# changed")
+        case "assembler":
+            monkeypatch.setattr(verdicts, "assembler", lambda: ("another",))
+    made, _ = project.run("--afresh", "3")
+    assert len(made) == (again if changed == "nothing" else 15)
+
+
+def changed_library(name: str):
+    """The library with another content of one file."""
+
+    def sources(*patterns: str):
+        hashes = dict(contents.library(*patterns))
+        assert name in hashes
+        return tuple({**hashes, name: "changed"}.items())
+
+    return sources
 
 
 def test_each_tenth_has_its_turn(monkeypatch):

@@ -19,10 +19,18 @@ from unittest import mock
 import numpy as np
 
 import ptx.emulator
-from ptx.isa.assembler import find_ptxas
+from ptx.isa.assembler import ToolNotFoundError, find_ptxas
 from support.paths import ROOT
 
-__all__ = ["assembler", "digest", "emulator_sources", "sources_of", "tool_version", "versions"]
+__all__ = [
+    "assembler",
+    "digest",
+    "emulator_sources",
+    "library",
+    "sources_of",
+    "tool_version",
+    "versions",
+]
 
 Sources = tuple[tuple[str, str], ...]  # names of files, and hashes of what they hold
 PACKAGES = Path(ptx.__file__).parents[1]  # of the `ptx` that is tested, in a checkout or not
@@ -49,7 +57,8 @@ def digest(*values: Any) -> str:
 
 def versions() -> tuple[str, ...]:
     """The machine's architecture, and the versions of what every proof is calculated with."""
-    packages = (f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "ml_dtypes"))
+    names = ("numpy", "ml_dtypes", "jax")
+    packages = (f"{name} {importlib.metadata.version(name)}" for name in names)
     return (platform.system(), platform.machine(), platform.python_version(), *packages)
 
 
@@ -94,9 +103,19 @@ def emulator_sources(packages: Path = PACKAGES) -> Sources:
 
 
 @functools.cache
+def library(*patterns: str) -> Sources:
+    """Names and hashes of files of the library, and of its documents, that fit some patterns."""
+    return _hashed((path for pattern in patterns for path in PACKAGES.glob(pattern)), PACKAGES)
+
+
+@functools.cache
 def assembler() -> tuple[object, ...]:
-    """The version of ptxas, and names and hashes of the sources that call it."""
-    return tool_version(find_ptxas()), _hashed(PACKAGES.glob("ptx/isa/*.py"), PACKAGES)
+    """The version of ptxas, if there is one, and names and hashes of the sources that call it."""
+    try:
+        version = tool_version(find_ptxas())
+    except ToolNotFoundError:
+        version = None
+    return version, library("ptx/isa/*.py")
 
 
 @functools.cache

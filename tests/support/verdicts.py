@@ -6,6 +6,7 @@ CONTRIBUTING.md. The keys of what has passed are in one file.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from support.contents import digest, emulator_sources, sources_of, versions
+from support.contents import assembler, digest, emulator_sources, library, sources_of, versions
 from support.paths import ROOT
 
 __all__ = ["Verdicts", "add_options", "tenth_of"]
 
 STORE = Path("tests", "data", "verdicts.txt")
+PTX = "ptx/**/*.py"  # what each test with the marker depends on
 ALL = "all"
 _ASKED = pytest.StashKey[set[str]]()  # of a test: what it has to prove
 
@@ -83,17 +85,23 @@ class Verdicts:
         """
         item = request.node
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        return functools.partial(self._is_kept, item, parameters)
 
-        def is_kept(*contents: Any) -> bool:
-            sources = sources_of(item.path, self._root)
-            key = digest(item.nodeid, parameters, sources, versions(), contents)
-            if key in self.known and self.afresh not in (ALL, tenth_of(key)):
-                self.reused.add(key)
-                return True
-            item.stash.setdefault(_ASKED, set()).add(key)
-            return False
+    def _is_kept(self, item: pytest.Item, *contents: Any) -> bool:
+        key = digest(item.nodeid, sources_of(item.path, self._root), versions(), contents)
+        if key in self.known and self.afresh not in (ALL, tenth_of(key)):
+            self.reused.add(key)
+            return True
+        item.stash.setdefault(_ASKED, set()).add(key)
+        return False
 
-        return is_kept
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """Does not run a test that has the marker `kept`, and has passed already."""
+        marker = pyfuncitem.get_closest_marker("kept")
+        if marker and self._is_kept(pyfuncitem, library(PTX, *marker.args), assembler()):
+            return True
+        return None
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Reads the sources now: what is edited while tests run is not what they ran."""
@@ -102,6 +110,9 @@ class Verdicts:
             sources_of(path, self._root)
         if paths:
             emulator_sources()
+        for item in items:
+            if marker := item.get_closest_marker("kept"):
+                library(PTX, *marker.args)
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         if call.when == "call":

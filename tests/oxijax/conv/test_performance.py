@@ -23,6 +23,8 @@ from ptx.kernels.conv.catalog import CONFIGS
 from ptx.kernels.conv.model import LAYERS, MODELLED, floor_us, launch, work
 from ptx.model import DEVICES, modelled
 
+pytestmark = pytest.mark.kept("oxijax/**/*.py", "docs/performance.md")
+
 PAGE = (DOCS / "performance.md").read_text()
 # Layers of each kind of plan and limit: the others are checked with -m full.
 SAMPLE = ("conv1", "conv2-in", "conv2-3x3", "conv3-3x3-s2", "conv5-back")

@@ -25,6 +25,8 @@ from ptx.kernels.deform_conv.sample_table import PositionTable, SampleTable
 from ptx.model import DEVICES, Modelled, modelled
 from ptx.tile.direct import DirectPlan
 
+pytestmark = pytest.mark.kept("oxijax/**/*.py", "docs/performance.md")
+
 PAGE = (DOCS / "performance.md").read_text()
 # Kernel, layer, target and modelled microseconds on an H200 in bf16.
 ROWS = re.findall(r"^\| (\w+) \| (\S+) \| ([\d-]+) \| ([\d-]+) \| \d\.\d\d \|", PAGE, re.M)

@@ -24,6 +24,8 @@ from ptx import (
 from ptx.kernels.deform_conv import CONFIGS
 from ptx.registry import kernels
 
+pytestmark = pytest.mark.kept("oxijax/**/*.py")
+
 CONFIG = DeformableConvConfig(
     in_channels=64, out_channels=64, kernel_h=3, kernel_w=3, stride_h=1, stride_w=1, pad_h=1,
     pad_w=1, dilation_h=1, dilation_w=1, offset_groups=1, use_modulation=True, float_type=f32,
