@@ -124,11 +124,19 @@ static void seeds_change_what_is_done_first(void) {
   start(1);
   enum { ROUNDS = 60 };
   CUstream streams[] = {stream_new_nonblocking(), stream_new_nonblocking()};
-  CUdeviceptr memory = allocate(4);
+  CUdeviceptr memory[] = {allocate(4), allocate(4)};
+  CUevent done[2];
+  for (int i = 0; i < 2; ++i) OK(cuEventCreate(&done[i], CU_EVENT_DEFAULT));
   int last[2] = {0};
   for (int round = 0; round < ROUNDS; ++round) {
-    for (int i = 0; i < 2; ++i) OK(cuMemsetD32Async(memory, (unsigned)i, 1, streams[i]));
-    last[value_at(memory)]++;
+    for (int i = 0; i < 2; ++i) {
+      OK(cuMemsetD32Async(memory[i], 1, 1, streams[i]));
+      OK(cuEventRecord(done[i], streams[i]));
+    }
+    for (int i = 0; i < 2; ++i) OK(cuEventSynchronize(done[i]));
+    float milliseconds;
+    OK(cuEventElapsedTime(&milliseconds, done[0], done[1]));
+    last[milliseconds > 0]++;
   }
   CHECK(last[0] && last[1]);
 }
