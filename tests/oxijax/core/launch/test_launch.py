@@ -42,7 +42,7 @@ def launches(monkeypatch):
 
 def matrix(rows, columns=5, seed=0):
     generator = np.random.default_rng(seed)
-    return jax.device_put(generator.standard_normal((rows, columns)).astype(np.float32))
+    return jnp.asarray(generator.standard_normal((rows, columns)), jnp.float32)
 
 
 def test_eager(launches):
