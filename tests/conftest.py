@@ -1,15 +1,10 @@
-import ctypes
 import gc
 import os
-import resource
-import sys
 
 import jax
 import pytest
-from support.places import Place, emulated
+from support.places import Place, emulated, wants_gpu
 from support.verdicts import Verdicts, add_options
-
-from ptx.emulator.program import load
 
 SHARDING_FLAGS = ["--xla_force_host_platform_device_count=4"]  # for the tests that shard
 # A program here runs once or twice: compiling it is what takes time, most of it LLVM's. On a GPU,
@@ -20,15 +15,8 @@ CPU_FLAGS = [
     "--xla_cpu_parallel_codegen_split_count=1",
 ]
 
-# Resident bytes of a test process: with one for each core a laptop has to hold them all.
-MEMORY_LIMIT = 1.5 * 2**30
-FORGET_ABOVE = 0.9 * 2**30  # what is compiled is forgotten then, in the middle of a file too
-FORGET_AFTER_FILE = 0.7 * 2**30  # below it another file's programs do not hurt
-
-
-def wants_gpu(config: pytest.Config) -> bool:
-    """Whether the run is for a GPU: then its tests run, and fail where there is none."""
-    return os.environ.get("OXIJAX_REQUIRE_GPU") == "1" or "gpu" in config.option.markexpr
+# A name, not an import: what a proof depends on is found by imports, and it is no part of any.
+pytest_plugins = ["support.memory"]
 
 
 def pytest_addoption(parser):
@@ -58,10 +46,17 @@ def pytest_collection_modifyitems(config, items):
         left_out.add("full")
     kept = [i for i in items if not left_out.intersection(m.name for m in i.iter_markers())]
     if config.option.sample:
-        first, step = map(int, config.option.sample.split("/"))
-        kept = kept[first::step]
+        kept = kept[sample(config.option.sample)]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
     items[:] = kept
+
+
+def sample(text: str) -> slice:
+    """Which tests "I/N" means: every Nth from the Ith on."""
+    first, _, step = text.partition("/")
+    if not (first.isdecimal() and step.isdecimal() and int(first) < int(step)):
+        raise pytest.UsageError(f"--sample: expected I/N with 0 <= I < N, got {text!r}")
+    return slice(int(first), None, int(step))
 
 
 def pytest_collection_finish():
@@ -70,58 +65,6 @@ def pytest_collection_finish():
     gc.freeze()
     gc.set_threshold(100_000, 20, 1000)
     gc.enable()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item, nextitem):
-    """Forgets what is compiled where it is much; watches memory."""
-    result = yield
-    file_ends = nextitem is None or nextitem.path != item.path
-    if resident_memory() > (FORGET_AFTER_FILE if file_ends else FORGET_ABOVE):
-        jax.clear_caches()
-        load.cache_clear()
-        gc.collect()
-        if sys.platform == "linux":
-            ctypes.CDLL(None).malloc_trim(0)  # else the C library keeps what is free
-    if not wants_gpu(item.config) and (peak := peak_memory()) > MEMORY_LIMIT > _reported[0]:
-        _reported[0] = peak
-        pytest.fail(f"this process has taken {peak / 2**30:.2f} GiB, over {MEMORY_LIMIT / 2**30}")
-    return result
-
-
-_reported = [0]  # the peak of which a test has failed: later ones are not to blame
-
-
-def resident_memory() -> int:
-    """The bytes that this process has resident; 0 where there is no telling."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0
-
-
-def peak_memory() -> int:
-    """The most bytes that this process has had resident."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def pytest_sessionfinish(session):
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["peak_memory"] = peak_memory()
-
-
-def pytest_testnodedown(node):
-    _peaks.append(getattr(node, "workeroutput", {}).get("peak_memory", 0))
-
-
-_peaks: list[int] = []  # of workers
-
-
-def pytest_terminal_summary(terminalreporter):
-    peaks = ", ".join(f"{peak / 2**30:.2f}" for peak in _peaks or [peak_memory()])
-    terminalreporter.line(f"peak memory of each test process: {peaks} GiB")
 
 
 @pytest.fixture

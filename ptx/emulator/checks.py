@@ -107,8 +107,8 @@ class _Read(NamedTuple):
 
     Attributes:
       active: the lanes.
-      place: by lane, the granules.
-      stamp: by lane.
+      place: of each of them, the granules.
+      stamp: of all lanes.
       phase: of all lanes.
     """
 
@@ -140,20 +140,22 @@ class SharedRaces:
     def access(self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access) -> None:
         """Checks an access against those before it, and remembers it."""
         place, clocks = _granules(position, access.width, self._granule), lanes.clocks
+        atomic = access.kind is Kind.ATOMIC
+        write = self._writes[place]
+        suspect = np.count_nonzero(write >= clocks.floor[active][:, None]) > 0
+        if access.kind is Kind.READ and not suspect and self._atomics is None:  # as nearly all do
+            if not access.strong:
+                self._remember(clocks, _Read(active, place, clocks.stamp, clocks.phase))
+            return
         stamp = clocks.stamp[active][:, None]
         row = clocks.row[active][:, None]
-        atomic = access.kind is Kind.ATOMIC
-        reads = access.kind is Kind.READ
-        write = self._writes[place]
-        recent = write >= clocks.floor[active][:, None]
-        if np.count_nonzero(recent) and (clash := self._clash(lanes, row, stamp, write)).any():
+        if suspect and (clash := self._clash(lanes, row, stamp, write)).any():
             _race(lanes, active, clash, write, access, "write")
         if self._atomics is not None and not atomic and not access.strong:
             self._check_each_warp(lanes, active, row, stamp, self._atomics[place], access, "atomic")
-        if reads:
+        if access.kind is Kind.READ:
             if not access.strong:
-                self._read_in[place] = clocks.phase[active][:, None]
-                self._remember(clocks, _Read(active, place, stamp, clocks.phase))
+                self._remember(clocks, _Read(active, place, clocks.stamp, clocks.phase))
             return
         if (self._read_in[place] == clocks.phase[active][:, None]).any():
             self._put_down_reads(clocks)
@@ -197,6 +199,7 @@ class SharedRaces:
             self._phases = clocks.phases
             self._latest_reads.clear()
             self._held = 0
+        self._read_in[read.place] = read.phase[read.active][:, None]
         self._latest_reads.append(read)
         self._held += read.place.size
         if self._held > _MOST_READS:
@@ -205,7 +208,8 @@ class SharedRaces:
     def _put_down_reads(self, clocks: Clocks) -> None:
         for active, place, stamp, phase in self._latest_reads:
             if (phase[active] == clocks.phase[active]).any():
-                self._note(self._reads, place, clocks.row[active][:, None] % self._warps, stamp)
+                warp = clocks.row[active][:, None] % self._warps
+                self._note(self._reads, place, warp, stamp[active][:, None])
         self._latest_reads.clear()
         self._held = 0
 
@@ -241,18 +245,18 @@ class GlobalRaces:
         write = self._writes[place]
         if access.constant and (write != 0).any():
             _race(lanes, active, write != 0, write, access, "write")
-        clash = self._clash(lanes, row, stamp, write)
+        joined = clash = self._clash(lanes, row, stamp, write)
         if (atomic or reads) and clash.any():
-            clash &= write & _ATOMIC == 0
+            clash = clash & (write & _ATOMIC == 0)
         if clash.any():
             _race(lanes, active, clash, write, access, "write")
         if reads:
             if not access.strong:
-                self._note(lanes, row, stamp, self._reads, place)
+                old = self._reads[place]
+                self._note(stamp, self._reads, place, old, self._clash(lanes, row, stamp, old))
             return
         if atomic:
-            self._note(lanes, row, stamp, self._writes, place)
-            self._writes[place] |= _ATOMIC
+            self._note(stamp | _ATOMIC, self._writes, place, write, joined)
             return
         if (clash := self._clash(lanes, row, stamp, self._reads[place])).any():
             _race(lanes, active, clash, self._reads[place], access, "read")
@@ -274,18 +278,27 @@ class GlobalRaces:
 
     def _note(
         self,
-        lanes: Lanes,
-        row: np.ndarray,
         stamp: np.ndarray,
         table: np.ndarray,
         place: np.ndarray,
+        old: np.ndarray,
+        joined: np.ndarray,
     ) -> None:
-        """Remembers an access, and whether others not ordered before it were made as well."""
-        old = table[place]
-        joined = self._clash(lanes, row, stamp, old)
-        away = joined & (((old ^ stamp) >> _BLOCK_SHIFT != 0) | (old & _BLOCKS != 0))
-        flags = np.where(joined, _SEVERAL, 0) | np.where(away, _BLOCKS, 0)
-        table[place] = stamp | flags
+        """Remembers an access in `table`.
+
+        Args:
+          stamp: of the access.
+          table: last accesses, by granule.
+          place: the granules.
+          old: their last accesses.
+          joined: where these are not ordered before it, so that both are remembered.
+        """
+        if joined.any():
+            away = joined & (((old ^ stamp) >> _BLOCK_SHIFT != 0) | (old & _BLOCKS != 0))
+            flags = np.where(joined, _SEVERAL, 0) | np.where(away, _BLOCKS, 0)
+            table[place] = stamp | flags
+        else:
+            table[place] = stamp
         now = table[place]
         if (lost := (now ^ stamp) & ~_FLAGS != 0).any():
             away = lost & ((now ^ stamp) >> _BLOCK_SHIFT != 0)
@@ -295,7 +308,7 @@ class GlobalRaces:
 
 def _granules(position: np.ndarray, width: int, granule: int) -> np.ndarray:
     """Numbers of the granules that each access touches: [lanes, granules]."""
-    first = (position // granule)[:, None]
+    first = (position >> (granule.bit_length() - 1))[:, None]
     return first if width <= granule else first + np.arange(-(-width // granule))
 
 

@@ -11,23 +11,20 @@ from ptx.emulator.lanes import Lanes, Selection
 
 __all__ = ["AsyncCopies"]
 
-_OPEN = -1  # group of the copies that no commit has closed
 
-
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Flight:
     """Copies of one instruction: by lane, the group, the place and the data."""
 
+    access: Access
     lanes: np.ndarray
     group: np.ndarray
     position: np.ndarray
     data: np.ndarray
-    access: Access
 
     def part(self, mask: np.ndarray) -> _Flight:
-        return _Flight(
-            self.lanes[mask], self.group[mask], self.position[mask], self.data[mask], self.access
-        )
+        arrays = (self.lanes, self.group, self.position, self.data)
+        return _Flight(self.access, *(array[mask] for array in arrays))
 
 
 class AsyncCopies:
@@ -45,41 +42,29 @@ class AsyncCopies:
         data: np.ndarray,
         access: Access,
     ) -> None:
-        """Sends `data`, uint8[lanes, width], on its way to `position` of shared memory."""
-        group = np.full(len(position), _OPEN)
-        self._flights.append(_Flight(lanes.indices[active], group, position, data, access))
+        """Sends `data`, one element for each lane, on its way to `position` of shared memory."""
+        group = self._groups[active].copy()  # the one that the next commit closes
+        self._flights.append(_Flight(access, lanes.indices[active], group, position, data))
 
-    def commit(self, lanes: Lanes, active: Selection) -> None:
+    def commit(self, active: Selection) -> None:
         """Closes the group of each active lane."""
-        chosen = _mask(lanes, active)
-        for flight in self._flights:
-            closing = chosen[flight.lanes] & (flight.group == _OPEN)
-            flight.group[closing] = self._groups[flight.lanes[closing]]
         self._groups[active] += 1
 
     def wait(self, lanes: Lanes, active: Selection, pending: int | None) -> None:
         """Lands all but the `pending` last groups of each active lane; None: all copies."""
-        chosen, flights = _mask(lanes, active), []
-        for flight in self._flights:
+        chosen = np.zeros(lanes.count, np.bool_)
+        chosen[active] = True
+        flights, self._flights = self._flights, []
+        for flight in flights:
             done = chosen[flight.lanes]
-            if pending is not None:
-                done &= flight.group != _OPEN
+            if pending is not None and done.any():
                 done &= flight.group < self._groups[flight.lanes] - pending
-            if done.any():
-                landing = flight.part(done)
-                lanes.shared.land(
-                    lanes,
-                    lanes.selection(landing.lanes),
-                    landing.position,
-                    landing.data,
-                    landing.access,
-                )
+            if not done.any():
+                self._flights.append(flight)
+                continue
+            landing = flight
             if not done.all():
-                flights.append(flight.part(~done))
-        self._flights = flights
-
-
-def _mask(lanes: Lanes, active: Selection) -> np.ndarray:
-    mask = np.zeros(lanes.count, np.bool_)
-    mask[active] = True
-    return mask
+                landing = flight.part(done)
+                self._flights.append(flight.part(~done))
+            part = lanes.selection(landing.lanes)
+            lanes.shared.land(lanes, part, landing.position, landing.data, landing.access)

@@ -202,6 +202,8 @@ class Form:
         if isinstance(base, Register):
             dtype = DTYPES[f"u{base.dtype.bits}"] if base.dtype.bits > 16 else u32
             register = self._read_register(base, dtype, False)
+            if offset == 0:
+                return lambda lanes, active: register(lanes, active).astype(np.int64)
             return lambda lanes, active: register(lanes, active).astype(np.int64) + offset
         if isinstance(base, Symbol):
             variable = self._variable(base)
@@ -304,6 +306,11 @@ def elementwise(
         a, b = readers
         return lambda lanes, active: write(
             lanes, active, function(a(lanes, active), b(lanes, active))
+        )
+    if len(readers) == 3:
+        a, b, c = readers
+        return lambda lanes, active: write(
+            lanes, active, function(a(lanes, active), b(lanes, active), c(lanes, active))
         )
     return lambda lanes, active: write(
         lanes, active, function(*(reader(lanes, active) for reader in readers))

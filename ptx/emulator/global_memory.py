@@ -155,7 +155,7 @@ class GlobalMemory:
         first = bisect.bisect_right(self._addresses, address[0]) - 1
         if first >= 0:
             offset, last = address - self._addresses[first], int(self._size[first]) - access.width
-            if last >= 0 and not self._barred[first] and (offset.view(np.uint64) <= last).all():
+            if not self._barred[first] and int(np.maximum.reduce(offset.view(np.uint64))) <= last:
                 return first, offset
         number = np.searchsorted(self._address, address, "right") - 1
         wrong = number < 0

@@ -78,10 +78,12 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str = "rn") -> np.nda
         total = product + wide_c
         # A second rounding differs only from a sum that lies, or seems to, halfway between two
         # float32; among denormals these places are others. A sum of 0 is exact.
-        halfway = (total.view(np.int64) & 0x1FFFFFFF) == 0x10000000
-        denormal = (np.abs(total) < 2.0**-125) & (total != 0)
-        if not np.count_nonzero(halfway | denormal):
-            return canonical(total.astype(np.float32))
+        if not np.count_nonzero((total.view(np.int64) & 0x1FFFFFFF) == 0x10000000):
+            size = np.abs(total)
+            if np.minimum.reduce(size, axis=None) >= 2.0**-125:  # and no NaN
+                return total.astype(np.float32)
+            if not np.count_nonzero((size < 2.0**-125) & (size != 0)):
+                return canonical(total.astype(np.float32))
     total = _zero_sign(_odd_sum(product, wide_c), mode, product, wide_c)
     return canonical(narrow(total, a.dtype, mode))
 
@@ -240,9 +242,13 @@ def _to_bf16(wide: np.ndarray) -> np.ndarray:
 
 
 def _fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str) -> np.ndarray:
-    a, b, c = np.broadcast_arrays(a, b, c)
+    if not a.shape == b.shape == c.shape:
+        a, b, c = np.broadcast_arrays(a, b, c)
     plain = a * b + c
     if mode == "rn":
+        if _all_moderate(a) and _all_moderate(b) and _all_moderate(c):
+            exact = _fma_moderate(a, b, c)
+            return np.where(exact != 0, exact, plain)
         finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
         result = np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, plain)
         near = finite & _moderate(a) & _moderate(b) & _moderate(c)
@@ -268,6 +274,13 @@ def _moderate(a: np.ndarray) -> np.ndarray:
     """Where no step of `_fma_moderate` overflows or loses bits to underflow."""
     size = np.abs(a)
     return (a == 0) | ((size > 2.0**-450) & (size < 2.0**450))
+
+
+def _all_moderate(a: np.ndarray) -> bool:
+    size = np.abs(a)
+    if not np.maximum.reduce(size, axis=None) < 2.0**450:  # or there is a NaN
+        return False
+    return np.minimum.reduce(size, axis=None) > 2.0**-450 or bool(_moderate(a).all())
 
 
 def _fma_moderate(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from ptx.emulator.states import (
     all_bytes,
     any_byte,
     check_alignment,
+    chunks,
     set_bytes,
 )
 
@@ -122,9 +123,10 @@ class _VariableMemory:
           dynamic_size: bytes after the static variables.
           written: whether all bytes count as written.
         """
-        self._layout, self._owner = layout, owner
+        self._layout = layout
         self._end = layout.end + dynamic_size
         self._stride = -(-self._end // 128) * 128
+        self._base = owner * self._stride  # by lane, where its memory starts in `bytes`
         self.bytes = np.zeros(self._stride * owners, np.uint8)
         self._at_first = WRITTEN if written else UNWRITTEN
         state = np.full((owners, self._stride), self._at_first, np.uint8)
@@ -139,9 +141,8 @@ class _VariableMemory:
         """Checks an access and returns its positions in `bytes`; see `GlobalMemory.locate`."""
         instruction, width, kind = access.instruction, access.width, access.kind
         check_alignment(lanes, active, address, access, self._layout.space)
-        outside = (address < 0) | (address > self._end - width)
-        if not np.count_nonzero(outside):
-            position = address + self._owner[active] * self._stride
+        if int(np.maximum.reduce(address.view(np.uint64))) <= self._end - width:  # none below 0
+            position = address + self._base[active]
             if kind in (Kind.WRITE, Kind.COPY):
                 good = ~any_byte(self._state, position, width, IN_FLIGHT)
             else:
@@ -149,6 +150,7 @@ class _VariableMemory:
             if np.count_nonzero(good) < len(good):
                 self._explain(lanes, active, address, position, ~good, access)
         else:
+            outside = (address < 0) | (address > self._end - width)
             message = f"{width}-byte {kind.value} at " + self._layout.describe(
                 int(address[outside][0])
             )
@@ -242,11 +244,11 @@ class SharedMemory(_VariableMemory):
           lanes: all lanes.
           active: those that have waited for it.
           position: where, from `locate`.
-          data: uint8[lanes, width].
+          data: one element, of as many bytes as the copy has, for each of them.
           access: the copy.
         """
-        width = data.shape[1]
-        self.bytes[position[:, None] + np.arange(width)] = data
+        width = access.width
+        chunks(self.bytes, width)[position // width] = data
         set_bytes(self._state, position, width, WRITTEN)
         if self._races:
             self._races.access(lanes, active, position, access)

@@ -18,16 +18,22 @@ __all__ = [
     "all_bytes",
     "any_byte",
     "check_alignment",
+    "chunks",
     "set_bytes",
 ]
 
 UNWRITTEN, WRITTEN, IN_FLIGHT, NOWHERE = range(4)  # states of a byte
+_PATTERNS = {  # words of bytes that are all in one state
+    (state, word): UNSIGNED[word * 8](int.from_bytes(bytes([state]) * word))
+    for state in (UNWRITTEN, WRITTEN, IN_FLIGHT, NOWHERE)
+    for word in (1, 2, 4, 8)
+}
 
 
 def check_alignment(
     lanes: Lanes, active: Selection, address: np.ndarray, access: Access, space: str
 ) -> None:
-    if np.bitwise_or.reduce(address) & (access.alignment - 1):
+    if int(np.bitwise_or.reduce(address)) & (access.alignment - 1):
         crooked = address & (access.alignment - 1)
         message = (
             f"{space} {access.kind.value} at an address that is no multiple of {access.alignment}"
@@ -56,11 +62,16 @@ def set_bytes(state: np.ndarray, position: np.ndarray, width: int, value: int) -
         words[place] = pattern
 
 
+def chunks(memory: np.ndarray, width: int) -> np.ndarray:
+    """Bytes as chunks of `width`, which numpy copies faster than so many bytes."""
+    return memory.reshape(-1).view(f"V{width}")
+
+
 def _words(
     state: np.ndarray, position: np.ndarray, width: int, value: int
 ) -> tuple[np.ndarray, list[np.ndarray], np.unsignedinteger]:
     """The states of `width` bytes as words: all of them, the indices of the accesses', `value`."""
     word = width if width in (1, 2, 4, 8) else 8 if width % 8 == 0 else 1
-    kind, first = UNSIGNED[word * 8], position // word
-    pattern = kind(int.from_bytes(bytes([value]) * word))
-    return state.view(kind), [first + i for i in range(width // word)], pattern
+    kind, first = UNSIGNED[word * 8], position >> (word.bit_length() - 1)
+    places = [first, *(first + i for i in range(1, width // word))]
+    return state.view(kind), places, _PATTERNS[value, word]

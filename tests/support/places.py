@@ -3,11 +3,13 @@
 import contextlib
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import pytest
 
 from oxijax._core.launch import TARGET_NAME
 from oxijax.testing import emulate_gpu
@@ -21,6 +23,11 @@ PRECISIONS = {
     "bfloat16": ("bfloat16", None, 8e-3),
     "float16": ("float16", None, 1e-3),
 }
+
+
+def wants_gpu(config: pytest.Config) -> bool:
+    """Whether the run is for a GPU: then its tests run, and fail where there is none."""
+    return os.environ.get("OXIJAX_REQUIRE_GPU") == "1" or "gpu" in config.option.markexpr
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import Lanes, Selection, Step
 from ptx.emulator.memory import SHARED_WINDOW
+from ptx.emulator.states import chunks
 from ptx.emulator.syntax import Register
 from ptx.isa.dtypes import pred, u32
 
@@ -23,7 +24,7 @@ def _cp(form: Form) -> Step:
     if not form.has("async"):
         form.unknown("only cp.async is known")
     if form.has("commit_group"):
-        return lambda lanes, active: lanes.copies.commit(lanes, active)
+        return lambda lanes, active: lanes.copies.commit(active)
     if form.has("wait_all"):
         return lambda lanes, active: lanes.copies.wait(lanes, active, None)
     if form.has("wait_group"):
@@ -48,19 +49,28 @@ def _copy(form: Form) -> Step:
     reading = Access(form.instruction, Kind.READ, width, width)
     instruction = form.instruction
 
-    def step(lanes: Lanes, active: Selection) -> None:
+    def data_of(lanes: Lanes, active: Selection) -> np.ndarray:
+        """What the active lanes read, with zeros after it: one element of `width` bytes each."""
         address = source(lanes, active)
-        data = np.zeros((len(address), width), np.uint8)
         sizes = np.broadcast_to(size(lanes, active), len(address))
+        if (sizes == width).all():
+            position = lanes.global_memory.locate(lanes, active, address, reading)
+            return chunks(lanes.global_memory.bytes, width)[position // width]
         if (sizes > width).any():
             message = f"source size of more than {width} bytes"
             lanes.fail(OutOfBoundsError, instruction, active, sizes > width, message)
+        data = np.zeros((len(address), width), np.uint8)
         for count in np.unique(sizes[sizes > 0]):
             mask = sizes == count
-            part = active if mask.all() else lanes.subset(active, mask)
             access = dataclasses.replace(reading, width=int(count))
-            position = lanes.global_memory.locate(lanes, part, address[mask], access)
+            position = lanes.global_memory.locate(
+                lanes, lanes.subset(active, mask), address[mask], access
+            )
             data[mask, :count] = lanes.global_memory.bytes[position[:, None] + np.arange(count)]
+        return chunks(data, width)
+
+    def step(lanes: Lanes, active: Selection) -> None:
+        data = data_of(lanes, active)
         where = to(lanes, active) & (SHARED_WINDOW - 1)
         position = lanes.shared.locate(lanes, active, where, landing)
         lanes.copies.start(lanes, active, position, data, landing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -103,20 +103,23 @@ def _update(
     def update(lanes: Lanes, active: Selection, memory: np.ndarray, position: np.ndarray) -> None:
         count = len(position)
         words = memory.view(kind)
-        order = np.arange(count) if lanes.generator is None else lanes.generator.permutation(count)
-        turns = _turns(position[order])
+        order = slice(None)
+        if lanes.generator is not None:
+            order = lanes.generator.permutation(count)
+        place = position[order]
+        turns = _turns(place)
         for element in range(len(operands[0])):
-            index = position[order] // dtype.bytes + element
+            index = place // dtype.bytes + element
             values = [
                 np.broadcast_to(readers[element](lanes, active), count)[order]
                 for readers in operands
             ]
             before = np.empty(count, kind)
             for turn in turns:
-                place, operands_now = index[turn], [value[turn] for value in values]
+                now, operands_now = index[turn], [value[turn] for value in values]
                 with _ONE_AT_A_TIME:
-                    old = words[place]
-                    words[place] = operation(old, *operands_now)
+                    old = words[now]
+                    words[now] = operation(old, *operands_now)
                 before[turn] = old
             if writers:
                 answer = np.empty(count, kind)
@@ -126,10 +129,12 @@ def _update(
     return update
 
 
-def _turns(position: np.ndarray) -> list[np.ndarray]:
+def _turns(position: np.ndarray) -> Sequence[slice | np.ndarray]:
     """Divides accesses into turns, in each of which all positions differ; order is kept."""
     by_place = np.argsort(position, kind="stable")
     ordered = position[by_place]
+    if np.count_nonzero(ordered[1:] == ordered[:-1]) == 0:
+        return [slice(None)]
     starts = np.flatnonzero(np.diff(ordered, prepend=-1))
     lengths = np.diff(starts, append=len(position))
     turn = np.empty(len(position), np.int64)

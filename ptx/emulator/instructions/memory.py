@@ -43,10 +43,10 @@ def _ld(form: Form) -> Step:
     items = form.items(0, count)
     address = form.address(1)
     writers = [form.write(item, dtype, wider=True) for item in items]
-    kind, size = UNSIGNED[dtype.bits], dtype.bytes
+    kind, shift = UNSIGNED[dtype.bits], dtype.bytes.bit_length() - 1
 
     def load(lanes: Lanes, active: Selection, memory: np.ndarray, position: np.ndarray) -> None:
-        words, index = memory.view(kind), position // size
+        words, index = memory.view(kind), position >> shift
         for i, write in enumerate(writers):
             write(lanes, active, words[index + i] if i else words[index])
 
@@ -59,10 +59,10 @@ def _st(form: Form) -> Step:
     items = form.items(1, count)
     address = form.address(0)
     readers = [form.read(item, dtype, wider=True) for item in items]
-    kind, size = UNSIGNED[dtype.bits], dtype.bytes
+    kind, shift = UNSIGNED[dtype.bits], dtype.bytes.bit_length() - 1
 
     def store(lanes: Lanes, active: Selection, memory: np.ndarray, position: np.ndarray) -> None:
-        words, index = memory.view(kind), position // size
+        words, index = memory.view(kind), position >> shift
         for i, read in enumerate(readers):
             words[index + i] = read(lanes, active).view(kind)
 
@@ -103,14 +103,19 @@ def at_addresses(space: str, access: Access, address: Reader, action: Action) ->
       action: called with lanes, active lanes, bytes of the memory, and positions in them.
     """
 
-    def step(lanes: Lanes, active: Selection) -> None:
+    def run(lanes: Lanes, active: Selection, where: np.ndarray, name: str) -> None:
+        memory = _MEMORIES[name](lanes)
+        position = memory.locate(lanes, active, where, access)
+        action(lanes, active, memory.bytes, position)
+
+    def run_window(lanes: Lanes, active: Selection, where: np.ndarray, number: int) -> None:
+        if number in _WINDOWS:
+            run(lanes, active, where & (LOCAL_WINDOW - 1), _WINDOWS[number])
+        else:
+            run(lanes, active, where, "global")
+
+    def at_generic(lanes: Lanes, active: Selection) -> None:
         where = address(lanes, active)
-        if space == "const":
-            run(lanes, active, where ^ CONST_WINDOW, space)
-            return
-        if space != "generic":
-            run(lanes, active, where, space)
-            return
         window = where >> _WINDOW_SHIFT
         if (window == window[0]).all():
             run_window(lanes, active, where, int(window[0]))
@@ -119,18 +124,13 @@ def at_addresses(space: str, access: Access, address: Reader, action: Action) ->
             mask = window == number
             run_window(lanes, lanes.subset(active, mask), where[mask], int(number))
 
-    def run_window(lanes: Lanes, active: Selection, where: np.ndarray, number: int) -> None:
-        if number in _WINDOWS:
-            run(lanes, active, where & (LOCAL_WINDOW - 1), _WINDOWS[number])
-        else:
-            run(lanes, active, where, "global")
-
-    def run(lanes: Lanes, active: Selection, where: np.ndarray, name: str) -> None:
-        memory = _MEMORIES[name](lanes)
-        position = memory.locate(lanes, active, where, access)
-        action(lanes, active, memory.bytes, position)
-
-    return step
+    if space == "generic":
+        return at_generic
+    if space == "const":
+        return lambda lanes, active: run(
+            lanes, active, address(lanes, active) ^ CONST_WINDOW, space
+        )
+    return lambda lanes, active: run(lanes, active, address(lanes, active), space)
 
 
 def _prepare(form: Form, kind: Kind) -> tuple[Access, str, DType, int]:
