@@ -80,7 +80,9 @@ def load(number: int, device: int, text: str) -> Library:
 def _dump(number: int, text: str) -> None:
     """Writes a module into the folder VIRTUAL_GPU_DUMP, where there is one."""
     if folder := os.environ.get("VIRTUAL_GPU_DUMP"):
-        (pathlib.Path(folder) / f"module{number}.ptx").write_text(text)
+        path = pathlib.Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / f"module{number}.ptx").write_text(text)
 
 
 def _directive(text: str, name: str) -> str:

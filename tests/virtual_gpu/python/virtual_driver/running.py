@@ -13,6 +13,9 @@ from virtual_driver.loading import Library
 
 __all__ = ["run"]
 
+# XLA rounds up what it allocates; its kernels load an element before they ask if there is one.
+_ROUNDED_TO = 256
+
 
 def run(library: Library, request: driver.LaunchRequest) -> None:
     """Runs a kernel to its end.
@@ -27,7 +30,9 @@ def run(library: Library, request: driver.LaunchRequest) -> None:
     if library.compiled:
         own = {module.variable(name).address for name in module.variables}  # the module adds them
         live = driver.memories(request.device)
-        allocations = [_allocation(memory) for memory in live if memory.address not in own]
+        reachable = [memory for memory in live if memory.address not in own]
+        allocations = [_allocation(memory) for memory in reachable]
+        allocations += [_padding(memory) for memory in reachable if memory.size % _ROUNDED_TO]
     else:
         allocations = _pointed_to(library, request, parameters)
     module.launch(
@@ -45,6 +50,13 @@ def _allocation(memory: driver.Memory, **facts) -> Allocation:
     data = np.ctypeslib.as_array((ctypes.c_uint8 * memory.size).from_address(memory.address))
     barred = "" if memory.usable else "memory of another device, to which this one has no access"
     return Allocation(memory.address, data, barred=barred, **facts)
+
+
+def _padding(memory: driver.Memory) -> Allocation:
+    """What lies behind an allocation in the memory that XLA counts on having; to be read only."""
+    size = -memory.size % _ROUNDED_TO
+    behind = driver.Memory(memory.address + memory.size, size, memory.usable)
+    return _allocation(behind, writable=False, name=f"the padding after {memory.address:#x}")
 
 
 def _pointed_to(
