@@ -1,11 +1,10 @@
 """What goes wrong reaches the user; each case is a process, since errors stick to the device."""
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from support.processes import python
 
 pytestmark = pytest.mark.gpu
 
@@ -38,15 +37,7 @@ print("done")
 
 def child(script: str, **settings: str) -> tuple[int, str]:
     """Runs a script in a process of its own: its status, and all that it says."""
-    finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        env={**os.environ, **settings},
-    )
-    return finished.returncode, finished.stdout
+    return python("-c", textwrap.dedent(script), **settings)
 
 
 def changed(change: str, **settings: str) -> tuple[int, str]:

@@ -9,12 +9,12 @@ import dataclasses
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import jaxlib
 import pytest
 from support.paths import ROOT
+from support.processes import python
 
 pytestmark = pytest.mark.gpu
 
@@ -144,21 +144,16 @@ def copy(tmp_path_factory) -> Path:
 
 def run_on(folder: Path, *arguments: str, **settings: str) -> tuple[int, str]:
     """Runs the program with the packages of a folder: its status, and what it says."""
-    finished = subprocess.run(
-        [sys.executable, "-B", str(PROGRAM), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}",
-            "MALLOC_PERTURB_": "165",
-            **settings,
-        },
+    status, said = python(
+        "-B",
+        str(PROGRAM),
+        *arguments,
+        PYTHONPATH=f"{folder}:{os.environ['PYTHONPATH']}",
+        MALLOC_PERTURB_="165",
+        **settings,
     )
-    assert f"oxijax of {folder}" in finished.stdout, finished.stdout
-    return finished.returncode, finished.stdout
+    assert f"oxijax of {folder}" in said, said
+    return status, said
 
 
 def on_the_virtual_gpu(folder: Path) -> tuple[int, str]:
