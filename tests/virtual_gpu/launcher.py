@@ -29,6 +29,8 @@ _XLA_FLAGS = (
     "--xla_gpu_triton_gemm_any=true",
     # Its kernels wait for those of other devices, and those would have to run at the same time.
     "--xla_gpu_unsupported_use_all_reduce_one_shot_kernel=false",
+    # Branches and loops are the host's: conditional nodes of graphs are not implemented.
+    "--xla_gpu_enable_command_buffer=-CONDITIONAL,-WHILE",
 )
 
 
