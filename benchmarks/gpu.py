@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from gpu_suite.handler import build_handler  # noqa: E402
 from gpu_suite.plan import SECTIONS, seconds_for  # noqa: E402
 from gpu_suite.processes import end_group  # noqa: E402
+from gpu_suite.recorder import Mode  # noqa: E402
 from gpu_suite.report import markdown, ratios, stem  # noqa: E402
 from gpu_suite.report_against_xla import against_xla  # noqa: E402
 
@@ -36,14 +37,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Correctness, memory checks and times on a GPU.")
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR")
     parser.add_argument("--budget", type=float, default=480, metavar="SECONDS", help="in all")
-    parser.add_argument("--dry-run", action="store_true", help="in the emulator, with tiny layers")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--dry-run", action="store_true", help="in the emulator, with tiny layers")
+    modes.add_argument("--rehearse", action="store_true", help="on the GPU, with tiny layers")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument(
         "--plant", action="store_true", help="add a section that crashes, to see that reported"
     )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    suite = _Suite(args.out, time.monotonic() + args.budget, args.dry_run)
+    mode = Mode.DRY_RUN if args.dry_run else Mode.REHEARSE if args.rehearse else Mode.MEASURE
+    suite = _Suite(args.out, time.monotonic() + args.budget, mode)
     suite.build_handler()
     names = list(args.sections)
     if args.plant:
@@ -56,11 +60,11 @@ def main() -> int:
 class _Suite:
     """Runs the sections, and keeps the report in gpu-results.json."""
 
-    def __init__(self, out: pathlib.Path, end: float, dry_run: bool):
-        self.out, self.end = out, end
+    def __init__(self, out: pathlib.Path, end: float, mode: Mode):
+        self.out, self.end, self.mode = out, end, mode
         self.report: dict[str, Any] = {
             "date": time.strftime("%Y-%m-%d"),
-            "dry_run": dry_run,
+            "mode": mode.value,
             "layers": [],
             "sections": {},
         }
@@ -117,8 +121,7 @@ class _Suite:
     def _command(self, name: str, findings: pathlib.Path, limit: float) -> list[str]:
         seconds = limit - min(10.0, 0.2 * limit)  # then the section ends by itself
         command = [sys.executable, "-m", "gpu_suite", name, "--out", str(findings)]
-        command += ["--seconds", f"{seconds:.1f}"]
-        return [*command, "--dry-run"] if self.report["dry_run"] else command
+        return [*command, "--seconds", f"{seconds:.1f}", "--mode", self.mode.value]
 
     def _environment(self) -> dict[str, str]:
         paths = [str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
@@ -127,7 +130,7 @@ class _Suite:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
             # Named, so that without CUDA JAX raises and does not take the CPU instead.
-            "JAX_PLATFORMS": "cpu" if self.report["dry_run"] else "cuda,cpu",
+            "JAX_PLATFORMS": "cpu" if self.mode.emulated else "cuda,cpu",
         }
 
     def _add(self, name: str, began: float, limit: float, status: str) -> None:

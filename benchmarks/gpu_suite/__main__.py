@@ -1,4 +1,4 @@
-"""Runs one section: python -m gpu_suite SECTION --out FILE --seconds S [--dry-run]."""
+"""Runs one section: python -m gpu_suite SECTION --out FILE --seconds S [--mode MODE]."""
 
 import argparse
 import importlib
@@ -7,7 +7,7 @@ import pathlib
 import traceback
 
 from gpu_suite.plan import SECTIONS
-from gpu_suite.recorder import Recorder
+from gpu_suite.recorder import Mode, Recorder
 
 _PLANTED = "planted"  # kills its own process, to see that reported
 
@@ -17,9 +17,9 @@ def main() -> None:
     parser.add_argument("section", choices=[*SECTIONS, _PLANTED])
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--mode", type=Mode, choices=list(Mode), default=Mode.MEASURE)
     args = parser.parse_args()
-    recorder = Recorder(args.out, args.seconds, args.dry_run)
+    recorder = Recorder(args.out, args.seconds, args.mode)
     if args.section == _PLANTED:
         recorder.put("before_the_crash", value=1)
         os.abort()

@@ -16,9 +16,9 @@ _FEW_CHANNELS = 64
 _DRY_RUN = ("ResNet50-conv1", "ResNet50-conv3-shortcut")
 
 
-def layers(dry_run: bool) -> dict[str, ConvCase]:
+def layers(tiny: bool) -> dict[str, ConvCase]:
     """The layers by name; in a dry run some, with fewer channels, and images of a few pixels."""
-    if not dry_run:
+    if not tiny:
         return dict(CONV_GPU_BENCHMARK_CASES)
     return {name: _tiny(CONV_GPU_BENCHMARK_CASES[name]) for name in _DRY_RUN}
 

@@ -12,9 +12,9 @@ from oxijax.testing import GPU_BENCHMARK_CASES, DeformConvCase
 __all__ = ["layers", "operands", "work"]
 
 
-def layers(dry_run: bool) -> dict[str, DeformConvCase]:
+def layers(tiny: bool) -> dict[str, DeformConvCase]:
     """The layers by name; in a dry run with fewer channels, and images of a few pixels."""
-    if not dry_run:
+    if not tiny:
         return dict(GPU_BENCHMARK_CASES)
     return {
         name: dataclasses.replace(

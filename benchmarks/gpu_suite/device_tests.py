@@ -36,6 +36,7 @@ _DRY_RUN = tuple(
         "gemm/test_gpu.py::test_case[traced-bfloat16]",
     )
 )
+_TINY = "not larger_layer and not benchmark and not over_2_31"
 
 
 def run(recorder: Recorder) -> None:
@@ -61,13 +62,15 @@ def _pytest(recorder: Recorder, progress: pathlib.Path, log: pathlib.Path) -> in
         "OXIJAX_REQUIRE_GPU": "1",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
-    if recorder.dry_run:
+    if recorder.mode.emulated:
         command += ["-n", "0", *_DRY_RUN]
         environment |= {"JAX_PLATFORMS": "cpu", "OXIJAX_EMULATE_GPU": "sm_90"}
     else:
         # Tests come in order and in small chunks, so that what time cuts off are the last ones.
         workers = max(1, min(10, (os.cpu_count() or 2) - 4))
         command += ["-n", str(workers), "--dist", "load", "--maxschedchunk", "2", *_FILES]
+        if recorder.mode.tiny:
+            command += ["-k", _TINY, "--sample", "7/40"]
         # Kernels of XLA's own are not what is tested: no time for choosing the fastest.
         flags = environment.get("XLA_FLAGS", "")
         environment["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()

@@ -36,18 +36,18 @@ def run(recorder: Recorder) -> None:
             recorder.put("oxijax", value=report)
             if not report["handler"]:
                 recorder.fail("python -m oxijax info", "the launch handler is not built")
-            if not recorder.dry_run and not report["cuda"]["gpus"]:
+            if not recorder.mode.emulated and not report["cuda"]["gpus"]:
                 recorder.fail("python -m oxijax info", "; ".join(report["missing"]))
-    if recorder.dry_run:
+    tiny = recorder.mode.tiny
+    recorder.put("products", value=_product_rates(8 if tiny else _PRODUCT_SIZE, tiny))
+    if recorder.mode.emulated:
         recorder.put("copy", value={"not_measured": "dry run"})
-        recorder.put("products", value=_product_rates(size=8, dry_run=True))
         return
     recorder.put("nvidia_smi", "idle", value=_clocks())
     try:
-        recorder.put("copy", value=_copy_bandwidth())
+        recorder.put("copy", value=_copy_bandwidth(2**20 if tiny else _COPY_BYTES))
     finally:
         recorder.put("nvidia_smi", "after_the_copy", value=_clocks())
-    recorder.put("products", value=_product_rates(_PRODUCT_SIZE))
 
 
 def _version(package: str) -> str | None:
@@ -78,7 +78,7 @@ def _clocks() -> dict[str, str] | str:
     return dict(zip(wanted, values, strict=False))
 
 
-def _copy_bandwidth() -> dict[str, Any]:
+def _copy_bandwidth(size: int) -> dict[str, Any]:
     """Bytes read and written per second by copies within the GPU's memory, timed with events."""
     from oxijax._core.driver import driver
 
@@ -87,30 +87,30 @@ def _copy_bandwidth() -> dict[str, Any]:
         return results[0] if results else None
 
     with driver()._primary_context(driver()._handles[0]):
-        source, target = (call("cuMemAlloc", _COPY_BYTES) for _ in range(2))
-        call("cuMemsetD32", source, 0x3F9E3779, _COPY_BYTES // 4)
+        source, target = (call("cuMemAlloc", size) for _ in range(2))
+        call("cuMemsetD32", source, 0x3F9E3779, size // 4)
         start, stop = call("cuEventCreate", 0), call("cuEventCreate", 0)
         stream, copies, rates = 0, 10, []
         for _ in range(8):
             call("cuEventRecord", start, stream)
             for _ in range(copies):
-                call("cuMemcpyDtoDAsync", target, source, _COPY_BYTES, stream)
+                call("cuMemcpyDtoDAsync", target, source, size, stream)
             call("cuEventRecord", stop, stream)
             call("cuEventSynchronize", stop)
             seconds = call("cuEventElapsedTime", start, stop) / 1e3
-            rates.append(2 * _COPY_BYTES * copies / seconds)
+            rates.append(2 * size * copies / seconds)
         for memory in (source, target):
             call("cuMemFree", memory)
     rates = rates[1:]  # the first one warms up
     return {
-        "bytes": _COPY_BYTES,
+        "bytes": size,
         "bytes_per_second": statistics.median(rates),
         "best_bytes_per_second": max(rates),
         "counts": "bytes read and bytes written",
     }
 
 
-def _product_rates(size: int, dry_run: bool = False) -> dict[str, Any]:
+def _product_rates(size: int, tiny: bool) -> dict[str, Any]:
     """Operations per second of XLA's product of two large square matrices, in each dtype."""
     import jax
 
@@ -120,8 +120,8 @@ def _product_rates(size: int, dry_run: bool = False) -> dict[str, Any]:
         arrays = [jax.random.normal(key, (size, size)).astype(dtype) for key in keys]
         sets = [tuple(arrays[:2]), tuple(arrays[2:])]
         product = jax.jit(chain(lambda a, b: a @ b)).lower(*sets).compile()
-        times = time_chain(product, sets, dry_run)
+        times = time_chain(product, sets, tiny)
         found[dtype] = {"size": size, "median_us": times["median_us"]}
-        if not dry_run:
+        if not tiny:
             found[dtype]["flops_per_second"] = 2 * size**3 / (times["median_us"] / 1e6)
     return found

@@ -23,14 +23,14 @@ _DRY_RUN = ("16K-16K-8", "1M-63-63", "64-64-4M")
 _DRY_RUN_ROWS, _DRY_RUN_DEPTH = 40, 1024
 
 
-def products(dry_run: bool) -> list[GemmCase]:
+def products(tiny: bool) -> list[GemmCase]:
     """The products; in a dry run some, with fewer rows and columns, and less deep."""
-    if not dry_run:
+    if not tiny:
         return [GemmCase(name, *sizes) for name, sizes in SHAPES.items()]
-    tiny = {name: SHAPES[name] for name in _DRY_RUN}
+    some = {name: SHAPES[name] for name in _DRY_RUN}
     return [
         GemmCase(name, min(m, _DRY_RUN_ROWS), min(n, _DRY_RUN_ROWS), min(k, _DRY_RUN_DEPTH))
-        for name, (m, n, k) in tiny.items()
+        for name, (m, n, k) in some.items()
     ]
 
 

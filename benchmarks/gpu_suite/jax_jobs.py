@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from gpu_suite.layers import Work
-from gpu_suite.recorder import Recorder
+from gpu_suite.recorder import Mode, Recorder
 from gpu_suite.timing import chain, time_chain
 from oxijax._core.launch import TARGET_NAME
 
@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _LEAST_SECONDS = 3.0  # with less left nothing more is started
+_NOT_THERE = "the virtual GPU does not implement it"  # it has no cuDNN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ def calls_in(text: str) -> collections.Counter[str]:
 def check_device(recorder: Recorder) -> None:
     """Notes the device; raises RuntimeError where it is no GPU and should be."""
     recorder.put("device", value=jax.devices()[0].device_kind)
-    if not recorder.dry_run and jax.default_backend() != "gpu":
+    if not recorder.mode.emulated and jax.default_backend() != "gpu":
         raise RuntimeError(f"JAX has no GPU here, its backend is {jax.default_backend()}")
 
 
@@ -135,7 +136,7 @@ def measure(recorder: Recorder, jobs: Sequence[Job]) -> None:
     """
     compile_ = functools.partial(_compile, recorder)
     operands = list(dict.fromkeys(job.operands for job in jobs))
-    if recorder.dry_run:  # in this thread, which knows that it emulates
+    if recorder.mode.emulated:  # in this thread, which knows that it emulates
         programs = [compile_(what) for what in (*jobs, *operands)]
     else:
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -145,7 +146,7 @@ def measure(recorder: Recorder, jobs: Sequence[Job]) -> None:
     for job, program in zip(jobs, programs, strict=False):
         failures = [found for found in (program, makers[job.operands]) if isinstance(found, str)]
         if failures:
-            recorder.fail(str(job), failures[0])
+            _fail(recorder, job, failures[0])
         elif None in (program, makers[job.operands]) or recorder.left() < _LEAST_SECONDS:
             recorder.cut(str(job))
         else:
@@ -211,15 +212,11 @@ def _measure(recorder: Recorder, job: Job, program: _Program, sets: Any) -> None
         if found != wanted:
             recorder.fail(str(job), f"its program should have {wanted} {what}, and has {found}")
     try:
-        times: dict[str, Any] = time_chain(program.run, sets(job.operands), recorder.dry_run)
+        times: dict[str, Any] = time_chain(program.run, sets(job.operands), recorder.mode.tiny)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         sets.cache_clear()
-        if job.may_lack_memory and "RESOURCE_EXHAUSTED" in text:
-            why = {"not_measured": f"out of memory: {text[:300]}"}
-            recorder.put("times", *job.place, value=why)
-        else:
-            recorder.fail(str(job), text)
+        _fail(recorder, job, text)
         return
     if job.work:
         times["flops"], times["bytes"] = job.work.flops, job.work.bytes
@@ -229,3 +226,13 @@ def _measure(recorder: Recorder, job: Job, program: _Program, sets: Any) -> None
         if memory is not None:
             times["temporary_bytes"] = memory.temp_size_in_bytes
     recorder.put("times", *job.place, value=times)
+
+
+def _fail(recorder: Recorder, job: Job, text: str) -> None:
+    """Notes that a job has failed, or that it could not be measured, where that may happen."""
+    if job.may_lack_memory and "RESOURCE_EXHAUSTED" in text:
+        recorder.put("times", *job.place, value={"not_measured": f"out of memory: {text[:300]}"})
+    elif recorder.mode is Mode.REHEARSE and not job.kernels and _NOT_THERE in text:
+        recorder.put("times", *job.place, value={"not_measured": _NOT_THERE})
+    else:
+        recorder.fail(str(job), text)

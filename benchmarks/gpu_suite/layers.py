@@ -25,13 +25,13 @@ class Work:
     bytes: int
 
 
-def set_count(one: Work, dry_run: bool) -> int:
+def set_count(one: Work, tiny: bool) -> int:
     """How many sets of operands calls take turns with, so that none is found in the L2.
 
     Args:
       one: a call.
-      dry_run: two sets will do.
+      tiny: two sets will do.
     """
-    if dry_run or one.bytes > _LARGE_BYTES:
+    if tiny or one.bytes > _LARGE_BYTES:
         return 2
     return max(4, min(16, math.ceil(_SETS_BYTES / one.bytes)))

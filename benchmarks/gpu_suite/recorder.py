@@ -1,5 +1,6 @@
 """What a section has found so far, in a file that is always whole."""
 
+import enum
 import json
 import os
 import pathlib
@@ -7,7 +8,25 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["Recorder"]
+__all__ = ["Mode", "Recorder"]
+
+
+class Mode(enum.Enum):
+    """How the suite runs."""
+
+    MEASURE = "measure"
+    REHEARSE = "rehearse"  # as on a GPU, with tiny layers
+    DRY_RUN = "dry-run"  # without a GPU, in the emulator, with tiny layers
+
+    @property
+    def tiny(self) -> bool:
+        """Whether layers are tiny, each runs once, and no time means anything."""
+        return self is not Mode.MEASURE
+
+    @property
+    def emulated(self) -> bool:
+        """Whether there is no GPU."""
+        return self is Mode.DRY_RUN
 
 
 class Recorder:
@@ -17,11 +36,11 @@ class Recorder:
       path: the file, which is replaced in one step: whoever reads it sees all or nothing of a
         change, also after the process was killed.
       seconds: after which the section should start nothing more.
-      dry_run: whether there is no GPU, and times mean nothing.
+      mode: how the suite runs.
     """
 
-    def __init__(self, path: pathlib.Path, seconds: float, dry_run: bool):
-        self.path, self.dry_run = path, dry_run
+    def __init__(self, path: pathlib.Path, seconds: float, mode: Mode):
+        self.path, self.mode = path, mode
         self.end = time.monotonic() + seconds
         self._lock = threading.Lock()
         self.content: dict[str, Any] = {

@@ -16,13 +16,18 @@ _RESULTS = (
 )
 _TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
 
+_WITHOUT_TIMES = {
+    "dry-run": "A dry run in the emulator",
+    "rehearse": "A rehearsal with tiny layers",
+}
+
 
 def stem(report: dict[str, Any]) -> str:
     """The name of the files: date, GPU and versions."""
     info = results(report, "info")
     versions = info.get("versions", {})
     smi = info.get("nvidia_smi", {}).get("idle", {})
-    name = "dry-run" if report["dry_run"] else "gpu"
+    name = "gpu" if report["mode"] == "measure" else report["mode"]
     if isinstance(smi, dict) and smi.get("name"):
         name = smi["name"].lower().removeprefix("nvidia ")
     parts = [
@@ -62,8 +67,8 @@ def ratios(report: dict[str, Any]) -> dict[str, Any]:
 def markdown(report: dict[str, Any]) -> str:
     """All of the report that a reader wants, as tables."""
     lines = ["# The GPU suite", ""]
-    if report["dry_run"]:
-        lines += ["**A dry run in the emulator: no time in it means anything.**", ""]
+    if words := _WITHOUT_TIMES.get(report["mode"]):
+        lines += [f"**{words}: no time in it means anything.**", ""]
     for part in (_head, _status, _errors, _sanitizer, _comparison, _kernels, pages):
         lines += part(report)
     return "\n".join(lines).rstrip() + "\n"

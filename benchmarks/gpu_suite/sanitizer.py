@@ -60,9 +60,11 @@ _CHECKS = (
 
 
 def run(recorder: Recorder) -> None:
-    tool = None if recorder.dry_run else find_tool()
-    recorder.put("compute_sanitizer", value="not run: dry run" if recorder.dry_run else tool)
-    if tool is None and not recorder.dry_run:
+    tool = None if recorder.mode.tiny else find_tool()
+    recorder.put(
+        "compute_sanitizer", value="not run: there is no GPU" if recorder.mode.tiny else tool
+    )
+    if tool is None and not recorder.mode.tiny:
         recorder.fail(
             "compute-sanitizer",
             f"it is neither on PATH nor in {', '.join(_PLACES)}: install the CUDA toolkit",
@@ -72,9 +74,9 @@ def run(recorder: Recorder) -> None:
         version = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=60)
         recorder.put("version", value=(version.stdout + version.stderr).strip())
     checks = _CHECKS
-    if recorder.dry_run:  # in the emulator the tools are one
+    if recorder.mode.tiny:  # in the emulator the tools are one
         checks = tuple(c for c in checks if c.tool == "memcheck" or c.faulty)
-    workers = 2 if recorder.dry_run else len(checks)
+    workers = 2 if recorder.mode.tiny else len(checks)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(_check, recorder, tool, check): check for check in checks}
         for future in concurrent.futures.as_completed(futures):

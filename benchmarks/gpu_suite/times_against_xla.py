@@ -56,18 +56,18 @@ def run(recorder: Recorder, family: Family, dtypes: Sequence[str]) -> None:
             figures = {dtype: family.wanted(layer, dtype) for dtype in dtypes}
             recorder.put("wanted", layer.name, value=figures)
     layers = [family.few_pixels, *family.layers]
-    with emulate_gpu("sm_90") if recorder.dry_run else contextlib.nullcontext():
+    with emulate_gpu("sm_90") if recorder.mode.emulated else contextlib.nullcontext():
         for dtype in dtypes:
             for i in range(0, len(layers), _AT_ONCE):
                 chunk = layers[i : i + _AT_ONCE]
-                pairs = [_jobs(family, layer, dtype, recorder.dry_run) for layer in chunk]
+                pairs = [_jobs(family, layer, dtype, recorder.mode.tiny) for layer in chunk]
                 measure(recorder, [job for jobs in pairs for job in jobs])
 
 
-def _jobs(family: Family, layer: Any, dtype: str, dry_run: bool) -> Iterator[Job]:
+def _jobs(family: Family, layer: Any, dtype: str, tiny: bool) -> Iterator[Job]:
     """Each operation by oxijax, then by XLA."""
     works = {name: family.work(layer, name, dtype) for name in family.operations}
-    sets = max(set_count(work, dry_run) for work in works.values())
+    sets = max(set_count(work, tiny) for work in works.values())
     operands = Operands(family.operands, layer, dtype, sets)
     ours, xla = family.ours(layer), family.xla(layer)
     for name, make in family.operations.items():

@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 def run(recorder: Recorder) -> None:
     family = Family(
-        layers=list(layers(recorder.dry_run).values()),
+        layers=list(layers(recorder.mode.tiny).values()),
         few_pixels=ConvCase(LAUNCH_FLOOR, (1, 4, 4, 32), 32, bias=False),
         is_small=has_few_channels,
         operands=operands,
@@ -32,4 +32,4 @@ def run(recorder: Recorder) -> None:
             "backward_weight": lambda function: gradients_of(function, [1]),
         },
     )
-    run_family(recorder, family, ["bfloat16"] if recorder.dry_run else ["bfloat16", "float32"])
+    run_family(recorder, family, ["bfloat16"] if recorder.mode.tiny else ["bfloat16", "float32"])

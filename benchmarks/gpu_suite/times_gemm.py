@@ -24,7 +24,7 @@ __all__ = ["run"]
 
 def run(recorder: Recorder) -> None:
     jax.config.update("jax_enable_x64", True)  # the process is this section's own
-    cases = products(recorder.dry_run)
+    cases = products(recorder.mode.tiny)
     strategies = {case.name: {dtype: strategy(case, dtype) for dtype in DTYPES} for case in cases}
     recorder.put("strategies", value=strategies)
     family = Family(

@@ -26,10 +26,10 @@ _FEW_PIXELS = DeformConvCase(LAUNCH_FLOOR, (1, 4, 4, 32), 32)
 
 def run(recorder: Recorder) -> None:
     check_device(recorder)
-    recorder.put("layers", value=list(layers(recorder.dry_run)))
-    with emulate_gpu("sm_90") if recorder.dry_run else contextlib.nullcontext():
-        cases = layers(recorder.dry_run)
-        if recorder.dry_run:
+    recorder.put("layers", value=list(layers(recorder.mode.tiny)))
+    with emulate_gpu("sm_90") if recorder.mode.emulated else contextlib.nullcontext():
+        cases = layers(recorder.mode.tiny)
+        if recorder.mode.tiny:
             names = list(cases)
             measure(recorder, [_job(cases[name], "float16", "forward", True) for name in names[2:]])
             last = cases[names[-1]]
@@ -54,9 +54,9 @@ _FUNCTIONS: dict[str, tuple[Callable[[Callable], Callable], int]] = {
 }
 
 
-def _job(case: DeformConvCase, dtype: str, operation: str, dry_run: bool = False) -> Job:
+def _job(case: DeformConvCase, dtype: str, operation: str, tiny: bool = False) -> Job:
     make, kernels = _FUNCTIONS[operation]
     function = make(functools.partial(oxijax.deform_conv, **case.options))
-    given = Operands(operands, case, dtype, set_count(work(case, "forward", dtype), dry_run))
+    given = Operands(operands, case, dtype, set_count(work(case, "forward", dtype), tiny))
     needed = work(case, operation, dtype)
     return Job(case.name, operation, given, function, work=needed, kernels=kernels)

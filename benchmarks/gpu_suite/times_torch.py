@@ -27,11 +27,11 @@ def run(recorder: Recorder) -> None:
     problem = _missing()
     if problem:
         recorder.put("not_measured", value=problem)
-        if not recorder.dry_run:
+        if not recorder.mode.tiny:
             recorder.fail("torchvision", problem)
         return
-    if recorder.dry_run:
-        recorder.put("not_measured", value="dry run: torchvision's times are of CUDA alone")
+    if recorder.mode.tiny:
+        recorder.put("not_measured", value="torchvision's times are of a GPU alone")
         return
     import torch
 
@@ -39,7 +39,7 @@ def run(recorder: Recorder) -> None:
     torch.backends.cudnn.allow_tf32 = True
     recorder.put("device", value=torch.cuda.get_device_name(0))
     for dtype in _DTYPES:
-        for case in layers(recorder.dry_run).values():
+        for case in layers(recorder.mode.tiny).values():
             if recorder.left() < _LEAST_SECONDS:
                 recorder.cut(f"torchvision {case.name} {dtype}")
                 continue
@@ -66,7 +66,7 @@ def _measure_layer(recorder: Recorder, case: DeformConvCase, dtype: str) -> None
     import torch
     from torchvision.ops import deform_conv2d
 
-    sets = _operands(case, dtype, set_count(work(case, "forward", dtype), dry_run=False))
+    sets = _operands(case, dtype, set_count(work(case, "forward", dtype), tiny=False))
     sizes = case.dilation, case.kernel_size
     geometry: dict[str, Any] = {
         "stride": case.strides,

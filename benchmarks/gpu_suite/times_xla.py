@@ -25,9 +25,9 @@ __all__ = ["run"]
 
 def run(recorder: Recorder) -> None:
     check_device(recorder)
-    recorder.put("layers", value=list(layers(recorder.dry_run)))
-    cases = list(layers(recorder.dry_run).values())
-    if recorder.dry_run:
+    recorder.put("layers", value=list(layers(recorder.mode.tiny)))
+    cases = list(layers(recorder.mode.tiny).values())
+    if recorder.mode.tiny:
         job = _jobs(cases[0], "float16", True)
         measure(recorder, job)
         return
@@ -37,8 +37,8 @@ def run(recorder: Recorder) -> None:
         measure(recorder, [job for job in jobs if not job.operation.startswith("conv")])
 
 
-def _jobs(case: DeformConvCase, dtype: str, dry_run: bool = False) -> list[Job]:
-    given = Operands(operands, case, dtype, set_count(work(case, "forward", dtype), dry_run))
+def _jobs(case: DeformConvCase, dtype: str, tiny: bool = False) -> list[Job]:
+    given = Operands(operands, case, dtype, set_count(work(case, "forward", dtype), tiny))
     few = dataclasses.replace(given, sets=2)  # with large temporaries two are more than an L2
     conv, (xla_forward, xla_both) = _conv(case), _xla(case)
     return [

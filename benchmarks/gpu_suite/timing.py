@@ -30,13 +30,13 @@ def chain(function: Callable) -> Callable:
     return run
 
 
-def time_chain(compiled: Callable, sets: Sequence, dry_run: bool) -> dict[str, Any]:
+def time_chain(compiled: Callable, sets: Sequence, tiny: bool) -> dict[str, Any]:
     """Microseconds of one call.
 
     Args:
       compiled: the compiled `chain`.
       sets: of operands.
-      dry_run: measures one run and no more.
+      tiny: measures one run and no more.
     """
 
     def series(runs: int) -> float:
@@ -49,7 +49,7 @@ def time_chain(compiled: Callable, sets: Sequence, dry_run: bool) -> dict[str, A
 
     calls = len(sets)
     first = series(1)  # loads the kernels
-    if dry_run:
+    if tiny:
         return _summary([1e6 * first / calls], calls, 0)
     series(3)
     each = series(4) / 4

@@ -16,7 +16,7 @@ from gpu_suite import device_launch, handler, sanitizer, times_xla
 from gpu_suite.deform_conv_layers import work
 from gpu_suite.device_launch import device_launches
 from gpu_suite.plan import SECTIONS, seconds_for
-from gpu_suite.recorder import Recorder
+from gpu_suite.recorder import Mode, Recorder
 from gpu_suite.report import ratios, stem
 from gpu_suite.sanitizer import errors_of
 from gpu_suite.timing import time_chain
@@ -174,7 +174,7 @@ def test_out_of_time(tmp_path):
 
 def test_cut(tmp_path):
     """What there is no time for is listed, and nothing is left out unsaid."""
-    recorder = Recorder(tmp_path / "findings.json", 0, dry_run=True)
+    recorder = Recorder(tmp_path / "findings.json", 0, Mode.DRY_RUN)
     times_xla.run(recorder)
     assert len(recorder.content["cut"]) == 4
     assert "times" not in recorder.content["results"]
@@ -218,7 +218,7 @@ class TestReport:
 
         return {
             "date": "2026-01-02",
-            "dry_run": False,
+            "mode": "measure",
             "layers": ["a", "b", "c"],
             "sections": {
                 "info": {
@@ -278,7 +278,7 @@ def test_judgement_on_compute_sanitizer(faulty, found, problem):
 
 def test_missing_compute_sanitizer_is_a_failure(tmp_path, monkeypatch):
     monkeypatch.setattr(sanitizer, "find_tool", lambda: None)
-    recorder = Recorder(tmp_path / "findings.json", 60, dry_run=False)
+    recorder = Recorder(tmp_path / "findings.json", 60, Mode.MEASURE)
     sanitizer.run(recorder)
     assert [failure["what"] for failure in recorder.content["failures"]] == ["compute-sanitizer"]
 
@@ -292,7 +292,7 @@ def test_device_time_without_the_price_of_a_series(monkeypatch):
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(jax, "block_until_ready", lambda out: advance(0.07))
-    found = time_chain(lambda *sets: advance(1.5e-3), [(), (), ()], dry_run=False)
+    found = time_chain(lambda *sets: advance(1.5e-3), [(), (), ()], tiny=False)
     assert found["median_us"] == pytest.approx(500)
     assert found["min_us"] == pytest.approx(500)
     assert found["samples"] >= 7

@@ -7,7 +7,7 @@ from gpu_suite import gemm_layers
 from gpu_suite.conv_layers import has_few_channels, operands, work, xla_conv
 from gpu_suite.jax_jobs import Job, Operands, calls_in, forward, gradients_of, measure
 from gpu_suite.layers import Work, set_count
-from gpu_suite.recorder import Recorder
+from gpu_suite.recorder import Mode, Recorder
 from gpu_suite.report_against_xla import against_xla, pages
 
 import oxijax
@@ -40,7 +40,7 @@ class TestWhatIsAskedOfXla:
             assert self.job(function).compile().products == products
 
     def test_another_program_than_is_meant(self, tmp_path, conv):
-        recorder = Recorder(tmp_path / "findings.json", 60, dry_run=True)
+        recorder = Recorder(tmp_path / "findings.json", 60, Mode.DRY_RUN)
         measure(recorder, [self.job(gradients_of(conv, [0, 1]), kernels=1, products=1)])
         assert [failure["why"] for failure in recorder.content["failures"]] == [
             "its program should have 2 launches, and has 0",
@@ -66,8 +66,8 @@ def test_work_of_conv():
     assert small == [f"ResNet50-{name}" for name in SMALL]
 
 
-PRODUCTS = {case.name: case for case in gemm_layers.products(dry_run=False)}
-TINY = {case.name: case for case in gemm_layers.products(dry_run=True)}
+PRODUCTS = {case.name: case for case in gemm_layers.products(tiny=False)}
+TINY = {case.name: case for case in gemm_layers.products(tiny=True)}
 
 
 @pytest.mark.usefixtures("x64")
@@ -125,7 +125,7 @@ class TestProducts:
         for name, case in PRODUCTS.items():
             for dtype in gemm_layers.DTYPES:
                 needed = gemm_layers.work(case, "product", dtype)
-                sets = set_count(needed, dry_run=False)
+                sets = set_count(needed, tiny=False)
                 assert sets * needed.bytes >= 160 * 2**20, name
                 result = case.m * case.n * jnp.dtype(dtype).itemsize
                 assert sets * (needed.bytes + result) <= 16 * 2**30, name
@@ -154,8 +154,8 @@ class TestProducts:
 
 def test_set_count():
     for size, sets in ((1, 16), (20 * 2**20, 8), (100 * 2**20, 4), (2**30, 4), (2**30 + 1, 2)):
-        assert set_count(Work(1, size), dry_run=False) == sets
-    assert set_count(Work(1, 1), dry_run=True) == 2
+        assert set_count(Work(1, size), tiny=False) == sets
+    assert set_count(Work(1, 1), tiny=True) == 2
 
 
 def test_what_xla_has_made_of_a_product():

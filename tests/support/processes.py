@@ -8,13 +8,14 @@ import sys
 
 __all__ = ["python"]
 
+_TIMEOUT = 500  # seconds
 
-def python(*arguments: str, timeout: int = 300, **settings: str) -> tuple[int, str]:
+
+def python(*arguments: str, **settings: str) -> tuple[int, str]:
     """Runs this Python with arguments: its exit status, and all that it says.
 
     Args:
       *arguments: of the interpreter.
-      timeout: seconds.
       **settings: environment variables, beside those that there are.
     """
     finished = subprocess.run(
@@ -22,7 +23,7 @@ def python(*arguments: str, timeout: int = 300, **settings: str) -> tuple[int, s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=timeout,
+        timeout=_TIMEOUT,
         env={**os.environ, **settings},
     )
     return finished.returncode, finished.stdout

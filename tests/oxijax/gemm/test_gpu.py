@@ -22,7 +22,7 @@ def _by_kernels_on_any_gpu(monkeypatch):
     monkeypatch.setattr("oxijax._gemm.cuda.default_data_sheet", lambda: data_sheet("H200"))
 
 
-BENCHMARK_PRODUCTS = {case.name: case for case in products(dry_run=False)}
+BENCHMARK_PRODUCTS = {case.name: case for case in products(tiny=False)}
 
 
 @pytest.mark.usefixtures("x64")

@@ -18,7 +18,6 @@ def test_losses(tmp_path, devices, graphs):
     calls = tmp_path / "calls"
     status, said = python(
         str(PROGRAM),
-        timeout=500,
         XLA_FLAGS=f"{os.environ['XLA_FLAGS']} {NO_GRAPHS if graphs == 'no_graphs' else ''}",
         VIRTUAL_GPU_DEVICES=devices,
         VIRTUAL_GPU_ASYNC="3",

@@ -5,8 +5,12 @@ no cuDNN.
 """
 
 import functools
+import importlib
 import pathlib
-import runpy
+import sys
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -16,10 +20,11 @@ from jax.sharding import PartitionSpec as P
 
 import oxijax
 
-EXAMPLE = runpy.run_path(str(pathlib.Path(__file__).parents[3] / "examples" / "flax_nnx.py"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples"))
+flax_nnx = importlib.import_module("flax_nnx")
 
 
-class Model(EXAMPLE["Model"]):
+class DividedModel(flax_nnx.Model):
     """The example's model, on several devices."""
 
     def __init__(self, rngs: nnx.Rngs, mesh: Mesh):
@@ -36,12 +41,11 @@ class Model(EXAMPLE["Model"]):
         return super().__call__(jax.lax.with_sharding_constraint(images, divided))
 
 
-def losses_on(devices: list[jax.Device]) -> list[float]:
-    main = EXAMPLE["main"]
+def losses_on(devices: Sequence[Any]) -> list[float]:
     mesh = Mesh(np.array(devices), "batch")
-    main.__globals__["Model"] = functools.partial(Model, mesh=mesh)
-    with jax.default_device(devices[0]):
-        return main(steps=10)
+    on_mesh = functools.partial(DividedModel, mesh=mesh)
+    with mock.patch.object(flax_nnx, "Model", on_mesh), jax.default_device(devices[0]):
+        return flax_nnx.main(steps=10)
 
 
 if __name__ == "__main__":

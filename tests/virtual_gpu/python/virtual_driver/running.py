@@ -13,7 +13,8 @@ from virtual_driver.loading import Library
 
 __all__ = ["run"]
 
-# XLA rounds up what it allocates; its kernels load an element before they ask if there is one.
+# XLA rounds up what it allocates to this. Its kernels load whole vectors, and load an element
+# before they know that there is one.
 _ROUNDED_TO = 256
 
 
@@ -30,9 +31,7 @@ def run(library: Library, request: driver.LaunchRequest) -> None:
     if library.compiled:
         own = {module.variable(name).address for name in module.variables}  # the module adds them
         live = driver.memories(request.device)
-        reachable = [memory for memory in live if memory.address not in own]
-        allocations = [_allocation(memory) for memory in reachable]
-        allocations += [_padding(memory) for memory in reachable if memory.size % _ROUNDED_TO]
+        allocations = [_allocation(_rounded(m)) for m in live if m.address not in own]
     else:
         allocations = _pointed_to(library, request, parameters)
     module.launch(
@@ -52,11 +51,9 @@ def _allocation(memory: driver.Memory, **facts) -> Allocation:
     return Allocation(memory.address, data, barred=barred, **facts)
 
 
-def _padding(memory: driver.Memory) -> Allocation:
-    """What lies behind an allocation in the memory that XLA counts on having; to be read only."""
-    size = -memory.size % _ROUNDED_TO
-    behind = driver.Memory(memory.address + memory.size, size, memory.usable)
-    return _allocation(behind, writable=False, name=f"the padding after {memory.address:#x}")
+def _rounded(memory: driver.Memory) -> driver.Memory:
+    """An allocation with as much more behind it as XLA counts on."""
+    return memory._replace(size=-(-memory.size // _ROUNDED_TO) * _ROUNDED_TO)
 
 
 def _pointed_to(
