@@ -17,7 +17,7 @@ _DRY_RUN = ("ResNet50-conv1", "ResNet50-conv3-shortcut")
 
 
 def layers(tiny: bool) -> dict[str, ConvCase]:
-    """The layers by name; in a dry run some, with fewer channels, and images of a few pixels."""
+    """The layers by name; tiny ones are some, with fewer channels, and images of a few pixels."""
     if not tiny:
         return dict(CONV_GPU_BENCHMARK_CASES)
     return {name: _tiny(CONV_GPU_BENCHMARK_CASES[name]) for name in _DRY_RUN}

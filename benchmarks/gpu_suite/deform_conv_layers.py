@@ -13,7 +13,7 @@ __all__ = ["layers", "operands", "work"]
 
 
 def layers(tiny: bool) -> dict[str, DeformConvCase]:
-    """The layers by name; in a dry run with fewer channels, and images of a few pixels."""
+    """The layers by name; tiny ones with fewer channels, and images of a few pixels."""
     if not tiny:
         return dict(GPU_BENCHMARK_CASES)
     return {

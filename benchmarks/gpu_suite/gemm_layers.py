@@ -24,7 +24,7 @@ _DRY_RUN_ROWS, _DRY_RUN_DEPTH = 40, 1024
 
 
 def products(tiny: bool) -> list[GemmCase]:
-    """The products; in a dry run some, with fewer rows and columns, and less deep."""
+    """The products; tiny ones are some, with fewer rows and columns, and less deep."""
     if not tiny:
         return [GemmCase(name, *sizes) for name, sizes in SHAPES.items()]
     some = {name: SHAPES[name] for name in _DRY_RUN}

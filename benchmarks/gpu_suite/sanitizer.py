@@ -62,7 +62,7 @@ _CHECKS = (
 def run(recorder: Recorder) -> None:
     tool = None if recorder.mode.tiny else find_tool()
     recorder.put(
-        "compute_sanitizer", value="not run: there is no GPU" if recorder.mode.tiny else tool
+        "compute_sanitizer", value=f"not run: {recorder.mode.value}" if recorder.mode.tiny else tool
     )
     if tool is None and not recorder.mode.tiny:
         recorder.fail(

@@ -199,7 +199,6 @@ def test_nothing_is_changed(copy):
 def test_is_noticed(changed, mutant):
     status, said = on_the_virtual_gpu(changed)
     assert status, said
-    print(said)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
