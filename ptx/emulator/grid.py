@@ -99,6 +99,7 @@ def run_grid(
             )
             lanes.local = LocalMemory(lanes, options.lenient)
             run(lanes, options.step_limit, options.stop)
+            vars(lanes).clear()  # its parts refer to it: what is large would stay for a while
 
 
 def triple(value: int | Sequence[int], name: str) -> tuple[int, int, int]:

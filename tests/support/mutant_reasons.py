@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.mutants import Reason, Result
 
 __all__ = [
-    "ACCUMULATE", "ANYWHERE", "BRANCH", "END", "LOAD_WORDS", "NEGLIGIBLE", "PIPELINE",
-    "TILE_ENGINE",
+    "ACCUMULATE", "ANYWHERE", "BOTH", "BRANCH", "END", "LOAD_WORDS", "NEGLIGIBLE", "PIPELINE",
+    "STREAMED_TILE", "TILE_ENGINE",
 ]  # fmt: skip
 
 # Functions by which reasons name a construct: where a function moves, its name changes here.
@@ -14,6 +14,7 @@ ANYWHERE = "ptx"
 LOOP = "ptx.builder.control.Control.loop"
 BRANCH = "ptx.builder.control.Control.if_"
 COUNTERS = "ptx.tile.loop.Cursor.advance"
+INITIAL = "ptx.tile.loop.Cursor.__init__"
 RESET = "ptx.tile.loop.Cursor.reset"
 START = "ptx.tile.loop.Loop.start"
 NEXT = "ptx.tile.loop.Loop.next"
@@ -23,9 +24,12 @@ FOLLOWING = "ptx.tile.loop.Loop._following"
 END = "ptx.tile.loop.Loop.end"
 PIPELINE = "ptx.tile.loop.multiply_all"
 COPY_GROUPS = "ptx.tile.arrival._CopyGroups"
+STREAM_START = "ptx.tile.stream.StreamedProduct.start"
 STREAMED_TILE = "ptx.tile.stream.StreamedTile.begin"
 DENSE_TILE = "ptx.tile.dense.DenseTile.begin"
+BOTH = "ptx.tile.vectors.both"
 LOAD_WORDS = "ptx.tile.vectors.load_words"
+LANE_OFFSET = "ptx.tile.tensor_cores.TensorCores._lane_offset"
 ACCUMULATE = "ptx.tile.tensor_cores.TensorCores.multiply"
 
 TILE_ENGINE = [
@@ -38,6 +42,20 @@ TILE_ENGINE = [
     Reason(
         "a counter begins again before it is read again, or nothing is read any more",
         COUNTERS,
+        "mov",
+        "destination",
+        Result.OTHER,
+    ),
+    Reason(
+        "nothing is begun after the last chunk, whatever the outermost counter says",
+        f"{NEXT} > {COUNTERS}",
+        "setp",
+        "source constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "counters begin again before they are read",
+        INITIAL,
         "mov",
         "destination",
         Result.OTHER,
@@ -78,7 +96,7 @@ TILE_ENGINE = [
     Reason(
         "a pass beyond the last multiplies zeros",
         f"{PIPELINE} > {LOOP}",
-        "setp add",
+        "setp add mov",
         "source constant operator operands",
         Result.OTHER,
     ),
@@ -93,11 +111,41 @@ TILE_ENGINE = [
         for function in ("commit", "wait")
     ),
     Reason(
-        "a chunk beyond the last may be copied, as nobody reads it",
-        f"{NEXT} > {DENSE_TILE}",
-        "and",
+        "where nothing is copied asynchronously, groups of copies are empty",
+        f"{NEXT} > {COPY_GROUPS}.commit",
+        "cp",
+        "deleted one",
+        Result.OTHER,
+    ),
+    Reason(
+        "what is beyond the depth is multiplied with zeros of the other operand",
+        f"{DENSE_TILE} > {LOAD_WORDS}",
+        "mov",
         "source",
         Result.OTHER,
+    ),
+    Reason(
+        "the lower one of two bits is the same in a number with more of them",
+        LANE_OFFSET,
+        "and",
+        "source",
+    ),
+    Reason(
+        "a counter that is 0 is set to 0",
+        f"{STREAM_START} > {COUNTERS}",
+        "setp",
+        "operator",
+        Result.OTHER,
+    ),
+    *(
+        Reason(
+            "what one operand has beyond the depth is multiplied with zeros of the other one",
+            f"{function} > {DENSE_TILE} > {BOTH}",
+            "and",
+            "source operator",
+            Result.OTHER,
+        )
+        for function in (START, NEXT)
     ),
     Reason(
         "of the tests whether a chunk's element is there, one implies the other",

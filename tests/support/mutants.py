@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from ptx.builder import provenance
 from ptx.emulator import EmulatorError, UndefinedResultError, UninitializedError
+from ptx.emulator.program import load
 from ptx.testing.mutate import Mutant, MutationReport, mutants, study
 from support.contents import assembler
 
@@ -164,8 +165,11 @@ def report_of(probes: Sequence[Probe], target: str, limit: int) -> MutationRepor
     """What becomes of so many mutants of a kernel, if each has to solve all of the probes."""
 
     def notices(text: str) -> None:
-        for probe in probes:
-            probe.run(text)
+        try:
+            for probe in probes:
+                probe.run(text)
+        finally:
+            load.cache_clear()  # the programs of hundreds of texts take a GiB
 
     return study(text_of(probes[0]), notices, target=target, limit=limit, seed=1)
 
@@ -176,7 +180,7 @@ _WITH_RESULT = re.compile(
     r"(?:(?P<guard>@!?%[\w.]+)\s+)?(?P<name>[a-z][\w.:]*)\s+"
     r"(?P<result>%[\w$]+|\{[^}]*\}),\s*(?P<sources>.*);"
 )
-_OTHER_KINDS = ("st", "red", "atom", "ld", "ldmatrix", "bra", "cp", "bar", "shfl", "vote")
+_OTHER_KINDS = ("st", "red", "atom", "ld", "ldmatrix", "bra", "cp", "bar", "vote")
 
 
 def result_of(probes: Sequence[Probe], text: str, mutant: Mutant) -> Result:

@@ -5,7 +5,16 @@ import functools
 import pytest
 from support.conv_kernels import KERNELS
 from support.conv_probes import PROBES
-from support.mutant_reasons import ACCUMULATE, BRANCH, LOAD_WORDS, NEGLIGIBLE, PIPELINE, TILE_ENGINE
+from support.mutant_reasons import (
+    ACCUMULATE,
+    BRANCH,
+    END,
+    LOAD_WORDS,
+    NEGLIGIBLE,
+    PIPELINE,
+    STREAMED_TILE,
+    TILE_ENGINE,
+)
 from support.mutants import Probe, Reason, Result, check, check_constructs, contents_of
 
 TARGET = "sm_80"
@@ -13,9 +22,12 @@ SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
 
 WINDOWS = "ptx.kernels.conv.windows.WindowRows.__init__"
 STRIDES = "ptx.kernels.conv.backward_input._axis"
-TAP = "ptx.kernels.conv.product.WindowProduct._tap"
-STORE = "ptx.kernels.conv.product.WindowProduct.store"
-CHUNK = "ptx.kernels.conv.product.WindowProduct._tiled.<locals>"
+CHOSEN = "ptx.kernels.conv.strides.chosen"
+PRODUCT = "ptx.kernels.conv.product.WindowProduct"
+TAP = f"{PRODUCT}._tap"
+STORE = f"{PRODUCT}.store"
+TILED = f"{PRODUCT}._tiled"
+CHUNK = f"{TILED}.<locals>"
 WEIGHT_GRADIENT = "ptx.kernels.conv.backward_weight._tiled_backward_weight"
 BIAS = "ptx.tile.epilogue.plus_bias.<locals>.finish"
 
@@ -70,10 +82,33 @@ EQUIVALENT = [
         Result.OTHER,
     ),
     Reason(
+        "what lies beyond the depth of K is multiplied with weights that are 0",
+        f"{CHUNK}.windows > {CHUNK}.at",
+        "setp",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
         "images are larger than a stride",
         STRIDES,
         "min max add mul",
         "source constant operator operands",
+        Result.NEAR,
+    ),
+    Reason("two classes of a stride have the same number", CHOSEN, "selp", "source"),
+    *(
+        Reason(
+            "the weights of a column that does not exist make a sum that is not stored",
+            function,
+            "setp selp",
+            "source operator",
+            Result.OTHER,
+        )
+        for function in (
+            f"{PRODUCT}._streamed.<locals>.locate.<locals>.column_ok",
+            f"{PRODUCT}._streamed > {STREAMED_TILE}",
+            f"{PIPELINE} > {STREAMED_TILE}",
+        )
     ),
     Reason(
         "channels of the last chunk that do not exist are 0, whatever they are multiplied with",
@@ -86,6 +121,14 @@ EQUIVALENT = [
         WEIGHT_GRADIENT,
         "add setp",
         "source constant operator operands",
+        Result.NEAR,
+    ),
+    Reason(
+        "the first part may have all pixels: of parts only the sum is compared",
+        WEIGHT_GRADIENT,
+        "add",
+        "operator",
+        Result.OTHER,
     ),
     *(
         Reason(
@@ -100,7 +143,21 @@ EQUIVALENT = [
         "what takes the place of a bias that is not there is not stored",
         f"{BIAS} > {LOAD_WORDS}",
         "mov",
-        "destination",
+        "destination source constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "the bias of the next group is added to what is not stored",
+        BIAS,
+        "setp",
+        "operator",
+        Result.OTHER,
+    ),
+    Reason(
+        "after the last chunk nothing is written to shared memory",
+        f"{TILED} > {END}",
+        "bar",
+        "deleted",
         Result.OTHER,
     ),
 ]

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from support.deform_conv_probes import PROBES
-from support.mutant_reasons import ANYWHERE, BRANCH, END, LOAD_WORDS, NEGLIGIBLE, TILE_ENGINE
+from support.mutant_reasons import ANYWHERE, BOTH, BRANCH, END, LOAD_WORDS, NEGLIGIBLE, TILE_ENGINE
 from support.mutants import Probe, Reason, Result, check, check_constructs, contents_of, text_of
 
 TARGET = "sm_80"
@@ -20,7 +20,6 @@ TILED = f"{FAMILY}.backward_data_tiled"
 STREAMED = f"{FAMILY}.backward_data_streamed"
 TILED_END = f"{TILED}.tiled_backward_offset"
 STREAMED_END = f"{STREAMED}.streamed_backward_offset"
-BOTH = "ptx.tile.vectors.both"
 STEPS = "source constant operator operands"
 
 EQUIVALENT = [
@@ -44,22 +43,29 @@ EQUIVALENT = [
         )
         for function in ("_split", "_coordinate")
     ),
-    Reason(
-        "what is outside of the image is made 0 when it is loaded, whatever its weight",
-        f"{TABLE}.CornerTable.store",
-        "mul selp",
-        "source constant operator",
-        Result.OTHER,
+    *(
+        Reason(
+            "what is outside of the image is made 0 when it is loaded, whatever its weight",
+            f"{TABLE}.CornerTable.store",
+            opcode,
+            changes,
+            Result.OTHER,
+        )
+        for opcode, changes in (("mul", "source constant"), ("selp", "source"))
     ),
     *(
         Reason(
             "to make 0 what is outside saves nothing but time where nothing is",
             function,
-            "and setp bra",
-            f"{STEPS} guard deleted",
+            opcode,
+            change,
             Result.OTHER,
         )
-        for function in (f"{TABLE}.TableRows.inside", f"{TABLE}.TableRows.zeroed > {BRANCH}")
+        for function, opcode, change in (
+            (f"{TABLE}.TableRows.inside", "and", "constant"),
+            (f"{TABLE}.TableRows.inside", "setp", "source"),
+            (f"{TABLE}.TableRows.zeroed > {BRANCH}", "bra", "deleted"),
+        )
     ),
     Reason(
         "to make 0 what is outside saves nothing but time where nothing is",
@@ -148,16 +154,16 @@ EQUIVALENT = [
             "the lane whose sum is not written, or that has no channels",
             function,
             "shfl",
-            "operator",
+            changes,
             Result.OTHER,
         )
-        for function in (TILED_END, STREAMED_END)
+        for function, changes in ((TILED_END, "operator"), (STREAMED_END, "operator constant"))
     ),
     Reason(
         "what takes the place of a bias that is not there is not stored",
         f"{FORWARD}._body.<locals>.with_bias > {LOAD_WORDS}",
         "mov",
-        "destination",
+        "destination source constant",
         Result.OTHER,
     ),
     Reason(
