@@ -4,6 +4,7 @@ import math
 
 from oxijax._core.convolution import ConvParams
 from oxijax._core.launch import call
+from oxijax._core.sizes import likely
 from ptx.kernels.conv import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
@@ -35,7 +36,8 @@ def backward_input(config: ConvParams, weight, grad_y):
 def backward_weight(config: ConvParams, x, grad_y):
     """The gradient to the weights, summed in float32 over parts of the pixels."""
     kernel_config = _kernel_config(config, x.shape[3], grad_y.shape[3], x.dtype)
-    sizes = {"s": backward_weight_parts(kernel_config, math.prod(grad_y.shape[:3]))}
+    pixels = likely(math.prod(grad_y.shape[:3]))
+    sizes = {"s": backward_weight_parts(kernel_config, pixels)}
     (parts,) = call(BACKWARD_WEIGHT, kernel_config, batch="n", sizes=sizes, x=x, grad_y=grad_y)
     assert parts is not None
     return (parts.sum(axis=0).astype(x.dtype),)

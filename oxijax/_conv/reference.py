@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from oxijax._core.convolution import ConvParams
+from oxijax._core.sizes import is_known
 
 __all__ = ["backward_input", "backward_weight", "forward"]
 
@@ -47,7 +48,10 @@ def backward_input(config: ConvParams, weight: jax.Array, grad_y: jax.Array) -> 
     for axis, (before, _) in enumerate(config.padding):
         window, reach = _window(config, axis), _reach(config, axis)
         first = window - 1 - before
-        pads.append((first, config.image_size[axis] + window - 1 - reach - first))
+        last = config.image_size[axis] + window - 1 - reach - first
+        if not is_known(last):  # some rows more, which are cut off below
+            last = window - 1 - config.padding[axis][1] + config.strides[axis] - 1
+        pads.append((first, last))
     grad_x = lax.conv_general_dilated(
         grad_y,
         turned.reshape(kh, kw, config.groups * in_group, out_channels // config.groups),
@@ -60,15 +64,17 @@ def backward_input(config: ConvParams, weight: jax.Array, grad_y: jax.Array) -> 
         precision=config.precision,
         preferred_element_type=_accumulator(weight),
     )
-    return (grad_x.astype(weight.dtype),)
+    height, width = config.image_size
+    return (grad_x[:, :height, :width].astype(weight.dtype),)
 
 
 def backward_weight(config: ConvParams, x: jax.Array, grad_y: jax.Array) -> tuple[jax.Array]:
     """Gradient with respect to weight [Kh, Kw, C/G, Co], in x's dtype."""
     pads = []
-    for axis, (before, _) in enumerate(config.padding):
+    for axis, (before, end) in enumerate(config.padding):
         after = _reach(config, axis) + _window(config, axis) - 1
-        pads.append((before, after - config.image_size[axis] - before))
+        after -= config.image_size[axis] + before
+        pads.append((before, after if is_known(after) else end))  # perhaps more taps than there are
     grad_weight = lax.conv_general_dilated(
         x,
         grad_y,
@@ -80,7 +86,8 @@ def backward_weight(config: ConvParams, x: jax.Array, grad_y: jax.Array) -> tupl
         precision=config.precision,
         preferred_element_type=_accumulator(x),
     )
-    return (grad_weight.astype(x.dtype),)
+    height, width = config.kernel_size
+    return (grad_weight[:height, :width].astype(x.dtype),)
 
 
 def _window(config: ConvParams, axis: int) -> int:

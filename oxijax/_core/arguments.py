@@ -13,12 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from oxijax._core.sizes import is_known, require_at_least
+
 __all__ = [
     "FLOAT_DTYPES",
     "PaddingLike",
     "Pads",
     "as_array",
     "check_choice",
+    "check_output_size",
     "check_same_dtype",
     "check_shape",
     "output_size",
@@ -125,7 +128,14 @@ def read_padding(
     if isinstance(value, str):
         check_choice("padding", value.upper(), ("SAME", "SAME_LOWER", "VALID"))
         window = [d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True)]
-        height, width = lax.padtype_to_pads(image_size, window, strides, value.upper())
+        pads = lax.padtype_to_pads(image_size, window, strides, value.upper())
+        if not is_known(*(size for pair in pads for size in pair)):
+            raise ValueError(
+                f"padding {value!r} depends on x's height and width, of which only {image_size} is "
+                f"known: with strides {strides} give padding as numbers, or sizes that are "
+                "multiples of the strides, such as 2*h"
+            )
+        height, width = pads
         return (int(height[0]), int(height[1])), (int(width[0]), int(width[1]))
     values = [value] * rank if _is_int(value) else value
     if _is_sequence(values) and len(values) == rank:
@@ -150,23 +160,34 @@ def output_size(
     strides: tuple[int, int],
     padding: Pads,
     dilation: tuple[int, int],
-    rank: int = 2,
 ) -> tuple[int, int]:
-    """Height and width of a convolution's output; raises where one would be empty."""
+    """Height and width of a convolution's output."""
     height, width = (
         (size + sum(pads) - (d * (k - 1) + 1)) // stride + 1
         for size, pads, d, k, stride in zip(
             image_size, padding, dilation, kernel_size, strides, strict=True
         )
     )
-    if min(height, width) < 1:
-        facts = (image_size, padding, kernel_size, dilation)
-        image, pads, kernel, gaps = facts if rank == 2 else [fact[1] for fact in facts]
-        raise ValueError(
-            f"the output would have no extent: x with {'height and ' if rank == 2 else ''}width "
-            f"{image}, padding {pads}, weight with kernel size {kernel} and dilation {gaps}"
-        )
     return height, width
+
+
+def check_output_size(
+    image_size: tuple[int, int],
+    kernel_size: tuple[int, int],
+    strides: tuple[int, int],
+    padding: Pads,
+    dilation: tuple[int, int],
+    rank: int = 2,
+) -> None:
+    """Raises where a convolution's output would be empty."""
+    facts = (image_size, padding, kernel_size, dilation)
+    image, pads, kernel, gaps = facts if rank == 2 else [fact[1] for fact in facts]
+    message = (
+        f"the output would have no extent: x with {'height and ' if rank == 2 else ''}width "
+        f"{image}, padding {pads}, weight with kernel size {kernel} and dilation {gaps}"
+    )
+    for size in output_size(image_size, kernel_size, strides, padding, dilation):
+        require_at_least(size, 1, message)
 
 
 def read_precision(value: Any) -> lax.Precision:

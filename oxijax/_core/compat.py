@@ -9,8 +9,15 @@ from typing import Any
 
 import jax
 from jax._src import core, custom_partitioning_sharding_rule, sharding_impls
+from jax._src.export import shape_poly
 
-__all__ = ["batch_sharding_rule", "check_varying", "match_varying", "partitioned_devices"]
+__all__ = [
+    "batch_sharding_rule",
+    "check_varying",
+    "match_varying",
+    "partitioned_devices",
+    "require_when_known",
+]
 
 
 def check_varying(name: str, *avals: Any) -> None:
@@ -52,6 +59,21 @@ def partitioned_devices(ctx: Any) -> int:
         sizes = dict(context.mesh.shape)
         return math.prod(n for axis, n in sizes.items() if axis not in context.manual_axes)
     return 1
+
+
+def require_when_known(holds: Any, message: str) -> None:
+    """Has a program raise where sizes do not fit, once they are known.
+
+    It is for programs that `jax.export` makes with symbolic dimensions: they are checked when XLA
+    compiles them for sizes.
+
+    Args:
+      holds: a boolean array that is made of nothing but sizes.
+      message: of the error.
+
+    `jax._src.export.shape_poly.shape_assertion`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
+    """
+    shape_poly.shape_assertion(holds, error_message=message)
 
 
 def batch_sharding_rule(batch_dims: int, operands: Sequence[Any], results: Sequence[Any]) -> Any:

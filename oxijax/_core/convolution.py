@@ -92,7 +92,7 @@ def read_arguments(
     else:
         *size, channels = x.shape[1:]
         *kernel, in_group, out_channels = weight.shape
-    if min(channels, *size) < 1:
+    if any(extent < 1 for extent in (channels, *size)):
         extents = "channels, height and width" if rank == 2 else "channels and width"
         raise ValueError(f"x must have {extents}, got shape {x.shape}")
     if min(weight.shape) < 1:
@@ -107,7 +107,7 @@ def read_arguments(
     strides = arguments.read_pair("strides", strides, rank)
     dilation = arguments.read_pair("dilation", dilation, rank)
     pads = arguments.read_padding(padding, image_size, kernel_size, strides, dilation, rank)
-    arguments.output_size(image_size, kernel_size, strides, pads, dilation, rank)
+    arguments.check_output_size(image_size, kernel_size, strides, pads, dilation, rank)
     config = ConvParams(
         image_size=image_size,
         kernel_size=kernel_size,

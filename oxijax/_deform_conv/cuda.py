@@ -8,6 +8,7 @@ from oxijax._core.config import is_deterministic
 from oxijax._core.convolution import ConvParams
 from oxijax._core.launch import call
 from oxijax._core.precision import ptx_dtype
+from oxijax._core.sizes import likely
 from oxijax._deform_conv.lists import sample_lists
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,
@@ -63,7 +64,8 @@ def backward_offset(config: ConvParams, x, offset, weight, mask, grad_y):
 def backward_weight(config: ConvParams, x, offset, mask, grad_y):
     """The gradient to the weights, summed in float32 over parts of the pixels."""
     kernel_config = _kernel_config(config, x.shape[3], grad_y.shape[3], x.dtype, offset, mask)
-    sizes = {"s": backward_weight_parts(kernel_config, math.prod(offset.shape[:3]))}
+    pixels = likely(math.prod(offset.shape[:3]))
+    sizes = {"s": backward_weight_parts(kernel_config, pixels)}
     (partial,) = call(
         BACKWARD_WEIGHT, kernel_config, batch="n", sizes=sizes,
         x=x, offset=offset, mask=mask, grad_y=grad_y,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core.convolution import ConvParams
+from oxijax._core.sizes import is_known
 from oxijax._deform_conv.reference import BORDER, sample_taps
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 
@@ -56,6 +57,24 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
 
     height, width = config.image_size
     boundaries = jnp.arange(n * (height + 2 * BORDER) * (width + 2 * BORDER) + 1, dtype=jnp.int32)
-    search = jax.vmap(jax.vmap(lambda row: jnp.searchsorted(row, boundaries)))
+    search = _search if is_known(*cells.shape) else _search_by_sorting
     weights = jnp.stack(taps.corner_weights(), axis=-1).astype(dtype)
-    return SampleLists(search(cells).astype(jnp.int32), order, weights.reshape(*shape, 4))
+    return SampleLists(search(cells, boundaries), order, weights.reshape(*shape, 4))
+
+
+def _search(cells: jax.Array, boundaries: jax.Array) -> jax.Array:
+    """For each boundary the first of the sorted cells [OG, T, S] that is not below it: int32."""
+    search = jax.vmap(jax.vmap(lambda row: jnp.searchsorted(row, boundaries)))
+    return search(cells).astype(jnp.int32)
+
+
+def _search_by_sorting(cells: jax.Array, boundaries: jax.Array) -> jax.Array:
+    """`_search` where sizes are symbolic: a search has to know in how many steps it ends."""
+    rows = jnp.broadcast_to(boundaries, (*cells.shape[:2], *boundaries.shape))
+    merged = jnp.concatenate([rows, cells], axis=2)
+    places = lax.broadcasted_iota(jnp.int32, merged.shape, 2)
+    # Where each of them is after a stable sort, in which a boundary comes before its equals.
+    _, order = lax.sort((merged, places), dimension=2, is_stable=True, num_keys=1)
+    _, found = lax.sort((order, places), dimension=2, is_stable=True, num_keys=1)
+    count = boundaries.shape[0]
+    return found[:, :, :count] - lax.broadcasted_iota(jnp.int32, rows.shape, 2)

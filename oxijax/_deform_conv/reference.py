@@ -13,6 +13,7 @@ Dimensions in comments: K taps; P = N*Ho*Wo output pixels; M = P*OG samples of o
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from jax import lax
 
 from oxijax._core import compat as _compat
 from oxijax._core.convolution import ConvParams
+from oxijax._core.sizes import is_known, require_product
 
 __all__ = [
     "BORDER",
@@ -193,9 +195,10 @@ def sample_taps(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -
         floor = jnp.floor(coordinate)
         fraction = jnp.where(jnp.isinf(coordinate), 0, coordinate - floor) + poison
         floor = jnp.where(invalid, -_FAR, jnp.clip(floor, -_FAR, _FAR)).astype(jnp.int32)
-        position = np.arange(out_size) * config.strides[axis] - config.padding[axis][0]
+        positions = np if is_known(out_size) else jnp
+        position = positions.arange(out_size) * config.strides[axis] - config.padding[axis][0]
         tap = tap_axis * config.dilation[axis]
-        base = np.clip(tap[:, None] + position, -_FAR, _FAR - 1).astype(np.int32)
+        base = positions.clip(tap[:, None] + position, -_FAR, _FAR - 1).astype(np.int32)
         shape = [config.taps, 1, 1, 1, 1]
         shape[2 + axis] = out_size
         corner = jnp.clip(floor + base.reshape(shape), -BORDER, extent) + BORDER
@@ -208,7 +211,7 @@ def sample_taps(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -
 
     offset_groups = y.shape[-1]
     _check_rows(n, config, offset_groups)
-    image = np.arange(n, dtype=np.int32).reshape(n, 1, 1, 1)
+    image = lax.broadcasted_iota(jnp.int32, (n, 1, 1, 1), 0)
     row = (image * (height + 2 * BORDER) + row_y) * (width + 2 * BORDER) + row_x
     row = row * offset_groups + np.arange(offset_groups, dtype=np.int32)
     taps = _Tap(row, fraction_y, fraction_x, None if mask is None else _to_taps(config, mask)[:, 0])
@@ -232,12 +235,14 @@ def _from_taps(gradients: jax.Array, like: jax.Array) -> jax.Array:
 
 def _check_rows(n: int, config: ConvParams, offset_groups: int) -> None:
     height, width = config.image_size
-    rows = n * (height + 2 * BORDER) * (width + 2 * BORDER) * offset_groups
-    if rows >= 2**31:
-        raise ValueError(
-            f"x with batch {n}, height and width {config.image_size} and {offset_groups} offset "
-            f"groups needs {rows} sample rows, and XLA indexes fewer than 2**31: split the batch"
-        )
+    factors = (n, height + 2 * BORDER, width + 2 * BORDER, offset_groups)
+    require_product(
+        factors,
+        2**31 - 1,
+        f"x with batch {n}, height and width {config.image_size} and {offset_groups} offset "
+        f"groups needs {math.prod(factors)} sample rows, and XLA indexes fewer than 2**31: split "
+        "the batch",
+    )
 
 
 class _Image(NamedTuple):

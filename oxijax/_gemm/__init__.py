@@ -15,6 +15,7 @@ from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
 from oxijax._core.fold import broadcast
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
+from oxijax._core.sizes import is_known
 from oxijax._core.twin import reference_twin
 from oxijax._gemm import cuda as cuda_kernels
 from oxijax._gemm import reference as kernels
@@ -135,8 +136,13 @@ def _read_arguments(
         c = None
     elif c is None:
         raise ValueError("c must be an array unless beta is the number 0, got None")
-    if isinstance(depth, int):
+    if is_known(depth):
         cuda_kernels.check_strategy(strategy, depth, a.dtype)
+    if strategy != "auto" and not (is_known(depth) and (is_known(m) or is_known(n))):
+        raise ValueError(
+            f"strategy must be 'auto' where K, or both M and N, are not known, got {strategy!r} "
+            f"with M, N, K = {m}, {n}, {depth}"
+        )
     config = GemmParams(
         bool(transpose_a), bool(transpose_b), strategy, arguments.read_precision(precision)
     )

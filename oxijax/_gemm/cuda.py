@@ -8,6 +8,7 @@ import jax
 
 from oxijax._core.launch import call, emulation
 from oxijax._core.precision import is_exact, ptx_dtype
+from oxijax._core.sizes import is_known, likely
 from oxijax._gemm import reference as kernels
 from oxijax._gemm.reference import GemmParams
 from oxijax._gemm.roofline import DOT_GENERAL, auto_strategy, default_data_sheet
@@ -27,16 +28,17 @@ def gemm(config: GemmParams, a, b, c, alpha, beta):
     m, n, k = _extents(config, a, b)
     here = [value for value in (a, b, c, alpha, beta) if value is not None]
     batch = next((value.shape[0] for value in here if value.shape[0] != 1), 1)
-    sizes = (m, n, k, batch)
-    strategy = DOT_GENERAL if 0 in sizes else _strategy(config, sizes, a.dtype, c is not None)
-    if strategy == DOT_GENERAL:
+    strategy, sizes = DOT_GENERAL, _assumed(m, n, k, batch)
+    if sizes is not None and 0 not in sizes:
+        strategy = _strategy(config, sizes, a.dtype, c is not None)
+    if sizes is None or strategy == DOT_GENERAL:
         return kernels.gemm(config, a, b, c, alpha, beta)
     kernel = _kernel(config, sizes, a.dtype, strategy, c=c, alpha=alpha, beta=beta)
     if kernel.parts is not None:
         product = _split_product(config, kernel, a, b)
         return (kernels.epilogue(product, c, alpha, beta, a.dtype),)
 
-    split = "g" if batch > 1 else ""
+    split = "g" if batch != 1 else ""
     if batch == 1 and not kernel.swapped and not config.transpose_a:
         # The rows of a product are independent too: of one they are what XLA may split.
         split = "r"
@@ -59,17 +61,32 @@ def _split_product(config: GemmParams, kernel: GemmConfig, a, b) -> jax.Array:
     m, n, k = _extents(config, a, b)
     batch = b.shape[0] if a.shape[0] == 1 else a.shape[0]
     pieces = 1
-    if batch == 1 and config.transpose_a and not config.transpose_b:
+    if batch == 1 and is_known(k) and config.transpose_a and not config.transpose_b:
         pieces = math.gcd(k, 1 << (kernel.parts.bit_length() - 1))
     if pieces > 1:
         a, b = (v.reshape(pieces, k // pieces, v.shape[2]) for v in (a, b))
         kernel = _kernel(config, (m, n, k // pieces, pieces), a.dtype, kernel.strategy)
         return _split_product(config, kernel, a, b).sum(axis=0, keepdims=True)
     large, small = (b, a) if kernel.swapped else (a, b)
-    (parts,) = call(GEMM, kernel, batch="g" if batch > 1 else "", large=large, small=small)
+    (parts,) = call(GEMM, kernel, batch="g" if batch != 1 else "", large=large, small=small)
     assert parts is not None
     product = parts.sum(axis=1)
     return product.mT if kernel.swapped else product
+
+
+def _assumed(m: int, n: int, k: int, batch: int) -> tuple[int, int, int, int] | None:
+    """Sizes by which a kernel is chosen, of which some may not be known yet.
+
+    A kernel need not know the longer side of a product, nor how many products there are. None
+    where other sizes are not known: there XLA has the product.
+    """
+    if not is_known(k) or not (is_known(m) or is_known(n)):
+        return None
+    if not is_known(m):
+        m = max(likely(m), n)
+    elif not is_known(n):
+        n = max(likely(n), m + 1)
+    return m, n, k, likely(batch)
 
 
 def _extents(config: GemmParams, a, b) -> tuple[int, int, int]:

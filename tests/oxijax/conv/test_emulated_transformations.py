@@ -155,10 +155,9 @@ def test_shard_map(case, check_vma):
 def test_export_round_trip():
     """An exported program has the kernels' configurations in it, and no state of the process."""
     operands = operands_of(LAYERS[0])
-    unchecked = [jax.export.DisabledSafetyCheck.custom_call("oxijax_launch")]
     gradients = jax.jit(jax.grad(squares(FUNCTION), EVERY))
     with emulate_gpu():
-        exported = jax.export.export(gradients, disabled_checks=unchecked)(*operands)
+        exported = jax.export.export(gradients, disabled_checks=oxijax.EXPORT_CHECKS)(*operands)
         actual = jax.export.deserialize(exported.serialize()).call(*operands)
     assert exported.mlir_module().count("@oxijax_launch") == 3
     assert_trees_close(actual, jax.grad(squares(REFERENCE), EVERY)(*operands))
@@ -170,9 +169,8 @@ def test_export_for_several_gpus():
         jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=NamedSharding(mesh, spec))
         for v, spec in zip(operands_of(case), SPECS, strict=True)
     ]
-    unchecked = [jax.export.DisabledSafetyCheck.custom_call("oxijax_launch")]
     exported = jax.export.export(
-        jax.jit(oxijax.conv), platforms=("cuda",), disabled_checks=unchecked
+        jax.jit(oxijax.conv), platforms=("cuda",), disabled_checks=oxijax.EXPORT_CHECKS
     )(*shapes)
     assert exported.nr_devices == 4
     assert "tensor<4x1x4x5x6xf32>" in exported.mlir_module()

@@ -95,9 +95,8 @@ def test_export_for_several_gpus():
         jax.ShapeDtypeStruct(np.shape(v), jnp.float32, sharding=NamedSharding(mesh, spec))
         for v, spec in zip(case.operands(), SPECS.values(), strict=True)
     ]
-    check = jax.export.DisabledSafetyCheck.custom_call("oxijax_launch")
     exported = jax.export.export(
-        jax.jit(oxijax.deform_conv), platforms=("cuda",), disabled_checks=[check]
+        jax.jit(oxijax.deform_conv), platforms=("cuda",), disabled_checks=oxijax.EXPORT_CHECKS
     )(*shapes)
     assert exported.nr_devices == 4
     assert "tensor<4x1x4x5x8xf32>" in exported.mlir_module()

@@ -226,9 +226,10 @@ def test_export_for_several_gpus():
         jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=NamedSharding(mesh, spec))
         for v, spec in zip(rows(64), SPECS, strict=True)
     ]
-    check = jax.export.DisabledSafetyCheck.custom_call("oxijax_launch")
     program = jax.jit(product())
-    exported = jax.export.export(program, platforms=("cuda",), disabled_checks=[check])(*shapes)
+    exported = jax.export.export(
+        program, platforms=("cuda",), disabled_checks=oxijax.EXPORT_CHECKS
+    )(*shapes)
     assert exported.nr_devices == 4
     assert "tensor<4x16x16xf32>" in exported.mlir_module()
 
