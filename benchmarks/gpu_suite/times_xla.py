@@ -75,8 +75,8 @@ def _xla(case: DeformConvCase) -> tuple[Callable, Callable]:
         y = kernels.forward(config, x, offset, weight, mask, bias)
         grad_x = kernels.backward_input(config, offset, weight, mask, grad_y)
         grad_offset = kernels.backward_offset(config, x, offset, weight, mask, grad_y)
-        grad_weight = kernels.backward_weight(config, x, offset, mask, grad_y)
+        (grad_weight,) = kernels.backward_weight(config, x, offset, mask, grad_y)
         grad_bias = jnp.sum(grad_y, axis=(0, 1, 2), dtype=jnp.float32).astype(grad_y.dtype)
-        return y, grad_x, grad_offset, grad_weight, grad_bias
+        return y, grad_x, grad_offset, grad_weight.astype(x.dtype), grad_bias
 
     return forward, both

@@ -11,7 +11,13 @@ from oxijax._conv import cuda as cuda_kernels
 from oxijax._conv import reference as kernels
 from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
-from oxijax._core.convolution import ConvParams, dimension_sizes, from_nhwc, read_arguments
+from oxijax._core.convolution import (
+    ConvParams,
+    dimension_sizes,
+    from_nhwc,
+    parallel_dimensions,
+    read_arguments,
+)
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
 from oxijax._core.twin import reference_twin
 
@@ -125,7 +131,9 @@ _FOLDS = (
 
 _X, _WEIGHT, _Y = "n h w c", "i j e o", "n p q o"
 
-_primitive = functools.partial(KernelPrimitive, sizes=dimension_sizes, folds=_FOLDS)
+_primitive = functools.partial(
+    KernelPrimitive, sizes=dimension_sizes, folds=_FOLDS, parallel=parallel_dimensions
+)
 
 conv_forward = _primitive(
     "conv_forward",

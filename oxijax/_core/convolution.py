@@ -1,6 +1,7 @@
 """What the families of convolution share: a geometry, arguments, and fields of kernels."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,14 @@ from jax import lax
 from oxijax._core import arguments as arguments
 from oxijax._core.precision import is_exact, ptx_dtype
 
-__all__ = ["ConvParams", "dimension_sizes", "from_nhwc", "read_arguments", "to_nhwc"]
+__all__ = [
+    "ConvParams",
+    "dimension_sizes",
+    "from_nhwc",
+    "parallel_dimensions",
+    "read_arguments",
+    "to_nhwc",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,3 +156,8 @@ def dimension_sizes(config: ConvParams, sizes: dict[str, int]) -> dict[str, int]
     c = sizes["c"] if "c" in sizes else config.groups * sizes["e"]
     e = c // config.groups
     return {**sizes, "h": h, "w": w, "p": p, "q": q, "i": i, "j": j, "c": c, "e": e}
+
+
+def parallel_dimensions(config: ConvParams, operands: Sequence[str]) -> str:
+    """Along which dimensions a primitive's call may be split: images, and output channels."""
+    return "n o" if config.groups == 1 else "n"  # groups have channels of their own

@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from oxijax._core import compat as _compat
+from oxijax._core import sharding
 from oxijax._core.fold import Dims, Fold, broadcast, split
 from oxijax._core.launch import emulation
 
@@ -76,9 +77,15 @@ class KernelPrimitive:
       folds: how a vmapped axis is absorbed: by the one that repeats the fewest operands, the
         first of those.
       reference: the kernel in pure JAX: called with the configuration and the operands,
-        returns the results as a tuple. It is the lowering of every platform that has no
-        kernel, and what the primitive is differentiated through unless it is a `product`.
+        returns the results as a tuple, in any floating dtypes. It is the lowering of every
+        platform that has no kernel, and what the primitive is differentiated through unless it is
+        a `product`.
       product: how to differentiate a product of operands, in every mode and order.
+      batch: the leading dimension over which the reference is independent, but for results
+        without it, which are sums; empty where XLA splits the reference without being told.
+      parallel: called with the configuration and the names of the operands that are present,
+        returns the dimensions along which a call may be split over devices; results that lack
+        one of them are then summed.
       cuda: the kernel on a GPU, called and returning likewise: a function of arrays that calls
         `oxijax._core.launch.launch`. None where there is no kernel: the reference is lowered then.
     """
@@ -93,6 +100,8 @@ class KernelPrimitive:
         folds: Sequence[Fold],
         reference: Callable[..., tuple[jax.Array | None, ...]],
         product: Product | None = None,
+        batch: str = "",
+        parallel: Callable[[Config, Sequence[str]], str] = lambda config, operands: "",
         cuda: Callable[..., tuple[jax.Array | None, ...]] | None = None,
     ):
         self.name = name
@@ -101,12 +110,14 @@ class KernelPrimitive:
         self.sizes = sizes
         self.folds = folds
         self.reference = reference
+        self.batch = batch
+        self.parallel = parallel
 
         self.primitive = primitive = Primitive(name)
         primitive.multiple_results = True
         primitive.def_impl(jax.jit(primitive.bind, static_argnames=("config", "present")))
         primitive.def_abstract_eval(self._abstract_eval)
-        lower_reference = _lowering(name, reference)
+        lower_reference = self._lower_reference
         mlir.register_lowering(primitive, lower_reference)
         if cuda is not None:
             lower_cuda = _lowering(name, cuda)
@@ -128,10 +139,21 @@ class KernelPrimitive:
     def __call__(self, config: Config, *operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
         assert len(operands) == len(self.operands), f"{self.name}: {len(operands)} operands"
         present = tuple(operand is not None for operand in operands)
-        arrays = (operand for operand in operands if operand is not None)
-        outs = iter(self.primitive.bind(*arrays, config=config, present=present))
+        arrays = [operand for operand in operands if operand is not None]
+        outs = iter(self._bind(*arrays, config=config, present=present))
         here = self._present_results(present)
         return tuple(next(outs) if key in here else None for key in self.results)
+
+    def _bind(self, *arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:
+        """Binds the primitive, once on each device where operands are sharded explicitly."""
+        bind = functools.partial(self.primitive.bind, config=config, present=present)
+        if not sharding.explicit_axes(arrays):
+            return bind(*arrays)
+        names = self._present_operands(present)
+        operands = dict(zip(names, arrays, strict=True))
+        results = [Dims.parse(result.dims) for result in self._present_results(present).values()]
+        parallel = self.parallel(config, names).split()
+        return sharding.on_shards(bind, self.name, self.operands, operands, results, parallel)
 
     def _present_operands(self, present: Sequence[bool]) -> list[str]:
         return [key for key, here in zip(self.operands, present, strict=True) if here]
@@ -143,13 +165,6 @@ class KernelPrimitive:
     def _abstract_eval(self, *avals, config: Config, present: Sequence[bool]):
         _compat.check_varying(self.name, *avals)
         operands = dict(zip(self._present_operands(present), avals, strict=True))
-        for key, aval in operands.items():
-            if any(aval.sharding.spec):
-                raise NotImplementedError(
-                    f"{self.name}: {key} is sharded over Explicit mesh axes, {aval.sharding.spec}, "
-                    "for which this operation has no sharding rule: call it inside jax.shard_map "
-                    "or jax.sharding.auto_axes, or make the mesh axes Auto"
-                )
         known = self._read_sizes({key: aval.shape for key, aval in operands.items()})
         sizes = self.sizes(config, known)
         return [
@@ -174,8 +189,56 @@ class KernelPrimitive:
                     )
         return {**ones, **sizes}
 
+    def _lower_reference(self, ctx, *arrays, config: Config, present: Sequence[bool]):
+        """Lowers the reference: where there are several devices, on groups of the batch.
+
+        XLA gives groups to devices where an operation has a dimension that counts them, and gathers
+        what works on all of the batch at once.
+        """
+        operands = [self.operands[name] for name in self._present_operands(present)]
+        in_axes = [0 if dims.names[0] == self.batch else None for dims in operands]
+        sizes = {
+            aval.shape[0]
+            for aval, axis in zip(ctx.avals_in, in_axes, strict=True)
+            if axis is not None
+        }
+        groups = sharding.batch_groups(ctx, *sizes) if sizes else 1
+        function = self._rounded_reference
+        if groups > 1:
+            function = functools.partial(self._reference_on_groups, groups, in_axes)
+        return _lowering(self.name, function)(ctx, *arrays, config=config, present=present)
+
+    def _reference_on_groups(self, groups, in_axes, config, *operands):
+        axes = iter(in_axes)
+        axes = [None if operand is None else next(axes) for operand in operands]
+        parts = [
+            operand if axis is None else split(operand, 0, groups)
+            for operand, axis in zip(operands, axes, strict=True)
+        ]
+        outs = jax.vmap(functools.partial(self.reference, config), axes)(*parts)
+        merged = [
+            out
+            if out is None
+            else out.reshape(-1, *out.shape[2:])
+            if result.dims.split()[0] == self.batch
+            else out.sum(axis=0)
+            for out, result in zip(outs, self.results.values(), strict=True)
+        ]
+        return self._rounded(merged, operands)
+
+    def _rounded_reference(self, config: Config, *operands: jax.Array | None):
+        return self._rounded(self.reference(config, *operands), operands)
+
+    def _rounded(self, results, operands) -> list[jax.Array | None]:
+        """Results in the dtypes of the operands that they are like."""
+        dtypes = {k: v.dtype for k, v in zip(self.operands, operands, strict=True) if v is not None}
+        return [
+            None if value is None else value.astype(dtypes[result.like])
+            for value, result in zip(results, self.results.values(), strict=True)
+        ]
+
     def _batch(self, arrays, axes, *, config: Config, present: Sequence[bool]):
-        bind = functools.partial(self.primitive.bind, present=present)
+        bind = functools.partial(self._bind, present=present)
         size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
         names = self._present_operands(present)
         shapes = [
@@ -206,14 +269,14 @@ class KernelPrimitive:
         return [split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
 
     def _jvp(self, primals, tangents, *, config: Config, present: Sequence[bool]):
-        outs = self.primitive.bind(*primals, config=config, present=present)
+        outs = self._bind(*primals, config=config, present=present)
         active = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
 
         def reference(*values):
             arrays = list(primals)
             for i, value in zip(active, values, strict=True):
                 arrays[i] = value
-            return _call(self.reference, arrays, config, present)
+            return _call(self._rounded_reference, arrays, config, present)
 
         _, tangents_out = jax.jvp(
             reference, [primals[i] for i in active], [tangents[i] for i in active]
@@ -222,7 +285,7 @@ class KernelPrimitive:
 
     def _jvp_of_product(self, primals, tangents, *, config: Config, present: Sequence[bool]):
         names = self._present_operands(present)
-        (out,) = self.primitive.bind(*primals, config=config, present=present)
+        (out,) = self._bind(*primals, config=config, present=present)
         added = (self.product.term, self.product.scale)
         values: dict[str, Any] = dict.fromkeys(self.operands)
         values.update(zip(names, primals, strict=True))

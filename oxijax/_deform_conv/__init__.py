@@ -15,10 +15,12 @@ from oxijax._core.convolution import (
     ConvParams,
     dimension_sizes,
     from_nhwc,
+    parallel_dimensions,
     read_arguments,
     to_nhwc,
 )
 from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present, reverse_mode_only
+from oxijax._core.sharding import reshard_like
 from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
 from oxijax._deform_conv import reference as kernels
@@ -103,7 +105,9 @@ def deform_conv(
     # The casts and the guard are outside the custom_vjp: their own rules see the operands.
     operands = map_present(_compat.match_varying, *operands)
     operands = map_present(functools.partial(reverse_mode_only, "deform_conv"), *operands)
-    y = _deform_conv(config, *operands)
+    # Where nothing is traced, jax.shard_map takes no custom_vjp that is told what is perturbed.
+    call = _jitted if _compat.is_shard_map_eager() else _deform_conv
+    y = call(config, *operands)
     return from_nhwc(cast(jax.Array, y), data_format)
 
 
@@ -189,7 +193,9 @@ _FOLDS = (
 
 _X, _OFFSET, _WEIGHT, _MASK, _Y = "n h w c", "n p q d", "i j e o", "n p q m", "n p q o"
 
-_primitive = functools.partial(KernelPrimitive, sizes=dimension_sizes, folds=_FOLDS)
+_primitive = functools.partial(
+    KernelPrimitive, sizes=dimension_sizes, folds=_FOLDS, batch="n", parallel=parallel_dimensions
+)
 
 deform_conv_forward = _primitive(
     "deform_conv_forward",
@@ -264,7 +270,12 @@ def _deform_conv_bwd(config: ConvParams, residuals, grad_y: jax.Array):
     if wanted.bias:
         accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
         grad_bias = jnp.sum(grad_y, axis=(0, 1, 2), dtype=accumulator).astype(bias.dtype)
-    return grad_x, grad_offset, grad_weight, grad_mask, grad_bias
+    gradients = (grad_x, grad_offset, grad_weight, grad_mask, grad_bias)
+    return tuple(
+        None if gradient is None else reshard_like(gradient, operand)
+        for gradient, operand in zip(gradients, residuals[0], strict=True)
+    )
 
 
 _deform_conv.defvjp(_deform_conv_fwd, _deform_conv_bwd, symbolic_zeros=True)
+_jitted = jax.jit(_deform_conv, static_argnums=0)

@@ -138,7 +138,7 @@ def backward_weight(
     mask: jax.Array | None,
     grad_y: jax.Array,
 ) -> tuple[jax.Array]:
-    """Gradient with respect to weight [Kh, Kw, C/G, Co], in x's dtype."""
+    """Gradient with respect to weight [Kh, Kw, C/G, Co], in accumulation dtype."""
     channels, out_channels = x.shape[-1], grad_y.shape[-1]
     image = _Image.of(config, x, offset)
     grad = _grouped(config, grad_y.astype(_accumulator(x)))
@@ -155,7 +155,7 @@ def backward_weight(
 
     _, grad_weight = lax.scan(tap_gradient, None, sample_taps(config, offset, mask))
     shape = (*config.kernel_size, channels // config.groups, out_channels)
-    return (grad_weight.reshape(shape).astype(x.dtype),)
+    return (grad_weight.reshape(shape),)
 
 
 class _Tap(NamedTuple):

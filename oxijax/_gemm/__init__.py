@@ -285,6 +285,8 @@ _PRIMITIVES = {
         results={"y": Result("g m n", like="a")},
         sizes=lambda config, sizes: sizes,
         folds=_FOLDS,
+        # A sum that c is added to has to be whole.
+        parallel=lambda config, operands: "g m n" if "c" in operands else "g m n k",
         reference=kernels.gemm,
         cuda=cuda_kernels.gemm,
         product=Product({"a": _grad_a, "b": _grad_b, "alpha": _grad_alpha}, term="c", scale="beta"),

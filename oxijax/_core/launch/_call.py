@@ -1,7 +1,6 @@
 """`call`: a kernel as a part of a JAX program, for use inside lowerings."""
 
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from oxijax._core.launch import _handler
 from oxijax._core.launch._emulation import emulation
 from oxijax._core.launch._spec import VERSION, Spec, key_of
 from oxijax._core.precision import numpy_dtype
-from oxijax._core.sizes import is_known
+from oxijax._core.sharding import batch_groups
 from ptx.kernel import Array, KernelDefinition, Out
 
 __all__ = ["TARGET_NAME", "call"]
@@ -126,10 +125,7 @@ def _groups(ctx, params) -> int:
     if params["grouped"] or not (params["shared"] or params["sums"]):
         return 1
     (batch,) = {aval.shape[0] for i, aval in enumerate(ctx.avals_in) if i not in params["shared"]}
-    devices = _compat.partitioned_devices(ctx)
-    if not is_known(batch):
-        return devices if is_known(batch % devices) and batch % devices == 0 else 1
-    return math.gcd(batch, devices) if batch else 1
+    return batch_groups(ctx, batch)
 
 
 def _launch_grouped(groups: int, *operands, shared, sums, results, **params):

@@ -384,18 +384,6 @@ def test_sharded_inputs_under_jit():
     assert_trees_close(actual, jax.grad(squares(oxijax.reference.conv), EVERY)(x, weight, bias))
 
 
-def test_explicit_sharding_says_what_to_do():
-    x, weight, bias = operands_of("plain")
-    expected = oxijax.reference.conv(x, weight, bias)
-    with jax.set_mesh(mesh_of(2, AxisType.Explicit)):
-        x = jax.device_put(x, BATCH)
-        with pytest.raises(NotImplementedError, match=r"x is sharded over Explicit mesh axes"):
-            jax.jit(oxijax.conv)(x, weight, bias)
-        inside = jax.sharding.auto_axes(oxijax.conv, out_sharding=BATCH)
-        y = jax.jit(inside)(x, weight, bias)
-    assert_close(y, expected, TOLERANCE)
-
-
 # Export.
 
 

@@ -290,19 +290,6 @@ def test_sharded_inputs_under_jit():
     assert_close(y, oxijax.reference.deform_conv(x, offset, weight, mask, bias), TOLERANCE)
 
 
-def test_explicit_sharding_says_what_to_do():
-    x, offset, weight, mask, bias = operands_of("v2")
-    mesh = jax.make_mesh((2,), ("batch",), axis_types=(AxisType.Explicit,))
-    with jax.set_mesh(mesh):
-        x, offset, mask = (jax.device_put(a, PartitionSpec("batch")) for a in (x, offset, mask))
-        with pytest.raises(NotImplementedError, match=r"x is sharded over Explicit mesh axes"):
-            jax.jit(oxijax.deform_conv)(x, offset, weight, mask, bias)
-        inside = jax.sharding.auto_axes(oxijax.deform_conv, out_sharding=PartitionSpec("batch"))
-        y = jax.jit(inside)(x, offset, weight, mask, bias)
-    expected = oxijax.reference.deform_conv(*operands_of("v2"))
-    assert_close(y, expected, TOLERANCE)
-
-
 def test_export_round_trip():
     operands = operands_of("v2")
     exported = jax.export.export(jax.jit(oxijax.deform_conv))(*operands)

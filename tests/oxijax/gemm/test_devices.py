@@ -183,19 +183,6 @@ def test_kernels_split_the_rows_of_gradients():
     assert_trees_close(actual, jax.jit(jax.grad(whole, EVERY))(*operands))
 
 
-@pytest.mark.parametrize("batch", [(), (4,)])
-def test_explicit_sharding_says_what_to_do(batch):
-    a, b, *_ = rows(8, *batch)
-    expected = a @ b
-    with jax.set_mesh(mesh_of(2, AxisType.Explicit)):
-        a = jax.device_put(a, P("batch"))
-        with pytest.raises(NotImplementedError, match=r"a is sharded over Explicit mesh axes"):
-            jax.jit(oxijax.gemm)(a, b)
-        inside = jax.sharding.auto_axes(oxijax.gemm, out_sharding=P("batch"))
-        y = jax.jit(inside)(a, b)
-    assert_trees_close(y, expected)
-
-
 # Export.
 
 
