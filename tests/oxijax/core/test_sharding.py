@@ -202,6 +202,19 @@ def test_split_along_the_output_channels(name, path):
     assert every == {"all-reduce": whole}
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_split_along_k(path):
+    """The result is a sum over the devices."""
+    mesh = mesh_of("data", kind="explicit")
+    layer, (values, _) = LAYERS["gemm"], expected("gemm")
+    with jax.set_mesh(mesh), PATHS[path]():
+        a, b = layer.operands()
+        operands = jax.device_put(a, P(None, "data")), jax.device_put(b, P("data"))
+        compiled = jax.jit(layer.function).lower(*operands).compile()
+        assert_close(compiled(*operands), values[0], TOLERANCE)
+    assert collectives(compiled) == {"all-reduce": 1}
+
+
 EIGHT_DEVICES = """
 import sys
 sys.path[:0] = sys.argv[1].split()
