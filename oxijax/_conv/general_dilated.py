@@ -99,7 +99,7 @@ def conv_general_dilated(
         padding, image_size, kernel_size, strides, dilation, rank, negative=True
     )
     try:
-        arguments.check_output_size(image_size, kernel_size, strides, pads, dilation)
+        arguments.output_size(image_size, kernel_size, strides, pads, dilation)
     except ValueError:
         raise _not_covered(
             f"lhs of shape {lhs.shape} that is smaller with padding={padding!r} than rhs of shape "

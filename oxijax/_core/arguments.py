@@ -21,7 +21,6 @@ __all__ = [
     "Pads",
     "as_array",
     "check_choice",
-    "check_output_size",
     "check_same_dtype",
     "check_shape",
     "output_size",
@@ -30,6 +29,7 @@ __all__ = [
     "read_pair",
     "read_precision",
     "to_array",
+    "unchecked_output_size",
 ]
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -154,14 +154,14 @@ def read_padding(
     )
 
 
-def output_size(
+def unchecked_output_size(
     image_size: tuple[int, int],
     kernel_size: tuple[int, int],
     strides: tuple[int, int],
     padding: Pads,
     dilation: tuple[int, int],
 ) -> tuple[int, int]:
-    """Height and width of a convolution's output."""
+    """Height and width of a convolution's output, which were checked before."""
     height, width = (
         (size + sum(pads) - (d * (k - 1) + 1)) // stride + 1
         for size, pads, d, k, stride in zip(
@@ -171,23 +171,25 @@ def output_size(
     return height, width
 
 
-def check_output_size(
+def output_size(
     image_size: tuple[int, int],
     kernel_size: tuple[int, int],
     strides: tuple[int, int],
     padding: Pads,
     dilation: tuple[int, int],
     rank: int = 2,
-) -> None:
-    """Raises where a convolution's output would be empty."""
+) -> tuple[int, int]:
+    """Height and width of a convolution's output; raises where one would be empty."""
     facts = (image_size, padding, kernel_size, dilation)
     image, pads, kernel, gaps = facts if rank == 2 else [fact[1] for fact in facts]
     message = (
         f"the output would have no extent: x with {'height and ' if rank == 2 else ''}width "
         f"{image}, padding {pads}, weight with kernel size {kernel} and dilation {gaps}"
     )
-    for size in output_size(image_size, kernel_size, strides, padding, dilation):
-        require_at_least(size, 1, message)
+    size = unchecked_output_size(image_size, kernel_size, strides, padding, dilation)
+    for extent in size:
+        require_at_least(extent, 1, message)
+    return size
 
 
 def read_precision(value: Any) -> lax.Precision:

@@ -41,7 +41,7 @@ class ConvParams:
     @property
     def out_size(self) -> tuple[int, int]:
         """Height and width of the output."""
-        return arguments.output_size(
+        return arguments.unchecked_output_size(
             self.image_size, self.kernel_size, self.strides, self.padding, self.dilation
         )
 
@@ -115,7 +115,7 @@ def read_arguments(
     strides = arguments.read_pair("strides", strides, rank)
     dilation = arguments.read_pair("dilation", dilation, rank)
     pads = arguments.read_padding(padding, image_size, kernel_size, strides, dilation, rank)
-    arguments.check_output_size(image_size, kernel_size, strides, pads, dilation, rank)
+    arguments.output_size(image_size, kernel_size, strides, pads, dilation, rank)
     config = ConvParams(
         image_size=image_size,
         kernel_size=kernel_size,

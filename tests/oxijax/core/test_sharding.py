@@ -105,7 +105,9 @@ def collectives(compiled) -> dict[str, int]:
     pattern = (
         r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\((.*?)\)"
     )
-    for kind, operands in re.findall(pattern, compiled.as_text()):
+    text = compiled.as_text()
+    assert text is not None
+    for kind, operands in re.findall(pattern, text):
         counts[kind] = counts.get(kind, 0) + operands.count("%")
     return counts
 
