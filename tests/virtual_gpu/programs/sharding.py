@@ -66,9 +66,9 @@ def run(name, shapes, specs, mesh, kind) -> None:
     for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         error = np.linalg.norm(np.asarray(a) - b) / np.linalg.norm(b)
         assert error < 4e-6, (name, error)
-    sent = set(
-        re.findall(r"all-gather|all-reduce|all-to-all|collective-permute", compiled.as_text())
-    )
+    text = compiled.as_text()
+    assert text is not None
+    sent = set(re.findall(r"all-gather|all-reduce|all-to-all|collective-permute", text))
     assert sent == {"all-reduce"}, sent
     print("done", kind, name, *specs)
 
