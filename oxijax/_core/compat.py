@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import core, custom_partitioning_sharding_rule, shard_map, sharding_impls
+from jax._src import core, custom_partitioning_sharding_rule, sharding_impls
 from jax._src.export import shape_poly
 
 __all__ = [
     "batch_sharding_rule",
     "check_varying",
-    "is_shard_map_eager",
     "match_varying",
     "partitioned_devices",
     "require_when_known",
@@ -42,14 +41,6 @@ def match_varying(*operands: jax.Array) -> list[jax.Array]:
     `jax._src.core.auto_insert_reshard`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
     """
     return list(core.auto_insert_reshard(*operands))
-
-
-def is_shard_map_eager() -> bool:
-    """Whether operations are those of a `jax.shard_map` that is neither traced nor differentiated.
-
-    `jax._src.shard_map.ShardMapTrace`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
-    """
-    return isinstance(core.trace_ctx.trace, shard_map.ShardMapTrace)
 
 
 def partitioned_devices(ctx: Any) -> int:

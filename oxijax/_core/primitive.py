@@ -17,11 +17,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from oxijax._core import compat as _compat
-from oxijax._core import sharding
+from oxijax._core import modes, sharding
 from oxijax._core.fold import Dims, Fold, broadcast, split
 from oxijax._core.launch import emulation
 
-__all__ = ["Fold", "KernelPrimitive", "Product", "Result", "map_present", "reverse_mode_only"]
+__all__ = ["Fold", "KernelPrimitive", "Product", "Result", "map_present"]
 
 Config = Any  # hashable and static; each family has its own frozen dataclass
 
@@ -268,8 +268,25 @@ class KernelPrimitive:
         positions = [fold.position(dims) for dims in results]
         return [split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
 
+    def defvjp(self, reverse: jax.custom_vjp) -> None:
+        """Has reverse mode take the gradients of a `jax.custom_vjp`.
+
+        Args:
+          reverse: of the primitive's one result: called with the configuration and the operands.
+        """
+        self.reverse = reverse
+        ad.primitive_jvps[self.primitive] = self._jvp_of_custom_vjp
+
+    def _jvp_of_custom_vjp(self, primals, tangents, *, config: Config, present: Sequence[bool]):
+        (out,) = self._bind(*primals, config=config, present=present)
+        return [out], [modes.tangent(self, primals, tangents, out, config=config, present=present)]
+
     def _jvp(self, primals, tangents, *, config: Config, present: Sequence[bool]):
         outs = self._bind(*primals, config=config, present=present)
+        return outs, self.reference_tangents(primals, tangents, config=config, present=present)
+
+    def reference_tangents(self, primals, tangents, *, config: Config, present: Sequence[bool]):
+        """The tangents of the results, which are the reference's."""
         active = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
 
         def reference(*values):
@@ -281,7 +298,7 @@ class KernelPrimitive:
         _, tangents_out = jax.jvp(
             reference, [primals[i] for i in active], [tangents[i] for i in active]
         )
-        return outs, tangents_out
+        return tangents_out
 
     def _jvp_of_product(self, primals, tangents, *, config: Config, present: Sequence[bool]):
         names = self._present_operands(present)
@@ -364,59 +381,3 @@ def map_present(
     """
     results = iter(function(*(operand for operand in operands if operand is not None)))
     return [None if operand is None else next(results) for operand in operands]
-
-
-def reverse_mode_only(function: str, *operands: jax.Array) -> list[jax.Array]:
-    """The operands, as they are; differentiating through them in forward mode raises.
-
-    `jax.custom_vjp` raises in forward mode too, but its error cannot say what to do.
-
-    Args:
-      function: name of the public function, which has a twin in `oxijax.reference`.
-      operands: the arrays that it is differentiable in.
-
-    Raises:
-      TypeError: in forward mode: at the call or, under `jax.jit`, when the program is lowered.
-    """
-    return _guard_p.bind(*operands, function=function)
-
-
-_guard_p = Primitive("reverse_mode_only")
-_guard_p.multiple_results = True
-_guard_p.def_impl(lambda *operands, function: list(operands))
-_guard_p.def_abstract_eval(lambda *avals, function: list(avals))
-mlir.register_lowering(_guard_p, lambda ctx, *operands, function: operands)
-
-
-def _guard_batch(arrays, axes, *, function):
-    return _guard_p.bind(*arrays, function=function), axes
-
-
-def _guard_jvp(primals, tangents, *, function):
-    tangents = [
-        tangent if type(tangent) is ad.Zero else _guard_tangent_p.bind(tangent, function=function)
-        for tangent in tangents
-    ]
-    return _guard_p.bind(*primals, function=function), tangents
-
-
-batching.primitive_batchers[_guard_p] = _guard_batch
-ad.primitive_jvps[_guard_p] = _guard_jvp
-
-# Linear, and transposed to nothing: reverse mode never evaluates it, forward mode must.
-_guard_tangent_p = Primitive("reverse_mode_only_tangent")
-
-
-def _raise_in_forward_mode(*_, function):
-    raise TypeError(
-        f"oxijax.{function} is differentiable in reverse mode (jax.grad, jax.vjp) only. For "
-        f"forward mode (jax.jvp, jax.jacfwd, jax.hessian) use oxijax.reference.{function}, the "
-        "same function in pure JAX."
-    )
-
-
-_guard_tangent_p.def_impl(_raise_in_forward_mode)
-_guard_tangent_p.def_abstract_eval(lambda aval, function: aval)
-mlir.register_lowering(_guard_tangent_p, _raise_in_forward_mode)
-ad.deflinear2(_guard_tangent_p, lambda cotangent, _, function: [cotangent])
-batching.defvectorized(_guard_tangent_p)

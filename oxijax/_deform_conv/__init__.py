@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from oxijax._core.convolution import (
     read_arguments,
     to_nhwc,
 )
-from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present, reverse_mode_only
+from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
 from oxijax._core.sharding import reshard_like
 from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
@@ -89,8 +88,7 @@ def deform_conv(
       weight, offset and mask, but adds nothing to the gradient with respect to x. An
       infinite or huge offset reads zeros and has finite gradients.
 
-    Differentiable in reverse mode, any number of times. For forward mode (`jax.jvp`,
-    `jax.jacfwd`) use `oxijax.reference.deform_conv`.
+    Differentiable in forward and reverse mode, any number of times.
 
     Raises:
       ValueError: a shape, a padding or another argument that does not fit, by name.
@@ -102,13 +100,9 @@ def deform_conv(
     config, operands = _read_arguments(
         x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
     )
-    # The casts and the guard are outside the custom_vjp: their own rules see the operands.
+    # The casts are outside of what has rules of its own: theirs see the operands.
     operands = map_present(_compat.match_varying, *operands)
-    operands = map_present(functools.partial(reverse_mode_only, "deform_conv"), *operands)
-    # Where nothing is traced, jax.shard_map takes no custom_vjp that is told what is perturbed.
-    call = _jitted if _compat.is_shard_map_eager() else _deform_conv
-    y = call(config, *operands)
-    return from_nhwc(cast(jax.Array, y), data_format)
+    return from_nhwc(_forward(config, *operands), data_format)
 
 
 def _reference(*values) -> jax.Array:
@@ -230,11 +224,13 @@ deform_conv_backward_weight = _primitive(
 )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _deform_conv(config: ConvParams, *operands: jax.Array | None) -> jax.Array:
+def _forward(config: ConvParams, *operands: jax.Array | None) -> jax.Array:
     (y,) = deform_conv_forward(config, *operands)
     assert y is not None
     return y
+
+
+_reverse = jax.custom_vjp(_forward, nondiff_argnums=(0,))
 
 
 @jax.tree_util.register_static
@@ -249,13 +245,13 @@ class _Wanted:
     bias: bool
 
 
-def _deform_conv_fwd(config: ConvParams, *inputs):
+def _reverse_fwd(config: ConvParams, *inputs):
     operands = tuple(None if i is None else i.value for i in inputs)
     wanted = _Wanted(*(i is not None and i.perturbed for i in inputs))
-    return _deform_conv(config, *operands), (operands, wanted)
+    return _forward(config, *operands), (operands, wanted)
 
 
-def _deform_conv_bwd(config: ConvParams, residuals, grad_y: jax.Array):
+def _reverse_bwd(config: ConvParams, residuals, grad_y: jax.Array):
     """Binds one backward primitive a gradient, and none for a gradient nobody wants."""
     (x, offset, weight, mask, bias), wanted = residuals
     grad_x = grad_offset = grad_weight = grad_mask = grad_bias = None
@@ -277,5 +273,5 @@ def _deform_conv_bwd(config: ConvParams, residuals, grad_y: jax.Array):
     )
 
 
-_deform_conv.defvjp(_deform_conv_fwd, _deform_conv_bwd, symbolic_zeros=True)
-_jitted = jax.jit(_deform_conv, static_argnums=0)
+_reverse.defvjp(_reverse_fwd, _reverse_bwd, symbolic_zeros=True)
+deform_conv_forward.defvjp(_reverse)

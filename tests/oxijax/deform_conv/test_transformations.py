@@ -60,36 +60,78 @@ def test_forward_mode_through_the_reference():
     )
 
 
+def function_of(argument, operands, function=oxijax.deform_conv):
+    """The function of one operand."""
+
+    def of_one(value):
+        return function(*operands[:argument], value, *operands[argument + 1 :])
+
+    return of_one
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("under_jit", [False, True])
 @pytest.mark.parametrize("argument", range(5))
-def test_forward_mode_says_what_to_use(argument, under_jit):
+def test_forward_mode(argument, under_jit):
     operands = operands_of("v2")
 
-    def tangent(value):
-        def function(value):
-            arrays = [*operands]
-            arrays[argument] = value
-            return oxijax.deform_conv(*arrays)
+    def tangent(function):
+        of_one = function_of(argument, operands, function)
+        run = jax.jit(lambda v, t: jax.jvp(of_one, [v], [t])) if under_jit else (
+            lambda v, t: jax.jvp(of_one, [v], [t])
+        )  # fmt: skip
+        return run(operands[argument], jnp.cos(operands[argument]))
 
-        return jax.jvp(function, [value], [value])
+    for actual, expected in zip(
+        tangent(oxijax.deform_conv), tangent(oxijax.reference.deform_conv), strict=True
+    ):
+        assert_close(actual, expected, TOLERANCE)
 
-    with pytest.raises(TypeError, match=r"use oxijax\.reference\.deform_conv"):
-        (jax.jit(tangent) if under_jit else tangent)(operands[argument])
+
+def test_linearize():
+    operands = tuple(operands_of("v2"))
+    tangents = tuple(jnp.sin(v) for v in operands)
+    _, linear = jax.linearize(oxijax.deform_conv, *operands)
+    _, expected = jax.jvp(oxijax.reference.deform_conv, operands, tangents)
+    assert_close(linear(*tangents), expected, TOLERANCE)
 
 
-def test_hessian_by_reverse_modes():
-    """Second derivatives, by two reverse passes, equal the reference's by both modes."""
-    *operands, bias = operands_of("kernel-1x1")
+@pytest.mark.parametrize("argument", [1, 2])
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (jax.jacfwd, jax.jacfwd),
+        (jax.jacfwd, jax.jacrev),
+        (jax.jacrev, jax.jacfwd),
+        (jax.jacrev, jax.jacrev),
+    ],
+)
+def test_hessian(outer, inner, argument):
+    operands = operands_of("kernel-1x1")
 
-    def loss(function, weight):
-        x, offset, _, mask = operands
-        return jnp.sum(jnp.sin(function(x, offset, weight, mask, bias)))
+    def hessian(function, of_modes):
+        of_one = function_of(argument, operands, function)
+        return jax.jit(of_modes(lambda value: jnp.sum(jnp.sin(of_one(value)))))
 
-    weight = operands[2]
-    actual = jax.jit(jax.jacrev(jax.grad(lambda w: loss(oxijax.deform_conv, w))))(weight)
-    expected = jax.jit(jax.hessian(lambda w: loss(oxijax.reference.deform_conv, w)))(weight)
+    actual = hessian(oxijax.deform_conv, lambda f: outer(inner(f)))(operands[argument])
+    expected = hessian(oxijax.reference.deform_conv, jax.hessian)(operands[argument])
     assert_close(actual, expected, TOLERANCE)
+
+
+def test_forward_mode_through_vmap():
+    operands = [variants(v) for v in operands_of("kernel-1x1")]
+    tangents = [jnp.sin(v) for v in operands]
+    actual = jax.jit(lambda p, t: jax.jvp(jax.vmap(oxijax.deform_conv), p, t))(operands, tangents)
+    expected = jax.jvp(jax.vmap(oxijax.reference.deform_conv), operands, tangents)
+    for a, b in zip(actual, expected, strict=True):
+        assert_close(a, b, TOLERANCE)
+
+
+def test_forward_mode_leaves_gradients_as_they_are():
+    """Of reverse mode's kernels none is in a program of forward mode, nor the other way round."""
+    operands = operands_of("v2")
+    tangent = jax.jit(lambda p, t: jax.jvp(oxijax.deform_conv, p, t)).trace(operands, operands)
+    assert _primitives_in(str(tangent.jaxpr)) <= {"forward"}
 
 
 @pytest.mark.quick
