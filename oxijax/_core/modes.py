@@ -24,7 +24,7 @@ class Differentiated(Protocol):
         None where one is absent.
     """
 
-    reverse: jax.custom_vjp
+    reverse: Callable[..., jax.Array]
 
     def reference_tangents(
         self, primals: Sequence, tangents: Sequence, *, config: Any, present: Sequence[bool]

@@ -268,11 +268,11 @@ class KernelPrimitive:
         positions = [fold.position(dims) for dims in results]
         return [split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
 
-    def defvjp(self, reverse: jax.custom_vjp) -> None:
+    def defvjp(self, reverse: Callable[..., jax.Array]) -> None:
         """Has reverse mode take the gradients of a `jax.custom_vjp`.
 
         Args:
-          reverse: of the primitive's one result: called with the configuration and the operands.
+          reverse: of the one result: called with the configuration and the operands.
         """
         self.reverse = reverse
         ad.primitive_jvps[self.primitive] = self._jvp_of_custom_vjp
