@@ -4,12 +4,11 @@ import functools
 from typing import Any
 
 import jax
-import numpy as np
 
 import oxijax
 from oxijax.testing import CONV_CASES, ConvCase
 from support.conv_reference import float64_results
-from support.helpers import assert_close, relative_error, values_and_gradients
+from support.helpers import assert_close, relative_error
 from support.places import PRECISIONS, Place
 
 NAMES = ("x", "weight", "bias")
@@ -42,16 +41,13 @@ def lax_conv(case: ConvCase, x, weight, bias=None) -> jax.Array:
     return y + (bias.reshape(-1, *[1] * len(spatial)) if case.channels_first else bias)
 
 
-def check(
-    case: ConvCase, precision: str, place: Place, reference_on: Any = None
-) -> dict[str, float]:
-    """Compares output and gradients with float64's, on the same operands.
+def check(case: ConvCase, precision: str, place: Place) -> dict[str, float]:
+    """Compares output and gradients with numpy's in float64, on the same operands.
 
     Args:
       case: the layer.
       precision: of `PRECISIONS`.
       place: where the kernels run.
-      reference_on: the device whose XLA is the reference; None: it is numpy.
 
     Returns:
       The relative error of each.
@@ -59,15 +55,7 @@ def check(
     dtype, precision_, tolerance = PRECISIONS[precision]
     operands = [None if v is None else v.astype(dtype) for v in case.operands()]
     grad_y = case.grad_y().astype(dtype)
-    if reference_on is None:
-        expected = float64_results(case, operands, grad_y)
-    else:
-        with jax.default_device(reference_on):
-            theirs = functools.partial(oxijax.reference.conv, **case.options)
-            *wide, wide_grad_y = (
-                None if v is None else v.astype(np.float64) for v in (*operands, grad_y)
-            )
-            expected = values_and_gradients(theirs, wide, wide_grad_y, NAMES)
+    expected = float64_results(case, operands, grad_y)
     ours = functools.partial(oxijax.conv, precision=precision_, **case.options)
     y, gradients = place.values_and_gradients(ours, operands, grad_y, KERNELS)
     results = {"y": y, **{f"d{n}": v for n, v in zip(NAMES, gradients, strict=True)}}
