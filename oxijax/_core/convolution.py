@@ -45,6 +45,11 @@ class ConvParams:
             self.image_size, self.kernel_size, self.strides, self.padding, self.dilation
         )
 
+    def products(self, images: Any, channels: int, out_channels: int) -> Any:
+        """Multiplications of a convolution, and of each of its gradients, for so many images."""
+        pixels = images * self.out_size[0] * self.out_size[1]
+        return pixels * self.taps * (channels // self.groups) * out_channels
+
     def kernel_fields(self, in_channels: int, out_channels: int, dtype: Any) -> dict[str, Any]:
         """The fields that the configurations of all families' kernels have.
 

@@ -27,25 +27,28 @@ def forward(config: ConvParams, x, offset, weight, mask, bias):
     """The output [N, P, Q, Co]."""
     kernel_config = _kernel_config(config, x.shape[3], weight.shape[3], x.dtype, offset, mask)
     return call(
-        FORWARD, kernel_config, batch="n", x=x, offset=offset, weight=weight, mask=mask, bias=bias
-    )
+        FORWARD, kernel_config, batch="n",
+        products=config.products(x.shape[0], x.shape[3], weight.shape[3]),
+        x=x, offset=offset, weight=weight, mask=mask, bias=bias,
+    )  # fmt: skip
 
 
 def backward_input(config: ConvParams, offset, weight, mask, grad_y):
     """The gradient to x, summed in float32 by atomic additions, or from lists without them."""
     dtype, channels, (h, w) = weight.dtype, config.groups * weight.shape[2], config.image_size
     kernel_config = _kernel_config(config, channels, weight.shape[3], dtype, offset, mask)
+    products = config.products(offset.shape[0], channels, weight.shape[3])
     accumulator = jnp.promote_types(dtype, jnp.float32)
     if is_deterministic():
         lists = sample_lists(config, offset, mask, accumulator)._asdict()
         wide = weight.astype(jnp.float32) if dtype == jnp.float16 else weight  # the kernel says why
-        sizes = {"h": h, "w": w}
         return call(
-            BACKWARD_INPUT_GATHER, kernel_config, sizes=sizes, **lists, weight=wide, grad_y=grad_y
-        )
+            BACKWARD_INPUT_GATHER, kernel_config, sizes={"h": h, "w": w}, products=products,
+            **lists, weight=wide, grad_y=grad_y,
+        )  # fmt: skip
     zeros = jnp.zeros((offset.shape[0], h, w, channels), accumulator)
     (total,) = call(
-        BACKWARD_INPUT, kernel_config, batch="n",
+        BACKWARD_INPUT, kernel_config, batch="n", products=products,
         offset=offset, weight=weight, mask=mask, grad_y=grad_y, zeros=zeros,
     )  # fmt: skip
     assert total is not None
@@ -57,6 +60,7 @@ def backward_offset(config: ConvParams, x, offset, weight, mask, grad_y):
     kernel_config = _kernel_config(config, x.shape[3], weight.shape[3], x.dtype, offset, mask)
     return call(
         BACKWARD_OFFSET, kernel_config, batch="n",
+        products=config.products(x.shape[0], x.shape[3], weight.shape[3]),
         x=x, offset=offset, weight=weight, mask=mask, grad_y=grad_y,
     )  # fmt: skip
 
@@ -65,9 +69,10 @@ def backward_weight(config: ConvParams, x, offset, mask, grad_y):
     """The gradient to the weights, summed in float32 over parts of the pixels."""
     kernel_config = _kernel_config(config, x.shape[3], grad_y.shape[3], x.dtype, offset, mask)
     pixels = likely(math.prod(offset.shape[:3]))
-    sizes = {"s": backward_weight_parts(kernel_config, pixels)}
     (partial,) = call(
-        BACKWARD_WEIGHT, kernel_config, batch="n", sizes=sizes,
+        BACKWARD_WEIGHT, kernel_config, batch="n",
+        sizes={"s": backward_weight_parts(kernel_config, pixels)},
+        products=config.products(x.shape[0], x.shape[3], grad_y.shape[3]),
         x=x, offset=offset, mask=mask, grad_y=grad_y,
     )  # fmt: skip
     assert partial is not None

@@ -6,12 +6,13 @@ from typing import Any
 
 import jax
 
+from oxijax._core.data_sheets import default_data_sheet
 from oxijax._core.launch import call, emulation
 from oxijax._core.precision import is_exact, ptx_dtype
 from oxijax._core.sizes import is_known, likely
 from oxijax._gemm import reference as kernels
 from oxijax._gemm.reference import GemmParams
-from oxijax._gemm.roofline import DOT_GENERAL, auto_strategy, default_data_sheet
+from oxijax._gemm.roofline import DOT_GENERAL, auto_strategy
 from ptx.devices import find_data_sheet
 from ptx.kernels.gemm import GEMM, STRATEGIES, GemmConfig, choose
 
@@ -45,7 +46,10 @@ def gemm(config: GemmParams, a, b, c, alpha, beta):
         a, b = a.squeeze(0), b.squeeze(0)
         c = None if c is None else c.squeeze(0)
     large, small = (b, a) if kernel.swapped else (a, b)
-    (y,) = call(GEMM, kernel, batch=split, large=large, small=small, alpha=alpha, beta=beta, c=c)
+    (y,) = call(
+        GEMM, kernel, batch=split, products=batch * m * n * k,
+        large=large, small=small, alpha=alpha, beta=beta, c=c,
+    )  # fmt: skip
     assert y is not None
     return (y.reshape(batch, m, n),)
 
@@ -68,7 +72,10 @@ def _split_product(config: GemmParams, kernel: GemmConfig, a, b) -> jax.Array:
         kernel = _kernel(config, (m, n, k // pieces, pieces), a.dtype, kernel.strategy)
         return _split_product(config, kernel, a, b).sum(axis=0, keepdims=True)
     large, small = (b, a) if kernel.swapped else (a, b)
-    (parts,) = call(GEMM, kernel, batch="g" if batch != 1 else "", large=large, small=small)
+    (parts,) = call(
+        GEMM, kernel, batch="g" if batch != 1 else "", products=batch * m * n * k,
+        large=large, small=small,
+    )  # fmt: skip
     assert parts is not None
     product = parts.sum(axis=1)
     return product.mT if kernel.swapped else product

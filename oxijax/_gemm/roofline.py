@@ -11,22 +11,14 @@ from jax.typing import DTypeLike
 
 import ptx
 from oxijax._core import arguments
-from oxijax._core.driver import driver
+from oxijax._core.data_sheets import default_data_sheet
 from oxijax._core.precision import PTX_DTYPES
-from ptx.devices import (
-    DATA_SHEETS,
-    DataSheet,
-    data_sheet,
-    estimate_data_sheet,
-    find_data_sheet,
-)
+from ptx.devices import DATA_SHEETS, DataSheet, data_sheet
 from ptx.kernels.gemm.plan import choose
 
-__all__ = ["DOT_GENERAL", "Roofline", "auto_strategy", "default_data_sheet", "roofline"]
+__all__ = ["DOT_GENERAL", "Roofline", "auto_strategy", "roofline"]
 
 DOT_GENERAL = "dot_general"  # XLA's own product, which is made for what arithmetic bounds
-
-_WITHOUT_GPU = DATA_SHEETS["A100 80GB"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,35 +159,6 @@ def auto_strategy(
     if not analysis.is_memory_bound:
         return DOT_GENERAL
     return choose(m, n, k, batch=batch, float_type=float_type, exact=exact).strategy
-
-
-def default_data_sheet() -> DataSheet | None:
-    """Of the GPU that JAX uses, by its driver's figures if need be; without a GPU of an A100.
-
-    None where there is neither a data sheet nor all of the figures.
-
-    Raises:
-      DriverError: the GPU has no data sheet, and its driver cannot be asked.
-    """
-    device = jax.devices()[0]
-    if device.platform != "gpu":
-        return _WITHOUT_GPU
-    return find_data_sheet(device.device_kind) or _estimated_data_sheet(device.device_kind)
-
-
-def _estimated_data_sheet(kind: str) -> DataSheet | None:
-    for gpu in driver().devices:
-        # Drivers of GPUs that share the memory of the host may know no memory clock.
-        if gpu.name == kind and gpu.memory_clock_khz and gpu.bus_width:
-            return estimate_data_sheet(
-                gpu.name,
-                gpu.sm,
-                sms=gpu.sms,
-                clock_khz=gpu.clock_khz,
-                memory_clock_khz=gpu.memory_clock_khz,
-                bus_width=gpu.bus_width,
-            )
-    return None
 
 
 def _data_sheet(device: Any) -> DataSheet:

@@ -13,6 +13,7 @@ from jax.interpreters import mlir
 from oxijax._core import compat as _compat
 from oxijax._core.launch import _handler
 from oxijax._core.launch._emulation import emulation
+from oxijax._core.launch._latency import latency_metadata
 from oxijax._core.launch._spec import VERSION, Spec, key_of
 from oxijax._core.precision import numpy_dtype
 from oxijax._core.sharding import batch_groups
@@ -29,6 +30,7 @@ def call(
     *,
     batch: str = "",
     sizes: Mapping[str, int] | None = None,
+    products: int = 0,
     **operands: jax.Array | None,
 ) -> tuple[jax.Array | None, ...]:
     """Launches a kernel, once, in the GPU lowering of a primitive.
@@ -44,6 +46,8 @@ def call(
         makes its own and which are added up. XLA may split the call over devices along it. Empty
         where there is none: XLA gathers operands that are split.
       sizes: of dimensions that only results have, by name.
+      products: how often the kernel multiplies and adds, in its configuration's `float_type`. XLA
+        is told how long the call takes at least, to schedule other work beside it.
       **operands: arrays by the names of the kernel's operands, with dimensions in the order of
         their `dims`; None for one that is absent. An initial value becomes the memory of its
         result; XLA copies an operand that is used again.
@@ -92,6 +96,7 @@ def call(
             *_compat.match_varying(*values),
             kernel=kernel.name,
             config=config,
+            products=products,
             results=tuple(
                 (shapes[name], numpy_dtype(result.dtype_of(config)))
                 for name, result in results.items()
@@ -158,7 +163,18 @@ def _launch_grouped(groups: int, *operands, shared, sums, results, **params):
 
 
 def _lower_one(
-    ctx, *operands, kernel, config, results, aliases, batch_dims, shared, sums, grouped, emulated
+    ctx,
+    *operands,
+    kernel,
+    config,
+    products,
+    results,
+    aliases,
+    batch_dims,
+    shared,
+    sums,
+    grouped,
+    emulated,
 ):
     if not grouped and (shared or sums):
         batch_dims = 0  # on one device
@@ -172,13 +188,16 @@ def _lower_one(
         emulation=emulation.value if emulated else None,
     )
     text = spec.to_json()
-    attributes = {}
+    attributes, frontend = {}, {}
+    if not emulated:
+        frontend |= latency_metadata(ctx, config, products, split=bool(batch_dims))
     if batch_dims:
         types_in = [operand.type for operand in operands]
         types_out = [mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out]
         rule = _compat.batch_sharding_rule(batch_dims, types_in, types_out)
         attributes["sdy.sharding_rule"] = rule  # for propagation; the other, for the partition
-        frontend = {"num_batch_dims": str(batch_dims)}
+        frontend["num_batch_dims"] = str(batch_dims)
+    if frontend:
         attributes["mhlo.frontend_attributes"] = mlir.ir_attribute(frontend)
     lower = jax.ffi.ffi_lowering(
         TARGET_NAME, operand_output_aliases=dict(aliases), extra_attributes=attributes
