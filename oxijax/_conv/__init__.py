@@ -1,6 +1,5 @@
 """Convolution with a fused bias: the public function and its primitives."""
 
-import dataclasses
 import functools
 
 import jax
@@ -15,6 +14,8 @@ from oxijax._core.convolution import (
     ConvParams,
     dimension_sizes,
     from_nhwc,
+    more_channels,
+    more_groups,
     parallel_dimensions,
     read_arguments,
 )
@@ -121,12 +122,9 @@ _FOLDS = (
     # All but weights (or their gradients) shared: more output channels; or, where it is the
     # images' gradient or the images themselves that come in many, more input channels.
     Fold("o", fits=lambda config: config.groups == 1),
-    Fold("c e", fits=lambda config: config.groups == 1),
+    more_channels("c e", vmapped=True),
     # Everything else: more groups, each with its own weights.
-    Fold(
-        "c o",
-        update=lambda config, size: dataclasses.replace(config, groups=config.groups * size),
-    ),
+    more_groups("c o"),
 )
 
 _X, _WEIGHT, _Y = "n h w c", "i j e o", "n p q o"

@@ -9,12 +9,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core import arguments as arguments
+from oxijax._core.fold import Fold, Shapes
 from oxijax._core.precision import is_exact, ptx_dtype
 
 __all__ = [
     "ConvParams",
     "dimension_sizes",
     "from_nhwc",
+    "more_channels",
+    "more_groups",
     "parallel_dimensions",
     "read_arguments",
     "to_nhwc",
@@ -166,3 +169,48 @@ def dimension_sizes(config: ConvParams, sizes: dict[str, int]) -> dict[str, int]
 def parallel_dimensions(config: ConvParams, operands: Sequence[str]) -> str:
     """Along which dimensions a primitive's call may be split: images, and output channels."""
     return "n o" if config.groups == 1 else "n"  # groups have channels of their own
+
+
+def more_groups(dims: str) -> Fold:
+    """The fold that makes more groups, each with its own weights: a part of it has some of them.
+
+    Args:
+      dims: the names of all dimensions that groups divide.
+    """
+
+    def part(config: ConvParams, shapes: Shapes, parts: int) -> tuple[str, ConvParams] | None:
+        together = _with_offset_groups("c o", config, shapes, parts)
+        if config.groups % parts or together is None:
+            return None
+        return together, dataclasses.replace(config, groups=config.groups // parts)
+
+    return Fold(
+        dims,
+        update=lambda config, size: dataclasses.replace(config, groups=config.groups * size),
+        part=part,
+    )
+
+
+def more_channels(dims: str, *, vmapped: bool) -> Fold:
+    """The fold that makes more input channels of one group: results are sums over its parts.
+
+    Args:
+      dims: the names of all dimensions that input channels, or offset groups, divide.
+      vmapped: whether it absorbs a vmapped axis.
+    """
+
+    def part(config: ConvParams, shapes: Shapes, parts: int) -> tuple[str, ConvParams] | None:
+        together = _with_offset_groups("c e", config, shapes, parts)
+        if config.groups > 1 or "bias" in shapes or together is None:
+            return None  # a bias would be added by each part
+        return together, config
+
+    return Fold(dims, fits=lambda config: vmapped and config.groups == 1, part=part)
+
+
+def _with_offset_groups(dims: str, config: ConvParams, shapes: Shapes, parts: int) -> str | None:
+    """The dimensions that are split together, or None where parts would share an offset group."""
+    offset_groups = shapes["offset"][-1] // (2 * config.taps) if "offset" in shapes else 1
+    if offset_groups == 1:  # all parts have it
+        return dims
+    return None if offset_groups % parts else f"{dims} d m"

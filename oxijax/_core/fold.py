@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Dims", "Fold", "Merge", "broadcast", "split"]
+__all__ = ["Dims", "Fold", "Merge", "Shapes", "broadcast", "split"]
 
 Config = Any  # as in `oxijax._core.primitive`
+Shapes = Mapping[str, Sequence[int]]  # of operands, by name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Dims:
         shareable = frozenset(name.rstrip("?") for name in names if name.endswith("?"))
         return Dims(tuple(name.rstrip("?") for name in names), shareable)
 
+    def merged(self, names: str, into: str) -> "Dims":
+        """With one name in place of several, of which an array has one at most."""
+        return Dims(tuple(into if n in names.split() else n for n in self.names), self.shareable)
+
 
 @dataclasses.dataclass(frozen=True)
 class Fold:
@@ -45,11 +50,18 @@ class Fold:
       fits: whether the fold means the same as the vmap, for this configuration.
       update: the configuration of the folded call, from the present one and the size of
         the mapped axis.
+      part: splits a call over devices along some of `dims` together: called with the
+        configuration, the shapes of the operands that are present and a number of parts, returns
+        the names of those dimensions, and the configuration of a part. None where no part of the
+        call is a call of its own.
     """
 
     dims: str
     fits: Callable[[Config], bool] = lambda config: True
     update: Callable[[Config, int], Config] = lambda config, size: config
+    part: Callable[[Config, Shapes, int], tuple[str, Config] | None] = (
+        lambda config, shapes, parts: None
+    )
 
     def has_place(self, dims: Dims) -> bool:
         """Whether an array has a dimension that absorbs the axis."""

@@ -25,6 +25,8 @@ __all__ = ["Fold", "KernelPrimitive", "Product", "Result", "map_present"]
 
 Config = Any  # hashable and static; each family has its own frozen dataclass
 
+_CHANNELS = "channels"  # the name of all dimensions that a fold splits together
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -146,14 +148,24 @@ class KernelPrimitive:
 
     def _bind(self, *arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:
         """Binds the primitive, once on each device where operands are sharded explicitly."""
-        bind = functools.partial(self.primitive.bind, config=config, present=present)
+        bind = functools.partial(self.primitive.bind, present=present)
         if not sharding.explicit_axes(arrays):
-            return bind(*arrays)
+            return bind(*arrays, config=config)
         names = self._present_operands(present)
-        operands = dict(zip(names, arrays, strict=True))
+        operands, dims = dict(zip(names, arrays, strict=True)), self.operands
         results = [Dims.parse(result.dims) for result in self._present_results(present).values()]
         parallel = self.parallel(config, names).split()
-        return sharding.on_shards(bind, self.name, self.operands, operands, results, parallel)
+        shapes = {name: array.shape for name, array in operands.items()}
+        for fold in self.folds:
+            parts = sharding.parts_along(fold.dims.split(), dims, operands)
+            part = fold.part(config, shapes, parts) if parts > 1 else None
+            if part is not None:
+                together, config = part
+                dims = {name: each.merged(together, _CHANNELS) for name, each in dims.items()}
+                results = [each.merged(together, _CHANNELS) for each in results]
+                parallel.append(_CHANNELS)
+        bind = functools.partial(bind, config=config)
+        return sharding.on_shards(bind, self.name, dims, operands, results, parallel)
 
     def _present_operands(self, present: Sequence[bool]) -> list[str]:
         return [key for key, here in zip(self.operands, present, strict=True) if here]

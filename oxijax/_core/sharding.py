@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from oxijax._core import compat as _compat
 from oxijax._core.fold import Dims
 
-__all__ = ["batch_groups", "explicit_axes", "on_shards", "reshard_like"]
+__all__ = ["batch_groups", "explicit_axes", "on_shards", "parts_along", "reshard_like"]
 
 
 def batch_groups(ctx: Any, batch: Any) -> int:
@@ -35,6 +35,24 @@ def batch_groups(ctx: Any, batch: Any) -> int:
 def explicit_axes(arrays: Sequence[jax.Array]) -> frozenset[str]:
     """The Explicit mesh axes that some of the arrays are sharded over."""
     return frozenset(axis for array in arrays for entry in _spec(array) for axis in _axes(entry))
+
+
+def parts_along(
+    names: Collection[str], dims: Mapping[str, Dims], operands: Mapping[str, jax.Array]
+) -> int:
+    """How many devices share what the first operand has along the first of some dimensions.
+
+    Args:
+      names: of the dimensions.
+      dims: the dimensions of each operand, by its name.
+      operands: those that are present, of which some are sharded over Explicit axes.
+    """
+    for key, array in operands.items():
+        for dim, entry in zip(dims[key].names, _spec(array), strict=True):
+            if dim in names and entry is not None:
+                sizes = _mesh_of([array]).shape
+                return math.prod(sizes[axis] for axis in _axes(entry))
+    return 1
 
 
 def on_shards(

@@ -14,6 +14,8 @@ from oxijax._core.convolution import (
     ConvParams,
     dimension_sizes,
     from_nhwc,
+    more_channels,
+    more_groups,
     parallel_dimensions,
     read_arguments,
     to_nhwc,
@@ -179,10 +181,9 @@ _FOLDS = (
     # Everything but weights (or their gradients) shared: more output channels.
     Fold("o", fits=lambda config: config.groups == 1),
     # Everything else: more groups, each with its own weights.
-    Fold(
-        "c d m o",
-        update=lambda config, size: dataclasses.replace(config, groups=config.groups * size),
-    ),
+    more_groups("c d m o"),
+    # No vmapped axis: offsets may point elsewhere for each. Over devices, input channels.
+    more_channels("c d m e", vmapped=False),
 )
 
 _X, _OFFSET, _WEIGHT, _MASK, _Y = "n h w c", "n p q d", "i j e o", "n p q m", "n p q o"
