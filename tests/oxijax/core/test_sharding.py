@@ -1,98 +1,24 @@
 """Every primitive on several devices: what is split, what is sent, and what comes out."""
 
-import contextlib
-import dataclasses
-import functools
 import importlib
 import pathlib
 import pkgutil
 import re
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.helpers import assert_close
+from support.layers import LAYERS, PATHS, TOLERANCE, expected, program_of
 from support.processes import python
 
 import oxijax
 from oxijax._core.primitive import KernelPrimitive
-from oxijax.testing import emulate_gpu
 
-TOLERANCE = 2e-6
-
-
-@dataclasses.dataclass(frozen=True)
-class Layer:
-    """A call of a public function.
-
-    Attributes:
-      function: with "highest" precision.
-      shapes: of its operands.
-      split: the dimension of each operand that is its batch; None for weights.
-      columns: the dimension of each operand that is the output's channels, or columns.
-    """
-
-    function: Callable
-    shapes: tuple[tuple[int, ...], ...]
-    split: tuple[int | None, ...]
-    columns: tuple[int | None, ...]
-
-    def operands(self):
-        generator = np.random.default_rng(0)
-        return [generator.standard_normal(shape).astype(np.float32) for shape in self.shapes]
-
-
-_conv, _deform_conv, _gemm = (
-    functools.partial(f, precision="highest")
-    for f in (oxijax.conv, oxijax.deform_conv, oxijax.gemm)
-)
-LAYERS = {
-    "conv": Layer(_conv, ((8, 4, 5, 6), (3, 3, 6, 8), (8,)), (0, None, None), (None, 3, 0)),
-    "deform_conv": Layer(
-        _deform_conv,
-        ((8, 4, 5, 8), (8, 4, 5, 36), (3, 3, 8, 8), (8, 4, 5, 18), (8,)),
-        (0, 0, None, 0, None),
-        (None, None, 3, None, 0),
-    ),
-    "gemm": Layer(_gemm, ((2048, 16), (16, 8)), (0, None), (None, 1)),
-    "gemm-transposed": Layer(
-        functools.partial(_gemm, transpose_a=True, transpose_b=True),
-        ((16, 2048), (8, 16)),
-        (1, None),
-        (None, 0),
-    ),
-    "gemm-batch": Layer(_gemm, ((8, 96, 16), (8, 16, 8)), (0, 0), (None, 2)),
-    "gemm-both": Layer(
-        functools.partial(_gemm, transpose_a=True), ((16, 512), (16, 8)), (1, None), (None, 1)
-    ),
-    "gemm-columns": Layer(
-        functools.partial(_gemm, transpose_b=True), ((2048, 16), (8, 16)), (0, None), (None, 0)
-    ),
-}
-PATHS = {"xla": contextlib.nullcontext, "kernels": emulate_gpu}
 TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
-
-
-def program_of(layer):
-    @jax.jit
-    def program(operands, grad_y):
-        y, vjp = jax.vjp(layer.function, *operands)
-        return y, *vjp(grad_y)
-
-    return program
-
-
-@functools.cache
-def expected(name):
-    """The output and all gradients on one device, and the gradient of the output."""
-    layer = LAYERS[name]
-    shape = jax.eval_shape(layer.function, *layer.operands()).shape
-    grad_y = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    return program_of(layer)(layer.operands(), grad_y), grad_y
+_conv, _deform_conv = LAYERS["conv"].function, LAYERS["deform_conv"].function
 
 
 def at(dimension, axis, ndim):

@@ -1,0 +1,93 @@
+"""A small call of each family that uses all of its primitives, and what it results in."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+
+import oxijax
+from oxijax.testing import emulate_gpu
+
+__all__ = ["LAYERS", "PATHS", "TOLERANCE", "Layer", "expected", "program_of"]
+
+TOLERANCE = 2e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A call of a public function.
+
+    Attributes:
+      function: with "highest" precision.
+      shapes: of its operands.
+      split: the dimension of each operand that is its batch; None for weights.
+      columns: the dimension of each operand that is the output's channels, or columns.
+    """
+
+    function: Callable[..., jax.Array]
+    shapes: tuple[tuple[int, ...], ...]
+    split: tuple[int | None, ...]
+    columns: tuple[int | None, ...]
+
+    def operands(self) -> list[np.ndarray]:
+        generator = np.random.default_rng(0)
+        return [generator.standard_normal(shape).astype(np.float32) for shape in self.shapes]
+
+
+_conv, _deform_conv, _gemm = (
+    functools.partial(f, precision="highest")
+    for f in (oxijax.conv, oxijax.deform_conv, oxijax.gemm)
+)
+LAYERS: dict[str, Layer] = {
+    "conv": Layer(_conv, ((8, 4, 5, 6), (3, 3, 6, 8), (8,)), (0, None, None), (None, 3, 0)),
+    "deform_conv": Layer(
+        _deform_conv,
+        ((8, 4, 5, 8), (8, 4, 5, 36), (3, 3, 8, 8), (8, 4, 5, 18), (8,)),
+        (0, 0, None, 0, None),
+        (None, None, 3, None, 0),
+    ),
+    "gemm": Layer(_gemm, ((2048, 16), (16, 8)), (0, None), (None, 1)),
+    "gemm-transposed": Layer(
+        functools.partial(_gemm, transpose_a=True, transpose_b=True),
+        ((16, 2048), (8, 16)),
+        (1, None),
+        (None, 0),
+    ),
+    "gemm-batch": Layer(_gemm, ((8, 96, 16), (8, 16, 8)), (0, 0), (None, 2)),
+    "gemm-both": Layer(
+        functools.partial(_gemm, transpose_a=True), ((16, 512), (16, 8)), (1, None), (None, 1)
+    ),
+    "gemm-columns": Layer(
+        functools.partial(_gemm, transpose_b=True), ((2048, 16), (8, 16)), (0, None), (None, 0)
+    ),
+}
+PATHS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "xla": nullcontext,
+    "kernels": emulate_gpu,
+}
+
+
+def program_of(layer: Layer) -> Any:
+    """The jitted function (operands, gradient of the output) -> output, all gradients."""
+
+    @jax.jit
+    def program(operands, grad_y):
+        y, vjp = jax.vjp(layer.function, *operands)
+        return y, *vjp(grad_y)
+
+    return program
+
+
+@functools.cache
+def expected(name: str) -> tuple[tuple[jax.Array, ...], np.ndarray]:
+    """The output and all gradients on one device, and the gradient of the output."""
+    layer = LAYERS[name]
+    shape = jax.eval_shape(layer.function, *layer.operands()).shape
+    grad_y = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    return program_of(layer)(layer.operands(), grad_y), grad_y
