@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import oxijax
 from oxijax.testing import emulate_gpu
 
-__all__ = ["LAYERS", "PATHS", "TOLERANCE", "Layer", "expected", "program_of"]
+__all__ = ["LAYERS", "PATHS", "TOLERANCE", "Layer", "collectives", "expected", "program_of"]
 
 TOLERANCE = 2e-6
 
@@ -32,8 +33,8 @@ class Layer:
 
     function: Callable[..., jax.Array]
     shapes: tuple[tuple[int, ...], ...]
-    split: tuple[int | None, ...]
-    columns: tuple[int | None, ...]
+    split: tuple[int | None, ...] = ()
+    columns: tuple[int | None, ...] = ()
 
     def operands(self) -> list[np.ndarray]:
         generator = np.random.default_rng(0)
@@ -91,3 +92,16 @@ def expected(name: str) -> tuple[tuple[jax.Array, ...], np.ndarray]:
     shape = jax.eval_shape(layer.function, *layer.operands()).shape
     grad_y = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     return program_of(layer)(layer.operands(), grad_y), grad_y
+
+
+def collectives(compiled: Any) -> dict[str, int]:
+    """How many arrays each kind of collective operation of a program sends."""
+    counts: dict[str, int] = {}
+    pattern = (
+        r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\((.*?)\)"
+    )
+    text = compiled.as_text()
+    assert text is not None
+    for kind, operands in re.findall(pattern, text):
+        counts[kind] = counts.get(kind, 0) + operands.count("%")
+    return counts

@@ -3,7 +3,6 @@
 import importlib
 import pathlib
 import pkgutil
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,14 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.helpers import assert_close
-from support.layers import LAYERS, PATHS, TOLERANCE, expected, program_of
+from support.layers import (
+    LAYERS,
+    PATHS,
+    TOLERANCE,
+    collectives,
+    expected,
+    program_of,
+)
 from support.processes import python
 
 import oxijax
@@ -23,19 +29,6 @@ _conv, _deform_conv = LAYERS["conv"].function, LAYERS["deform_conv"].function
 
 def at(dimension, axis, ndim):
     return P(*(axis if i == dimension else None for i in range(ndim)))
-
-
-def collectives(compiled) -> dict[str, int]:
-    """How many arrays each kind of collective operation of a program sends."""
-    counts: dict[str, int] = {}
-    pattern = (
-        r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\((.*?)\)"
-    )
-    text = compiled.as_text()
-    assert text is not None
-    for kind, operands in re.findall(pattern, text):
-        counts[kind] = counts.get(kind, 0) + operands.count("%")
-    return counts
 
 
 def check(name, mesh, specs, grad_spec):
@@ -303,16 +296,6 @@ def test_images_split_along_their_height(sharded):
     assert_close(y, values[0], TOLERANCE)
     gradient = jax.jit(jax.grad(lambda x: _deform_conv(x, offset, weight, mask, bias).sum()))(x)
     assert gradient.sharding == x.sharding
-
-
-def test_groups_are_not_split(sharded):
-    """With groups an output channel has channels of its own: weights are gathered."""
-    x, _, weight, _, _ = sharded
-    weight = weight[:, :, :4] + 0.0
-    y = jax.jit(_conv)(x, weight)
-    whole = jax.sharding.reshard(x, P()), jax.sharding.reshard(weight, P())
-    assert y.sharding.spec == P("data", None, None, "model")
-    assert_close(y, jax.jit(_conv)(*whole), TOLERANCE)
 
 
 def test_axes_that_do_not_fit(sharded):

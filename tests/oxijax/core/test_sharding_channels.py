@@ -1,0 +1,162 @@
+"""Convolutions that are split along their channels: groups, and the input channels of one group."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from support.helpers import assert_close
+from support.layers import PATHS, TOLERANCE, Layer, collectives, program_of
+
+import oxijax
+
+WHOLE, CHANNELS, INPUTS, BIAS = (
+    P(),
+    P(None, None, None, "model"),
+    P(None, None, "model"),
+    P("model"),
+)
+IMAGES, MANY = (2, 4, 5, 16), (2, 4, 5, 72)  # MANY has four offset groups
+
+
+conv, conv_of_lines, deform_conv = (
+    functools.partial(function, precision="highest", **options)
+    for function, options in (
+        (oxijax.conv, {}),
+        (oxijax.conv, {"data_format": "NWC"}),
+        (oxijax.deform_conv, {}),
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A call on four devices.
+
+    Attributes:
+      function: the convolution.
+      shapes: of its operands.
+      specs: how they are sharded.
+      forward: what the forward call sends.
+      every: what it sends with all gradients.
+      y: how the output is sharded.
+    """
+
+    function: Callable[..., jax.Array]
+    shapes: tuple[tuple[int, ...], ...]
+    specs: tuple[P, ...]
+    forward: dict[str, int]
+    every: dict[str, int]
+    y: P = CHANNELS
+
+
+CASES = {
+    "groups": Case(
+        conv,
+        (IMAGES, (3, 3, 4, 8), (8,)),
+        (CHANNELS, CHANNELS, BIAS),
+        {},
+        {},
+    ),
+    "depthwise": Case(conv, (IMAGES, (3, 3, 1, 16)), (CHANNELS, CHANNELS), {}, {}),
+    "groups-of-a-line": Case(
+        conv_of_lines, ((2, 9, 16), (3, 4, 8)), (INPUTS, INPUTS), {}, {}, INPUTS
+    ),
+    "offset-groups": Case(
+        deform_conv,
+        (IMAGES, MANY, (3, 3, 4, 8), (2, 4, 5, 36), (8,)),
+        (CHANNELS, CHANNELS, CHANNELS, CHANNELS, BIAS),
+        {},
+        {},
+    ),
+    # Gradients of what all devices have are sums over them.
+    "groups-with-the-same-offsets": Case(
+        deform_conv,
+        (IMAGES, (2, 4, 5, 18), (3, 3, 4, 8), (2, 4, 5, 9)),
+        (CHANNELS, WHOLE, CHANNELS, WHOLE),
+        {},
+        {"all-reduce": 2},
+    ),
+    # Each device takes its channels of x, and all get the others' of its gradient.
+    "groups-of-weights": Case(
+        conv, (IMAGES, (3, 3, 4, 8)), (WHOLE, CHANNELS), {}, {"all-gather": 1}
+    ),
+    "inputs": Case(
+        conv,
+        (IMAGES, (3, 3, 16, 8)),
+        (CHANNELS, INPUTS),
+        {"all-reduce": 1},
+        {"all-reduce": 1},
+        WHOLE,
+    ),
+    "inputs-with-offset-groups": Case(
+        deform_conv,
+        (IMAGES, MANY, (3, 3, 16, 8), (2, 4, 5, 36)),
+        (CHANNELS, CHANNELS, INPUTS, CHANNELS),
+        {"all-reduce": 1},
+        {"all-reduce": 1},
+        WHOLE,
+    ),
+    "inputs-with-the-same-offsets": Case(
+        deform_conv,
+        (IMAGES, (2, 4, 5, 18), (3, 3, 16, 8)),
+        (CHANNELS, WHOLE, INPUTS),
+        {"all-reduce": 1},
+        {"all-reduce": 2},
+        WHOLE,
+    ),
+    # Where four parts would cut a group, or each add the bias, channels are gathered.
+    "two-groups": Case(
+        conv,
+        (IMAGES, (3, 3, 8, 8)),
+        (CHANNELS, CHANNELS),
+        {"all-gather": 2},
+        {"all-gather": 3},
+    ),
+    "two-offset-groups": Case(
+        deform_conv,
+        (IMAGES, (2, 4, 5, 36), (3, 3, 4, 8)),
+        (CHANNELS, CHANNELS, CHANNELS),
+        {"all-gather": 3},
+        {"all-gather": 4},
+    ),
+    "inputs-and-bias": Case(
+        conv,
+        (IMAGES, (3, 3, 16, 8), (8,)),
+        (CHANNELS, INPUTS, WHOLE),
+        {"all-gather": 2},
+        {"all-gather": 2},
+        WHOLE,
+    ),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", CASES)
+def test_split_along_channels(name, path):
+    case = CASES[name]
+    layer = Layer(case.function, case.shapes)
+    values, program = layer.operands(), program_of(layer)
+    shape = jax.eval_shape(layer.function, *values).shape
+    grad_y = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    expected = program(values, grad_y)
+    mesh = jax.make_mesh((4,), ("model",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh), PATHS[path]():
+        operands = [
+            jax.device_put(value, NamedSharding(mesh, spec))
+            for value, spec in zip(values, case.specs, strict=True)
+        ]
+        forward = jax.jit(case.function).lower(*operands).compile()
+        grad_y = jax.device_put(grad_y, NamedSharding(mesh, case.y))
+        compiled = program.lower(operands, grad_y).compile()
+        results = compiled(operands, grad_y)
+    for result, value in zip(results, expected, strict=True):
+        assert_close(result, value, TOLERANCE)
+    for result, spec in zip(results, (case.y, *case.specs), strict=True):
+        assert result.sharding.is_equivalent_to(NamedSharding(mesh, spec), result.ndim)
+    assert collectives(forward) == case.forward
+    assert collectives(compiled) == case.every
