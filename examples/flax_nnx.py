@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.typing import DTypeLike
 
 import oxijax
 
@@ -14,10 +15,10 @@ import oxijax
 class Model(nnx.Module):
     """Finds the brightest pixel of an image: returns its (y, x), from 0 to 1."""
 
-    def __init__(self, rngs: nnx.Rngs):
-        self.stem = nnx.Conv(1, 16, (3, 3), strides=2, rngs=rngs)
-        self.deform = oxijax.nnx.DeformConv(16, 16, (3, 3), strides=2, rngs=rngs)
-        self.head = nnx.Linear(4 * 4 * 16, 2, rngs=rngs)
+    def __init__(self, rngs: nnx.Rngs, dtype: DTypeLike | None = None):
+        self.stem = nnx.Conv(1, 16, (3, 3), strides=2, dtype=dtype, rngs=rngs)
+        self.deform = oxijax.nnx.DeformConv(16, 16, (3, 3), strides=2, dtype=dtype, rngs=rngs)
+        self.head = nnx.Linear(4 * 4 * 16, 2, dtype=dtype, rngs=rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         x = nnx.relu(self.stem(images))

@@ -1,0 +1,141 @@
+"""Trains the model of flax_nnx.py on several devices, each of which takes a part of every batch.
+
+`python examples/train_multi_device.py --checkpoint runs/one` uses all devices that there are, and
+where CPUs stand in for them, as many as `--devices 4` says. Started again, it goes on after the
+newest checkpoint. It needs `pip install "oxijax[demo]"`.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from flax import nnx
+from flax_nnx import Model
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from rich.progress import Progress, TextColumn
+
+
+def read_batch(step: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """This process's part of a step's batch: images, and where each is brightest.
+
+    It depends on the step alone: a run that goes on sees what it would have seen.
+    """
+    places = np.random.default_rng(step).uniform(size=(size, 2)).astype(np.float32)
+    places = np.split(places, jax.process_count())[jax.process_index()]
+    rows, columns = np.indices((16, 16), np.float32) / 15
+    distances = (rows - places[:, :1, None]) ** 2 + (columns - places[:, 1:, None]) ** 2
+    return np.exp(-20 * distances)[..., None], places
+
+
+@nnx.jit
+def train_step(
+    model: Model, optimizer: nnx.Optimizer, images: jax.Array, places: jax.Array
+) -> jax.Array:
+    """Updates the model once, and returns the loss.
+
+    Args:
+      model: whose parameters are updated.
+      optimizer: of the model.
+      images: [micro batches, images of each, height, width, 1].
+      places: [micro batches, images of each, 2].
+    """
+    structure, parameters = nnx.split(model)
+
+    def loss(parameters: nnx.State, images: jax.Array, places: jax.Array) -> jax.Array:
+        predicted = nnx.merge(structure, parameters)(images)
+        return jnp.mean((predicted.astype(jnp.float32) - places) ** 2)
+
+    def add(total, micro_batch):
+        return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(parameters, *micro_batch)), ()
+
+    zeros = jax.tree.map(jnp.zeros_like, (jnp.float32(0), parameters))
+    total, _ = jax.lax.scan(add, zeros, (images, places))
+    value, gradients = jax.tree.map(lambda x: x / len(images), total)
+    optimizer.update(model, gradients)
+    return value
+
+
+def train(args: argparse.Namespace, devices: Sequence[jax.Device]) -> list[float]:
+    """Trains up to step `args.steps`, and returns the losses of the steps that were left."""
+    if args.batch % (args.accumulate * len(devices)):
+        raise SystemExit(f"{args.accumulate=} times {len(devices)} devices must divide {args.batch=}")
+    # Explicit: the type of each array says how it is split. Without an annotation parameters are
+    # on all devices, so that JAX sums the gradients of them over the parts of the batch.
+    mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Explicit,), devices=devices)
+    jax.set_mesh(mesh)
+    split = NamedSharding(mesh, P(None, "data"))
+    model = Model(nnx.Rngs(0), dtype=args.dtype)  # parameters are float32
+    optimizer = nnx.Optimizer(model, optax.adam(3e-3), wrt=nnx.Param)
+
+    first, manager = 0, None
+    if args.checkpoint:
+        options = ocp.CheckpointManagerOptions(max_to_keep=2, cleanup_tmp_directories=True)
+        manager = ocp.CheckpointManager(args.checkpoint.absolute(), options=options)
+        if (newest := manager.latest_step()) is not None:
+            state = ocp.args.StandardRestore(nnx.state((model, optimizer)))
+            nnx.update((model, optimizer), manager.restore(newest, args=state))
+            first = newest
+
+    leads = jax.process_index() == 0
+    if leads and first:
+        print(f"goes on after {first} steps")
+    losses = []
+    loss_column = TextColumn("loss {task.fields[loss]:.5f}")
+    with Progress(*Progress.get_default_columns(), loss_column, disable=not leads) as progress:
+        bar = progress.add_task("step", total=args.steps, completed=first, loss=math.nan)
+        for step in range(first, args.steps):
+            batch = [
+                jax.make_array_from_process_local_data(
+                    split, x.reshape(args.accumulate, -1, *x.shape[1:])
+                )
+                for x in read_batch(step, args.batch)
+            ]
+            losses.append(train_step(model, optimizer, *batch))
+            progress.update(bar, completed=step + 1)
+            if step % 10 == 0:  # not always: to read a loss is to wait for it
+                progress.update(bar, loss=float(losses[-1]))
+            if manager and ((step + 1) % args.save_every == 0 or step + 1 == args.steps):
+                state = ocp.args.StandardSave(nnx.state((model, optimizer)))
+                manager.save(step + 1, args=state)  # goes on while it is written
+    if manager:
+        manager.close()
+
+    losses = [float(loss) for loss in losses]
+    if leads and losses:
+        print(f"loss of step {args.steps - 1}: {losses[-1]:.6f}")
+    if leads and args.losses:
+        args.losses.write_text(json.dumps(losses))
+    return losses
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=64, help="images of a step, on all devices")
+    parser.add_argument("--accumulate", type=int, default=1, help="in how many micro batches")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    parser.add_argument("--checkpoint", type=pathlib.Path, help="directory, also to go on from")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
+    parser.add_argument("--devices", type=int, help="how many of them this process uses")
+    parser.add_argument("--losses", type=pathlib.Path, help="JSON file of all losses")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> list[float]:
+    args = arguments().parse_args(argv)
+    if args.devices:
+        jax.config.update("jax_num_cpu_devices", args.devices)
+    devices = jax.devices()[: args.devices]
+    return train(args, devices)
+
+
+if __name__ == "__main__":
+    main()
