@@ -35,6 +35,12 @@ def read_batch(step: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.exp(-20 * distances)[..., None], places
 
 
+def create(dtype: str) -> tuple[Model, nnx.Optimizer]:
+    """A model that computes in `dtype`, with parameters in float32, and its optimizer."""
+    model = Model(nnx.Rngs(0), dtype)
+    return model, nnx.Optimizer(model, optax.adam(3e-3), wrt=nnx.Param)
+
+
 @nnx.jit
 def train_step(
     model: Model, optimizer: nnx.Optimizer, images: jax.Array, places: jax.Array
@@ -63,17 +69,25 @@ def train_step(
     return value
 
 
-def train(args: argparse.Namespace, devices: Sequence[jax.Device]) -> list[float]:
+def train(args: argparse.Namespace) -> list[float]:
     """Trains up to step `args.steps`, and returns the losses of the steps that were left."""
+    if args.devices:
+        jax.config.update("jax_num_cpu_devices", args.devices)
+    processes = range(jax.process_count())
+    devices = [device for i in processes for device in jax.local_devices(i)[: args.devices]]
+    if args.devices and len(devices) < args.devices * len(processes):
+        raise SystemExit(f"--devices {args.devices}: there are {jax.local_device_count()}")
     if args.batch % (args.accumulate * len(devices)):
-        raise SystemExit(f"{args.accumulate=} times {len(devices)} devices must divide {args.batch=}")
-    # Explicit: the type of each array says how it is split. Without an annotation parameters are
-    # on all devices, so that JAX sums the gradients of them over the parts of the batch.
+        raise SystemExit(
+            f"--batch {args.batch} is no multiple of --accumulate {args.accumulate}, "
+            f"times {len(devices)} devices"
+        )
+    # Explicit: the type of each array says how it is split. That of parameters says that all
+    # devices have them, so JAX sums their gradients over the parts of a batch.
     mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Explicit,), devices=devices)
     jax.set_mesh(mesh)
     split = NamedSharding(mesh, P(None, "data"))
-    model = Model(nnx.Rngs(0), dtype=args.dtype)  # parameters are float32
-    optimizer = nnx.Optimizer(model, optax.adam(3e-3), wrt=nnx.Param)
+    model, optimizer = nnx.jit(create, static_argnums=0)(args.dtype)
 
     first, manager = 0, None
     if args.checkpoint:
@@ -92,15 +106,14 @@ def train(args: argparse.Namespace, devices: Sequence[jax.Device]) -> list[float
     with Progress(*Progress.get_default_columns(), loss_column, disable=not leads) as progress:
         bar = progress.add_task("step", total=args.steps, completed=first, loss=math.nan)
         for step in range(first, args.steps):
-            batch = [
-                jax.make_array_from_process_local_data(
-                    split, x.reshape(args.accumulate, -1, *x.shape[1:])
-                )
-                for x in read_batch(step, args.batch)
-            ]
+            parts = (
+                part.reshape(args.accumulate, -1, *part.shape[1:])
+                for part in read_batch(step, args.batch)
+            )
+            batch = (jax.make_array_from_process_local_data(split, part) for part in parts)
             losses.append(train_step(model, optimizer, *batch))
             progress.update(bar, completed=step + 1)
-            if step % 10 == 0:  # not always: to read a loss is to wait for it
+            if (step - first) % 10 == 0:  # not always: to read a loss is to wait for it
                 progress.update(bar, loss=float(losses[-1]))
             if manager and ((step + 1) % args.save_every == 0 or step + 1 == args.steps):
                 state = ocp.args.StandardSave(nnx.state((model, optimizer)))
@@ -123,18 +136,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--accumulate", type=int, default=1, help="in how many micro batches")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--checkpoint", type=pathlib.Path, help="directory, also to go on from")
-    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
-    parser.add_argument("--devices", type=int, help="how many of them this process uses")
+    parser.add_argument("--save-every", type=int, default=50, help="how many steps apart")
+    parser.add_argument("--devices", type=int, help="how many a process uses; all by default")
     parser.add_argument("--losses", type=pathlib.Path, help="JSON file of all losses")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
-    args = arguments().parse_args(argv)
-    if args.devices:
-        jax.config.update("jax_num_cpu_devices", args.devices)
-    devices = jax.devices()[: args.devices]
-    return train(args, devices)
+    return train(arguments().parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ All other arguments are those of train_multi_device.py; `--devices` counts those
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 import jax
@@ -23,10 +24,13 @@ def start(processes: int, argv: Sequence[str]) -> int:
     command = [sys.executable, __file__, *argv, "--coordinator", coordinator, "--process"]
     workers = [subprocess.Popen([*command, str(index)]) for index in range(processes)]
     try:
-        return next((status for status in (worker.wait() for worker in workers) if status), 0)
-    finally:
+        while (statuses := {worker.poll() for worker in workers}) - {0} == {None}:
+            time.sleep(0.1)
+        return next((status for status in statuses if status), 0)
+    finally:  # the others wait for one that failed
         for worker in workers:
             worker.kill()
+            worker.wait()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,10 +41,9 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.process is None:
         return start(args.processes, argv)
-    jax.config.update("jax_num_cpu_devices", args.devices or 1)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # between CPUs
     jax.distributed.initialize(args.coordinator, args.processes, args.process)
-    train(args, jax.devices())
+    train(args)
     return 0
 
 
