@@ -45,14 +45,7 @@ def create(dtype: str) -> tuple[Model, nnx.Optimizer]:
 def train_step(
     model: Model, optimizer: nnx.Optimizer, images: jax.Array, places: jax.Array
 ) -> jax.Array:
-    """Updates the model once, and returns the loss.
-
-    Args:
-      model: whose parameters are updated.
-      optimizer: of the model.
-      images: [micro batches, images of each, height, width, 1].
-      places: [micro batches, images of each, 2].
-    """
+    """Updates the model once with a batch of [micro batches, images of each, ...]; its loss."""
     structure, parameters = nnx.split(model)
 
     def loss(parameters: nnx.State, images: jax.Array, places: jax.Array) -> jax.Array:
@@ -69,26 +62,9 @@ def train_step(
     return value
 
 
-def train(args: argparse.Namespace) -> list[float]:
+def train(args: argparse.Namespace, split: NamedSharding) -> list[float]:
     """Trains up to step `args.steps`, and returns the losses of the steps that were left."""
-    if args.devices:
-        jax.config.update("jax_num_cpu_devices", args.devices)
-    processes = range(jax.process_count())
-    devices = [device for i in processes for device in jax.local_devices(i)[: args.devices]]
-    if args.devices and len(devices) < args.devices * len(processes):
-        raise SystemExit(f"--devices {args.devices}: there are {jax.local_device_count()}")
-    if args.batch % (args.accumulate * len(devices)):
-        raise SystemExit(
-            f"--batch {args.batch} is no multiple of --accumulate {args.accumulate}, "
-            f"times {len(devices)} devices"
-        )
-    # Explicit: the type of each array says how it is split. That of parameters says that all
-    # devices have them, so JAX sums their gradients over the parts of a batch.
-    mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Explicit,), devices=devices)
-    jax.set_mesh(mesh)
-    split = NamedSharding(mesh, P(None, "data"))
     model, optimizer = nnx.jit(create, static_argnums=0)(args.dtype)
-
     first, manager = 0, None
     if args.checkpoint:
         options = ocp.CheckpointManagerOptions(max_to_keep=2, cleanup_tmp_directories=True)
@@ -129,6 +105,26 @@ def train(args: argparse.Namespace) -> list[float]:
     return losses
 
 
+def run(args: argparse.Namespace) -> list[float]:
+    """Trains over all processes that there are; returns the losses."""
+    if args.devices:
+        jax.config.update("jax_num_cpu_devices", args.devices)
+    processes = range(jax.process_count())
+    devices = [device for i in processes for device in jax.local_devices(i)[: args.devices]]
+    if args.devices and len(devices) < args.devices * len(processes):
+        raise SystemExit(f"--devices {args.devices}: there are {jax.local_device_count()}")
+    if args.batch % (args.accumulate * len(devices)):
+        raise SystemExit(
+            f"--batch {args.batch} is no multiple of --accumulate {args.accumulate}, "
+            f"times {len(devices)} devices"
+        )
+    # Explicit: the type of each array says how it is split. That of parameters says that all
+    # devices have them, so JAX sums their gradients over the parts of a batch.
+    mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Explicit,), devices=devices)
+    with jax.set_mesh(mesh):
+        return train(args, NamedSharding(mesh, P(None, "data")))
+
+
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
@@ -143,7 +139,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
-    return train(arguments().parse_args(argv))
+    return run(arguments().parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 import jax
-from train_multi_device import arguments, train
+from train_multi_device import arguments, run
 
 
 def start(processes: int, argv: Sequence[str]) -> int:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         return start(args.processes, argv)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # between CPUs
     jax.distributed.initialize(args.coordinator, args.processes, args.process)
-    train(args)
+    run(args)
     return 0
 
 
