@@ -1,6 +1,6 @@
 """Trains the model of flax_nnx.py on several devices, each of which takes a part of every batch.
 
-`python examples/train_multi_device.py --checkpoint runs/one` uses all devices that there are, and
+`python examples/train_multi_device.py --checkpoint /tmp/run` uses all devices that there are, and
 where CPUs stand in for them, as many as `--devices 4` says. Started again, it goes on after the
 newest checkpoint. It needs `pip install "oxijax[demo]"`.
 """
