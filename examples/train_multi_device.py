@@ -126,15 +126,16 @@ def run(args: argparse.Namespace) -> list[float]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=64, help="images of a step, on all devices")
-    parser.add_argument("--accumulate", type=int, default=1, help="in how many micro batches")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
-    parser.add_argument("--checkpoint", type=pathlib.Path, help="directory, also to go on from")
-    parser.add_argument("--save-every", type=int, default=50, help="how many steps apart")
-    parser.add_argument("--devices", type=int, help="how many a process uses; all by default")
-    parser.add_argument("--losses", type=pathlib.Path, help="JSON file of all losses")
+    parser = argparse.ArgumentParser()
+    add = parser.add_argument
+    add("--steps", type=int, default=200, help="%(default)s by default")
+    add("--batch", type=int, default=64, help="images of a step on all devices; %(default)s")
+    add("--accumulate", type=int, default=1, help="in how many micro batches; %(default)s")
+    add("--dtype", choices=["float32", "bfloat16"], default="bfloat16", help="%(default)s")
+    add("--checkpoint", type=pathlib.Path, help="directory to save to, and to go on from")
+    add("--save-every", type=int, default=50, help="so many steps; %(default)s")
+    add("--devices", type=int, help="how many a process uses; all by default")
+    add("--losses", type=pathlib.Path, help="JSON file to write all losses to")
     return parser
 
 
