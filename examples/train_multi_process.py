@@ -35,7 +35,7 @@ def start(processes: int, argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     parser = arguments()
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="%(default)s by default")
     parser.add_argument("--process", type=int, help="which of them this is; without it, none")
     parser.add_argument("--coordinator", help="host:port where process 0 listens")
     args = parser.parse_args(argv)
