@@ -5,17 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import Primitive
 
 import oxijax
 from oxijax.testing import emulate_gpu
 
-__all__ = ["LAYERS", "PATHS", "TOLERANCE", "Layer", "collectives", "expected", "program_of"]
+__all__ = [
+    "LAYERS",
+    "PATHS",
+    "TOLERANCE",
+    "Layer",
+    "collectives",
+    "expected",
+    "primitives_of",
+    "program_of",
+]
 
 TOLERANCE = 2e-6
 
@@ -105,3 +116,18 @@ def collectives(compiled: Any) -> dict[str, int]:
     for kind, operands in re.findall(pattern, text):
         counts[kind] = counts.get(kind, 0) + operands.count("%")
     return counts
+
+
+def primitives_of(jaxpr: Any) -> Counter[Primitive]:
+    """How often a jaxpr binds each primitive, in what it calls too."""
+    found = Counter[Primitive]()
+    for eqn in jaxpr.eqns:
+        found[eqn.primitive] += 1
+        for inner in jax.tree.leaves(
+            list(eqn.params.values()), is_leaf=lambda v: hasattr(v, "jaxpr")
+        ):
+            if hasattr(inner, "jaxpr"):
+                found += primitives_of(inner.jaxpr)
+            elif hasattr(inner, "eqns"):
+                found += primitives_of(inner)
+    return found

@@ -16,6 +16,7 @@ from support.layers import (
     TOLERANCE,
     collectives,
     expected,
+    primitives_of,
     program_of,
 )
 from support.processes import python
@@ -69,23 +70,9 @@ def test_every_primitive_is_in_a_layer():
     used = set()
     for name, layer in LAYERS.items():
         _, grad_y = expected(name)
-        used |= primitives_of(program_of(layer).trace(layer.operands(), grad_y).jaxpr.jaxpr)
+        used.update(primitives_of(program_of(layer).trace(layer.operands(), grad_y).jaxpr.jaxpr))
     assert {primitive.primitive for primitive in found} <= used
     assert len(found) == 3 + 4 + 4
-
-
-def primitives_of(jaxpr):
-    found = set()
-    for eqn in jaxpr.eqns:
-        found.add(eqn.primitive)
-        for inner in jax.tree.leaves(
-            list(eqn.params.values()), is_leaf=lambda v: hasattr(v, "jaxpr")
-        ):
-            if hasattr(inner, "jaxpr"):
-                found |= primitives_of(inner.jaxpr)
-            elif hasattr(inner, "eqns"):
-                found |= primitives_of(inner)
-    return found
 
 
 @pytest.mark.parametrize("path", PATHS)
