@@ -5,9 +5,7 @@ vmapped and differentiated at once, a thousand calls wait in JAX's queue, and th
 once: through XLA's operations, and through the kernels in the emulated GPU.
 """
 
-import faulthandler
 import functools
-import sys
 import threading
 
 import jax
@@ -17,6 +15,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.deadlines import ends_within
 from support.helpers import assert_close
 from support.layers import LAYERS, PATHS, TOLERANCE, expected, primitives_of, program_of
 
@@ -30,10 +29,8 @@ DEADLINE = 120  # seconds; no test takes ten
 
 @pytest.fixture(autouse=True)
 def _deadline():
-    """A deadlock ends this process, with the stacks of all threads."""
-    faulthandler.dump_traceback_later(DEADLINE, exit=True, file=sys.__stderr__)
-    yield
-    faulthandler.cancel_dump_traceback_later()
+    with ends_within(DEADLINE):
+        yield
 
 
 @pytest.fixture(params=PATHS)
@@ -95,13 +92,13 @@ def test_donation(name, path):
 
     x, *others = layer.operands()
     weight = others.pop(at - 1)
-    wanted = x, weight
+    wanted, y = (x, weight), None
     for _ in range(2):
         *wanted, y = jax.jit(step)(*wanted, others)
     x, weight, others = jax.tree.map(jnp.array, (x, weight, others))
     with path():
         compiled = jax.jit(step, donate_argnums=(0, 1)).lower(x, weight, others).compile()
-    given = x, weight
+    given, actual = (x, weight), None
     for _ in range(2):
         before = given
         *given, actual = compiled(*given, others)
@@ -151,8 +148,7 @@ def test_callback_inside_jit_and_grad(name, path, capsys):
 
     with path():
         for _ in range(2):
-            results = program(layer.operands(), grad_y)
-    assert_all_close(results, values)
+            assert_all_close(program(layer.operands(), grad_y), values)
     jax.effects_barrier()
     assert len(seen) == 2
     assert_all_close(seen, [values[0]] * 2)
