@@ -26,6 +26,7 @@ __all__ = [
     "expected",
     "primitives_of",
     "program_of",
+    "values_of",
 ]
 
 TOLERANCE = 2e-6
@@ -96,10 +97,14 @@ def program_of(layer: Layer) -> Any:
     return program
 
 
-@functools.cache
 def expected(name: str) -> tuple[tuple[jax.Array, ...], np.ndarray]:
+    """What `values_of` has for one of the layers."""
+    return values_of(LAYERS[name])
+
+
+@functools.cache
+def values_of(layer: Layer) -> tuple[tuple[jax.Array, ...], np.ndarray]:
     """The output and all gradients on one device, and the gradient of the output."""
-    layer = LAYERS[name]
     shape = jax.eval_shape(layer.function, *layer.operands()).shape
     grad_y = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     return program_of(layer)(layer.operands(), grad_y), grad_y
