@@ -28,7 +28,7 @@ SMALL = {  # together they have all primitives
     "gemm-transposed": dataclasses.replace(LAYERS["gemm-transposed"], shapes=((16, 128), (8, 16))),
 }
 FAMILIES = "conv_", "deform_conv_", "gemm"
-DEADLINE = 120  # seconds; no test takes ten
+DEADLINE = 120  # seconds; a test takes five on an idle core
 
 
 @pytest.fixture(autouse=True)
