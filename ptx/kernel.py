@@ -291,11 +291,14 @@ class KernelDefinition(Generic[Config]):
           ValueError: arrays that disagree with each other or with the configuration.
         """
         sizes, ones = dict(self.known(config)), {}
-        arrays = {**self.operands(config), **self.results(config)}
+        operands = self.operands(config)
+        arrays = {**operands, **self.results(config)}
         for name, shape in shapes.items():
             dims, shared = arrays[name].layout_of(config), arrays[name].shareable(config)
             if shared is not None and len(shape) == len(dims) - 1:
-                ones[shared], dims = 1, dims[1:]
+                shape = (1, *shape)
+            if isinstance(arrays[name], Out) and name not in operands:
+                shared = None  # every element of a result is written
             if len(shape) != len(dims):
                 raise ValueError(f"kernel {self.name}: {name} must be {list(dims)}, got {shape}")
             for dim, size in zip(dims, shape, strict=True):
@@ -369,7 +372,7 @@ class KernelDefinition(Generic[Config]):
           ValueError: a configuration that makes no sense.
         """
         target = as_target(target)
-        self._validate(config)
+        self.validate(config)
         return _written(self, config, target, plan or self.plan(config, target, sizes))
 
     def write_named(self, name: str, target: Target | str) -> Written:
@@ -390,7 +393,7 @@ class KernelDefinition(Generic[Config]):
           ValueError: shapes that do not fit each other, or that the kernel cannot count.
         """
         target = as_target(target)
-        self._validate(config)
+        self.validate(config)
         operands, results = self.operands(config), self.results(config)
         if len(shapes) != len(operands) + len(results):
             raise ValueError(
@@ -441,7 +444,8 @@ class KernelDefinition(Generic[Config]):
         block = (instance.plan.threads, 1, 1)
         return Launch(grid, block, tuple(arguments), written.text, written.dynamic_shared)
 
-    def _validate(self, config: Config) -> None:
+    def validate(self, config: Config) -> None:
+        """Raises ValueError, which names the field, for a configuration that makes no sense."""
         validate = getattr(config, "validate", None)
         if validate is not None:
             validate()

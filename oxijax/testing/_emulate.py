@@ -27,7 +27,8 @@ def emulate_gpu(target: str = "sm_90", *, schedule: int | None = None) -> Iterat
         order.
 
     Raises:
-      ValueError: there is no such target.
+      TypeError: schedule is no int.
+      ValueError: there is no such target, or schedule is below 0.
       HandlerMissingError: oxijax was installed without its handler; the message says what to do.
 
     Example:
@@ -35,8 +36,10 @@ def emulate_gpu(target: str = "sm_90", *, schedule: int | None = None) -> Iterat
       ...     y = jax.jit(f)(x)
     """
     as_target(target)
-    if schedule is not None and not isinstance(schedule, int):
-        raise TypeError(f"schedule must be an integer or None, got {schedule!r}")
+    if schedule is not None and type(schedule) is not int:
+        raise TypeError(f"schedule must be an int or None, got {schedule!r}")
+    if schedule is not None and schedule < 0:
+        raise ValueError(f"schedule must be at least 0, got {schedule}")
     _launch.find_handler()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_launch.emulation(_launch.Emulation(target, schedule)))

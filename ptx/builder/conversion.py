@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from ptx.builder.emitter import Emitter
 from ptx.builder.values import Val
-from ptx.isa.dtypes import DTYPES, DType, b32, b64, bf16, bf16x2, f16, f32, pred, tf32, u16, u32
+from ptx.isa.dtypes import (
+    DTYPES,
+    DType,
+    b32,
+    b64,
+    bf16,
+    bf16x2,
+    f16,
+    f32,
+    f64,
+    pred,
+    tf32,
+    u16,
+    u32,
+)
 
 __all__ = ["Conversion"]
 
@@ -59,9 +73,21 @@ class Conversion(Emitter):
             )
         if dtype.is_integer:
             return self.op(f"cvt.{rounding}i.{dtype}.{source}", dtype, value)
+        if dtype is bf16 and source is f64:
+            return self.convert(self._rounded_to_odd(value), bf16, rounding)
         if dtype is bf16 and source is f32 and not self.target.supports("sm_80"):
             return self._rounded_to_bf16(value, rounding)
         return self.op(f"cvt.{rounding}.{dtype}.{source}", dtype, value)
+
+    def _rounded_to_odd(self, value: Val) -> Val:
+        """An f64 as an f32 whose last bit says that there was more: so it can be rounded again.
+
+        Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
+        using rounding to odd" (2008).
+        """
+        cut = self.convert(value, f32, "rz")
+        more = self.select(self.convert(cut, f64).ne(value), 1, 0, u32)
+        return self.bitcast(self.bitcast(cut, u32) | more, f32)
 
     def round(self, value: Val, rounding: str) -> Val:
         """A float rounded to an integer that stays a float: "rn", "rz", "rm" or "rp"."""

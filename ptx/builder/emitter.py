@@ -50,6 +50,9 @@ _HALVES = {
 }
 
 
+MOST_LINES = 30_000  # of a kernel: a longer one would take ptxas minutes
+
+
 class Emitter:
     """Takes instructions from the opcode table, checks them and prints them."""
 
@@ -79,7 +82,8 @@ class Emitter:
           where: a predicate that guards the instruction.
 
         Raises:
-          ValueError: the table has no such instruction, or none with such operands.
+          ValueError: the table has no such instruction, or none with such operands; or the kernel
+            has `MOST_LINES` already.
           UnsupportedError: the target lacks it.
         """
         destination = Register(dtype, origin=name)
@@ -90,6 +94,11 @@ class Emitter:
         self, name: str, *operands: Source, where: Val | None = None, negate: bool = False
     ) -> None:
         """Emits instruction `name` of the opcode table; for arguments and errors see `op`."""
+        if len(self._items) >= MOST_LINES:
+            raise ValueError(
+                f"kernel {self.kernel_name} would have more than {MOST_LINES} lines: its "
+                "configuration unrolls too much"
+            )
         opcode = lookup(name)
         opcode.require(self.target, self.kernel_name)
         self._ptx_version = max(self._ptx_version, opcode.lowest_ptx)

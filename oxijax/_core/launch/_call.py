@@ -12,7 +12,7 @@ from jax.interpreters import mlir
 
 from oxijax._core import compat as _compat
 from oxijax._core.launch import _handler
-from oxijax._core.launch._emulation import emulation
+from oxijax._core.launch._emulation import allow_dry_runs, emulation
 from oxijax._core.launch._latency import latency_metadata
 from oxijax._core.launch._spec import VERSION, Spec, key_of
 from oxijax._core.precision import numpy_dtype
@@ -181,9 +181,6 @@ def _lower_one(
     spec = Spec(
         kernel,
         config,
-        operands=tuple(np.dtype(aval.dtype) for aval in ctx.avals_in),
-        results=tuple(dtype for _, dtype in results),
-        aliases=aliases,
         grouped=shared if grouped else None,
         emulation=emulation.value if emulated else None,
     )
@@ -211,6 +208,8 @@ def _lower_for_cuda(ctx, *operands, **params):
 
 def _lower_for_cpu(ctx, *operands, **params):
     assert emulation.value is not None  # else the CPU has another lowering
+    if emulation.value.dry_run:
+        allow_dry_runs()
     return _lower(ctx, *operands, emulated=True, **params)
 
 

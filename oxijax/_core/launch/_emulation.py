@@ -15,8 +15,19 @@ from oxijax._core.launch import _handler
 from ptx.emulator import Buffer, EmulatorError
 from ptx.emulator import launch as emulator_launch
 from ptx.emulator.program import load as parse
+from ptx.isa.targets import TARGETS
 
-__all__ = ["EmulatedArray", "Emulation", "describe", "emulation", "launch_pointer", "load", "stop"]
+__all__ = [
+    "EmulatedArray",
+    "Emulation",
+    "allow_dry_runs",
+    "check",
+    "describe",
+    "emulation",
+    "launch_pointer",
+    "load",
+    "stop",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +48,25 @@ class Emulation:
 # Inside `with emulation(Emulation(...))` lowerings for the CPU are those for the GPU. JAX traces
 # and compiles again whatever was compiled outside, and keeps both.
 emulation = jax.make_user_context(None)
+
+
+def check(gpu: Emulation) -> None:
+    """Raises ValueError for a GPU that is not, or not here, emulated."""
+    if gpu.target not in TARGETS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {gpu.target!r}")
+    if gpu.schedule is not None and gpu.schedule < 0:
+        raise ValueError(f"schedule must be None or at least 0, got {gpu.schedule}")
+    if gpu.dry_run and not _dry_runs.is_set():
+        # Its results would be what lay in their memory before.
+        raise ValueError("dry_run is for programs that this process has made")
+
+
+def allow_dry_runs() -> None:
+    """From now on this process runs programs whose launches do nothing."""
+    _dry_runs.set()
+
+
+_dry_runs = threading.Event()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,16 @@ import os
 import pathlib
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 __all__ = [
     "LAUNCH_FUNCTION",
     "MAX_ARGUMENTS",
+    "BufferType",
     "CallRecord",
     "HandlerMissingError",
     "LaunchRecord",
@@ -111,28 +115,55 @@ class LaunchRecord(ctypes.Structure):
     )
 
 
+class BufferType(NamedTuple):
+    """What XLA says of a buffer.
+
+    Attributes:
+      dtype: of its elements; None for one that no kernel has.
+      shape: its dimensions.
+    """
+
+    dtype: np.dtype | None
+    shape: tuple[int, ...]
+
+
+# By XLA's numbers of them, which are those of xla_data.proto.
+_DTYPES = {
+    number: jnp.dtype(dtype)
+    for number, dtype in (
+        (4, jnp.int32),
+        (10, jnp.float16),
+        (11, jnp.float32),
+        (12, jnp.float64),
+        (16, jnp.bfloat16),
+    )
+}
+
+
 class CallRecord(ctypes.Structure):
     """`Call` in handler.c."""
 
     _fields_ = (
         ("spec", ctypes.c_void_p),
         ("spec_size", ctypes.c_uint64),
+        ("key", ctypes.c_int64),
         ("version", ctypes.c_int64),
         ("device", ctypes.c_int64),
+        ("operand_count", ctypes.c_uint64),
         ("buffer_count", ctypes.c_uint64),
-        ("shapes", ctypes.POINTER(ctypes.c_int64)),
+        ("buffers", ctypes.POINTER(ctypes.c_int64)),
     )
 
-    def read_spec(self) -> str:
-        return ctypes.string_at(self.spec, self.spec_size).decode()
+    def read_spec(self) -> bytes:
+        return ctypes.string_at(self.spec, self.spec_size)
 
-    def read_shapes(self) -> tuple[tuple[int, ...], ...]:
-        shapes, at = [], 0
+    def read_buffers(self) -> list[BufferType]:
+        found, at = [], 0
         for _ in range(self.buffer_count):
-            end = at + 1 + self.shapes[at]
-            shapes.append(tuple(self.shapes[at + 1 : end]))
-            at = end
-        return tuple(shapes)
+            code, rank = self.buffers[at : at + 2]
+            at += 2 + rank
+            found.append(BufferType(_DTYPES.get(code), tuple(self.buffers[at - rank : at])))
+        return found
 
 
 # cuLaunchKernel's signature.

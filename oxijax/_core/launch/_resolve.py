@@ -3,20 +3,23 @@
 This runs once for each kind of call: each spec, each set of shapes, each device.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from oxijax._core import driver as _driver
 from oxijax._core.launch import _emulation, _handler
 from oxijax._core.launch._emulation import EmulatedArray
-from oxijax._core.launch._spec import VERSION, Spec, registered
+from oxijax._core.launch._handler import BufferType
+from oxijax._core.launch._spec import VERSION, Spec, key_of, registered
+from oxijax._core.precision import numpy_dtype
 from ptx.isa.targets import TARGETS
-from ptx.kernel import Shapes
+from ptx.kernel import KernelDefinition, Shapes
 from ptx.launch import BufferAddress, Launch
 
 __all__ = ["describe", "resolve"]
@@ -25,24 +28,37 @@ _HOST = -1  # the handler's device number for host memory
 
 
 def resolve(call: _handler.CallRecord, record: _handler.LaunchRecord) -> None:
-    """Fills in what to launch for a call.
+    """Checks a call, and fills in what to launch for it.
+
+    Nothing of the call is trusted: its program may come from anyone. What it says is compared with
+    the kernel's own declaration before PTX is generated.
 
     Raises:
-      RuntimeError: the PTX cannot be generated or loaded; the message says for which kernel, in
-        which configuration, on what, and why.
+      RuntimeError: a call that `oxijax._core.launch.call` does not make, or PTX that cannot be
+        generated or loaded; the message says for which kernel, in which configuration, on what,
+        and why.
     """
     text = call.read_spec()
     if call.version != VERSION:
         raise RuntimeError(
             f"oxijax: a program that was compiled or exported with version {call.version} of its "
-            f"kernels' descriptions; this oxijax has version {VERSION}: export it again\n  {text}"
+            f"kernels' descriptions; this oxijax has version {VERSION}: export it again\n"
+            f"  {_excerpt(text)}"
         )
-    _handler.refuse_in_children()
-    spec, shapes = Spec.from_json(text), call.read_shapes()
-    number = next(_numbers)
-    resolved = _Resolved(spec, shapes)
+    if call.key != key_of(text):
+        raise RuntimeError(f"oxijax: a call whose key is not that of its spec\n  {_excerpt(text)}")
     try:
-        _fill(record, spec, shapes, call.device)
+        spec = Spec.from_json(text)
+    except Exception as error:
+        reason = error.args[0] if isinstance(error, KeyError) else error
+        raise RuntimeError(
+            f"oxijax: a call that oxijax does not make: {reason}\n  {_excerpt(text)}"
+        ) from error
+    _handler.refuse_in_children()
+    number = next(_numbers)
+    resolved = _Resolved(spec, tuple(call.read_buffers()), call.operand_count)
+    try:
+        _fill(record, resolved, call.device)
     except Exception as error:
         message = resolved.message("cannot be loaded", error)
         if call.device != _HOST:
@@ -68,16 +84,14 @@ def describe(number: int, status: int) -> str:
 @dataclasses.dataclass(frozen=True)
 class _Resolved:
     spec: Spec
-    shapes: Shapes
+    buffers: tuple[BufferType, ...]
+    operand_count: int
 
     def message(self, what: str, reason: object) -> str:
         spec = self.spec
         where = "the GPU" if spec.emulation is None else f"an emulated {spec.emulation.target}"
-        arrays = [
-            f"{dtype.name}{list(shape)}"
-            for dtype, shape in zip(spec.operands + spec.results, self.shapes, strict=True)
-        ]
-        operands, results = arrays[: len(spec.operands)], arrays[len(spec.operands) :]
+        arrays = [f"{dtype}{list(shape)}" for dtype, shape in self.buffers]
+        operands, results = arrays[: self.operand_count], arrays[self.operand_count :]
         kind = f"{type(reason).__name__}: " if isinstance(reason, Exception) else ""
         return (
             f"oxijax: kernel {spec.kernel} {what}\n"
@@ -86,6 +100,11 @@ class _Resolved:
             f"  call: {', '.join(operands)} -> {', '.join(results)}\n"
             f"{kind}{reason}"
         )
+
+
+def _excerpt(text: bytes) -> str:
+    """The beginning of a spec, which need not be text."""
+    return text[:2000].decode(errors="backslashreplace")
 
 
 def _report_on_several_gpus(message: str) -> None:
@@ -104,27 +123,28 @@ def _report_on_several_gpus(message: str) -> None:
 
 _numbers = itertools.count(1)
 _resolved: dict[int, _Resolved] = {}
-_generating = threading.Lock()
 
 
-def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int) -> None:
+def _fill(record: _handler.LaunchRecord, resolved: _Resolved, device: int) -> None:
+    spec = resolved.spec
     kernel = registered(spec.kernel)
     if (device == _HOST) != (spec.emulation is not None):
         raise ValueError("a call for the emulator runs on the CPU, any other on a GPU")
     if spec.emulation is not None:
+        _emulation.check(spec.emulation)
         target = TARGETS[spec.emulation.target]
     else:
         device = _driver.driver().current_device()
         target = _driver.driver().target(device)
-    shapes = spec.shapes(shapes)
-    with _generating:  # so that several threads do not generate the same text
-        launch = kernel.launch(spec.config, target, shapes)
-    _check(launch, spec, shapes)
+    call = _checked_call(kernel, resolved)
+    with _generating(spec, target.name):  # so that threads do not generate the same text
+        launch = kernel.launch(spec.config, target, call.shapes)
+    _check_launch(launch, call)
 
     record.grid, record.block = launch.grid, launch.block
-    record.alias_count = len(spec.aliases)
-    for place, (operand, result) in zip(record.aliases, spec.aliases, strict=False):
-        place.operand, place.result = operand, len(spec.operands) + result
+    record.alias_count = len(call.aliases)
+    for place, (operand, result) in zip(record.aliases, call.aliases.items(), strict=False):
+        place.operand, place.result = operand, result
     record.argument_count = len(launch.arguments)
     for place, argument in zip(record.arguments, launch.arguments, strict=False):
         if isinstance(argument, BufferAddress):
@@ -139,52 +159,118 @@ def _fill(record: _handler.LaunchRecord, spec: Spec, shapes: Shapes, device: int
     elif spec.emulation.dry_run:
         record.launch, record.in_python = _handler.address("oxijax_launch_nothing"), False
     else:
-        arguments = _emulated_arguments(launch, spec, shapes)
+        arguments = _emulated_arguments(launch, call)
         record.launch, record.in_python = _emulation.launch_pointer(), True
         record.function = _emulation.load(launch.text, arguments, spec.emulation.schedule)
 
 
-def _check(launch: Launch, spec: Spec, shapes: Shapes) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A call whose buffers are those that its kernel declares.
+
+    Attributes:
+      operands: how many of the buffers.
+      shapes: of the buffers, as the kernel knows them.
+      dtypes: of the buffers.
+      aliases: for operands whose memory becomes a result's: which buffer that is.
+    """
+
+    operands: int
+    shapes: Shapes
+    dtypes: Sequence[np.dtype]
+    aliases: Mapping[int, int]
+
+
+def _checked_call(kernel: KernelDefinition, resolved: _Resolved) -> _Call:
+    """The call, if its buffers have the number, the types and the order that the kernel declares.
+
+    Which sizes go together is checked by the kernel itself.
+
+    Raises:
+      TypeError: a buffer of another type, by name.
+      ValueError: another number of operands or results, operands that cannot be grouped, or a
+        configuration that makes no sense.
+    """
+    spec = resolved.spec
+    kernel.validate(spec.config)
+    operands, results = kernel.operands(spec.config), kernel.results(spec.config)
+    count = len(resolved.buffers) - resolved.operand_count
+    if (resolved.operand_count, count) != (len(operands), len(results)):
+        raise ValueError(
+            f"{kernel.name} has the operands {', '.join(operands)} and the results "
+            f"{', '.join(results)}, and was given {resolved.operand_count} and {count}"
+        )
+    if spec.grouped is not None and (
+        list(spec.grouped) != sorted(set(spec.grouped) & set(range(len(operands))))
+    ):
+        raise ValueError(f"grouped has numbers of operands in order, got {spec.grouped}")
+    declared = {**operands, **results}
+    for (name, array), buffer in zip(declared.items(), resolved.buffers, strict=True):
+        expected = numpy_dtype(array.dtype_of(spec.config))
+        if buffer.dtype != expected:
+            raise TypeError(f"{kernel.name}: {name} must be {expected}, got {buffer.dtype}")
+    return _Call(
+        operands=len(operands),
+        shapes=spec.shapes([buffer.shape for buffer in resolved.buffers]),
+        dtypes=[numpy_dtype(array.dtype_of(spec.config)) for array in declared.values()],
+        aliases={
+            operand: len(operands) + result
+            for operand, result in kernel.aliases(spec.config).items()
+        },
+    )
+
+
+def _check_launch(launch: Launch, call: _Call) -> None:
     """Raises ValueError for a launch that leaves a result unwritten, or does not fit."""
     if len(launch.arguments) > _handler.MAX_ARGUMENTS:
         raise ValueError(f"at most {_handler.MAX_ARGUMENTS} arguments, got {len(launch.arguments)}")
-    if len(spec.aliases) > _handler.MAX_ALIASES:
-        raise ValueError(f"at most {_handler.MAX_ALIASES} aliases, got {len(spec.aliases)}")
+    if len(call.aliases) > _handler.MAX_ALIASES:
+        raise ValueError(f"at most {_handler.MAX_ALIASES} aliases, got {len(call.aliases)}")
     passed = {a.buffer for a in launch.arguments if isinstance(a, BufferAddress)}
-    if not passed <= set(range(len(shapes))):
-        raise ValueError(f"arguments {sorted(passed)} of a call that has {len(shapes)} buffers")
-    aliased = {result for _, result in spec.aliases}
-    for result, shape in enumerate(shapes[len(spec.operands) :]):
-        if result in aliased or 0 in shape:
+    if not passed <= set(range(len(call.shapes))):
+        raise ValueError(
+            f"arguments {sorted(passed)} of a call that has {len(call.shapes)} buffers"
+        )
+    for buffer in range(call.operands, len(call.shapes)):
+        result, shape = buffer - call.operands, call.shapes[buffer]
+        if buffer in call.aliases.values() or 0 in shape:
             continue
         if 0 in launch.grid:
             raise ValueError(
                 f"grid={launch.grid} leaves result {result} of shape {shape} unwritten"
             )
-        if len(spec.operands) + result not in passed:
+        if buffer not in passed:
             raise ValueError(f"result {result} is no argument of the kernel")
 
 
-def _emulated_arguments(
-    launch: Launch, spec: Spec, shapes: Shapes
-) -> Sequence[EmulatedArray | np.generic]:
-    operands = len(spec.operands)
-    dtypes = spec.operands + spec.results
-    shared = {operand: operands + result for operand, result in spec.aliases}
-
+def _emulated_arguments(launch: Launch, call: _Call) -> Sequence[EmulatedArray | np.generic]:
     def argument(value: BufferAddress | np.generic) -> EmulatedArray | np.generic:
         if not isinstance(value, BufferAddress):
             return value
-        buffer = shared.get(value.buffer, value.buffer)
+        buffer = call.aliases.get(value.buffer, value.buffer)
         return EmulatedArray(
             buffer,
-            shapes[buffer],
-            dtypes[buffer],
-            writable=buffer >= operands,
-            initialized=buffer < operands or buffer in shared.values(),
+            tuple(call.shapes[buffer]),
+            call.dtypes[buffer],
+            writable=buffer >= call.operands,
+            initialized=buffer < call.operands or buffer in call.aliases.values(),
         )
 
     return [argument(value) for value in launch.arguments]
+
+
+_generation_locks: dict[tuple[Spec, str], threading.Lock] = {}
+
+
+@contextlib.contextmanager
+def _generating(spec: Spec, target: str) -> Iterator[None]:
+    """Holds the lock of a spec and a target: no other waits for it."""
+    key = spec, target
+    try:
+        with _generation_locks.setdefault(key, threading.Lock()):
+            yield
+    finally:
+        _generation_locks.pop(key, None)
 
 
 def _bits(value: np.generic) -> int:

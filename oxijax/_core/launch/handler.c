@@ -1,10 +1,11 @@
 /* One kernel launch as an XLA custom call: the handler, without Python on the hot path.
  *
- * A call has two facts that the handler reads, both the same in every process: the attribute
- * `key`, a hash of what is launched, and the dimensions of its buffers. Together with the device
- * they find a Launch in a table: what to call, with which grid and which arguments. On a miss the
- * resolver, a Python function, fills in the Launch; that happens once in a process. From then on a
- * call is a lookup, which takes no lock, and one call of a function with cuLaunchKernel's signature.
+ * A call says what is launched in the attribute `spec`, whose hash is the attribute `key`; both are
+ * the same in every process. With the types and dimensions of its buffers and the device they find
+ * a Launch in a table: what to call, with which grid and which arguments. On a miss the resolver, a
+ * Python function, checks the call and fills in the Launch; that happens once in a process. From
+ * then on a call is a lookup, which takes no lock, and one call of a function with cuLaunchKernel's
+ * signature. A call that differs in anything from the one that was checked is not found.
  *
  * Needs XLA's c_api.h and libc. The FFI's State functions are not used: their structs differ
  * between versions of jaxlib, those used here do not.
@@ -64,10 +65,10 @@ typedef struct {
 typedef struct {
   const char *spec;
   uint64_t spec_size;
-  int64_t version;
+  int64_t key, version;
   int64_t device; /* -1: host memory */
-  uint64_t buffer_count;
-  const int64_t *shapes; /* of each buffer its rank, then its dimensions */
+  uint64_t operand_count, buffer_count;
+  const int64_t *buffers; /* of each its type, its rank, then its dimensions */
 } Call;
 
 /* Fills in `launch` and returns 0; or writes a message and returns anything else. */
@@ -138,12 +139,20 @@ static bool fails_after_fork(XLA_FFI_CallFrame *frame, XLA_FFI_Error **failure) 
 
 /* ---- the table of launches: lookups take no lock, entries live as long as the process ---- */
 
+/* What a call says, but for its buffers. */
 typedef struct {
-  uint64_t hash, key;
-  int64_t device;
+  uint64_t hash; /* of all that is here but the spec, and of types and dimensions of the buffers */
+  int64_t key, version, device;
+  const char *spec;
+  size_t spec_size;
+} Identity;
+
+typedef struct {
+  Identity identity; /* its spec lies behind the buffers */
   Launch launch;
-  size_t shape_count;
-  int64_t shapes[]; /* as in Call */
+  int64_t operand_count;
+  size_t word_count;
+  int64_t buffers[]; /* as in Call */
 } Entry;
 
 typedef struct Table {
@@ -154,11 +163,6 @@ typedef struct Table {
 
 static _Atomic(Table *) table;
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
-
-typedef struct {
-  uint64_t hash, key;
-  int64_t device;
-} Identity;
 
 static XLA_FFI_Buffer *buffer_of(const XLA_FFI_CallFrame *frame, int64_t index) {
   int64_t operands = frame->args.size;
@@ -174,29 +178,35 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 29;
 }
 
-static Identity identify(const XLA_FFI_CallFrame *frame, uint64_t key, int64_t device) {
-  uint64_t hash = mix(key, (uint64_t)device);
+/* Of a call on a device, whose hash is still to be calculated. */
+static void hash_call(const XLA_FFI_CallFrame *frame, Identity *identity) {
+  uint64_t hash = mix((uint64_t)identity->key, (uint64_t)identity->device);
   for (int64_t i = 0; i < buffers_of(frame); ++i) {
     const XLA_FFI_Buffer *buffer = buffer_of(frame, i);
-    hash = mix(hash, (uint64_t)buffer->rank);
+    hash = mix(hash, (uint64_t)buffer->dtype << 32 | (uint64_t)buffer->rank);
     for (int64_t d = 0; d < buffer->rank; ++d) hash = mix(hash, (uint64_t)buffer->dims[d]);
   }
-  return (Identity){hash, key, device};
+  identity->hash = hash;
 }
 
 static bool is_of(const Entry *entry, const Identity *identity, const XLA_FFI_CallFrame *frame) {
-  if (entry->hash != identity->hash || entry->key != identity->key ||
-      entry->device != identity->device)
+  const Identity *known = &entry->identity;
+  if (known->hash != identity->hash || known->key != identity->key ||
+      known->version != identity->version || known->device != identity->device ||
+      known->spec_size != identity->spec_size || entry->operand_count != frame->args.size ||
+      memcmp(known->spec, identity->spec, identity->spec_size))
     return false;
   size_t at = 0;
   for (int64_t i = 0; i < buffers_of(frame); ++i) {
     const XLA_FFI_Buffer *buffer = buffer_of(frame, i);
     size_t rank = (size_t)buffer->rank;
-    if (at + 1 + rank > entry->shape_count || entry->shapes[at] != buffer->rank) return false;
-    if (rank && memcmp(&entry->shapes[at + 1], buffer->dims, rank * sizeof(int64_t))) return false;
-    at += 1 + rank;
+    if (at + 2 + rank > entry->word_count || entry->buffers[at] != (int64_t)buffer->dtype ||
+        entry->buffers[at + 1] != buffer->rank)
+      return false;
+    if (rank && memcmp(&entry->buffers[at + 2], buffer->dims, rank * sizeof(int64_t))) return false;
+    at += 2 + rank;
   }
-  return at == entry->shape_count;
+  return at == entry->word_count;
 }
 
 static const Launch *lookup(const Identity *identity, const XLA_FFI_CallFrame *frame) {
@@ -210,7 +220,7 @@ static const Launch *lookup(const Identity *identity, const XLA_FFI_CallFrame *f
 }
 
 static void place(Table *into, Entry *entry) {
-  size_t i = entry->hash;
+  size_t i = entry->identity.hash;
   while (atomic_load_explicit(&into->slots[i & (into->capacity - 1)], memory_order_relaxed)) ++i;
   atomic_store_explicit(&into->slots[i & (into->capacity - 1)], entry, memory_order_release);
   ++into->used;
@@ -273,87 +283,22 @@ static const int64_t *integer_attribute(const XLA_FFI_CallFrame *frame, const ch
 
 static Entry *new_entry(const XLA_FFI_CallFrame *frame, const Identity *identity) {
   size_t count = 0;
-  for (int64_t i = 0; i < buffers_of(frame); ++i) count += 1 + (size_t)buffer_of(frame, i)->rank;
-  Entry *entry = calloc(1, sizeof(Entry) + count * sizeof(int64_t));
+  for (int64_t i = 0; i < buffers_of(frame); ++i) count += 2 + (size_t)buffer_of(frame, i)->rank;
+  Entry *entry = calloc(1, sizeof(Entry) + count * sizeof(int64_t) + identity->spec_size);
   if (!entry) return NULL;
-  entry->hash = identity->hash;
-  entry->key = identity->key;
-  entry->device = identity->device;
-  entry->shape_count = count;
-  int64_t *shape = entry->shapes;
+  int64_t *word = entry->buffers;
   for (int64_t i = 0; i < buffers_of(frame); ++i) {
     const XLA_FFI_Buffer *buffer = buffer_of(frame, i);
-    *shape++ = buffer->rank;
-    for (int64_t d = 0; d < buffer->rank; ++d) *shape++ = buffer->dims[d];
+    *word++ = (int64_t)buffer->dtype;
+    *word++ = buffer->rank;
+    for (int64_t d = 0; d < buffer->rank; ++d) *word++ = buffer->dims[d];
   }
+  entry->identity = *identity;
+  entry->identity.spec = memcpy(word, identity->spec, identity->spec_size);
+  entry->operand_count = frame->args.size;
+  entry->word_count = count;
   return entry;
 }
-
-static bool is_sound(const Launch *launch, int64_t buffers) {
-  if (launch->argument_count > MAX_ARGUMENTS) return false;
-  for (uint64_t i = 0; i < launch->argument_count; ++i)
-    if (launch->arguments[i].buffer < -1 || launch->arguments[i].buffer >= buffers) return false;
-  if (launch->alias_count > MAX_ALIASES) return false;
-  for (uint64_t i = 0; i < launch->alias_count; ++i) {
-    const Alias *alias = &launch->aliases[i];
-    if (alias->operand < 0 || alias->operand >= buffers) return false;
-    if (alias->result < 0 || alias->result >= buffers) return false;
-  }
-  return launch->launch != NULL;
-}
-
-/* NULL, and `failure`, where there is none. */
-static const Launch *resolve_call(XLA_FFI_CallFrame *frame, const Identity *identity,
-                                  XLA_FFI_Error **failure) {
-  const XLA_FFI_ByteSpan *spec = attribute(frame, "spec", XLA_FFI_AttrType_STRING);
-  const int64_t *version = integer_attribute(frame, "version");
-  Resolve *resolver = atomic_load(&resolve);
-  Entry *entry = new_entry(frame, identity);
-  char *message = calloc(1, MESSAGE_BYTES);
-  const Launch *launch = NULL;
-  if (!spec || !version) {
-    *failure = error(frame, "oxijax: the call has no spec, or no version");
-  } else if (!resolver) {
-    *failure = error(frame, "oxijax: the handler has no resolver");
-  } else if (!entry || !message) {
-    *failure = error(frame, out_of_memory);
-  } else if (!enter_python()) {
-    if (identity->device < 0) launch = &abandoned;
-    else *failure = error(frame, too_late);
-  } else {
-    Call call = {spec->ptr,        spec->len,
-                 *version,         identity->device,
-                 (uint64_t)buffers_of(frame), entry->shapes};
-    int status = resolver(&call, &entry->launch, message, MESSAGE_BYTES);
-    leave_python();
-    if (status) {
-      *failure = error(frame, message);
-    } else if (!is_sound(&entry->launch, buffers_of(frame))) {
-      *failure = error(frame, "oxijax: the resolver returned a launch that does not fit the call");
-    } else {
-      launch = insert(entry, identity, frame);
-      entry = NULL;
-      if (!launch) *failure = error(frame, out_of_memory);
-    }
-  }
-  free(message);
-  free(entry);
-  return launch;
-}
-
-/* NULL, and `failure`, where there is none. */
-static const Launch *find(XLA_FFI_CallFrame *frame, int64_t device, XLA_FFI_Error **failure) {
-  const int64_t *key = integer_attribute(frame, "key");
-  if (!key) {
-    *failure = error(frame, "oxijax: the call has no key");
-    return NULL;
-  }
-  Identity identity = identify(frame, (uint64_t)*key, device);
-  const Launch *launch = lookup(&identity, frame);
-  return launch ? launch : resolve_call(frame, &identity, failure);
-}
-
-/* ---- the call ---- */
 
 static size_t bytes_of(XLA_FFI_DataType dtype) {
   switch (dtype) {
@@ -384,6 +329,87 @@ static size_t size_of(const XLA_FFI_Buffer *buffer) {
   for (int64_t d = 0; d < buffer->rank; ++d) bytes *= (size_t)buffer->dims[d];
   return bytes;
 }
+
+static bool is_sound(const Launch *launch, const XLA_FFI_CallFrame *frame) {
+  int64_t operands = frame->args.size, buffers = buffers_of(frame);
+  if (launch->argument_count > MAX_ARGUMENTS) return false;
+  for (uint64_t i = 0; i < launch->argument_count; ++i)
+    if (launch->arguments[i].buffer < -1 || launch->arguments[i].buffer >= buffers) return false;
+  if (launch->alias_count > MAX_ALIASES) return false;
+  for (uint64_t i = 0; i < launch->alias_count; ++i) {
+    const Alias *alias = &launch->aliases[i];
+    if (alias->operand < 0 || alias->operand >= operands) return false;
+    if (alias->result < operands || alias->result >= buffers) return false;
+    if (size_of(buffer_of(frame, alias->operand)) != size_of(buffer_of(frame, alias->result)))
+      return false;
+  }
+  return launch->launch != NULL;
+}
+
+/* NULL, and `failure`, where there is none. */
+static const Launch *resolve_call(XLA_FFI_CallFrame *frame, const Identity *identity,
+                                  XLA_FFI_Error **failure) {
+  Resolve *resolver = atomic_load(&resolve);
+  Entry *entry = new_entry(frame, identity);
+  char *message = calloc(1, MESSAGE_BYTES);
+  const Launch *launch = NULL;
+  if (!resolver) {
+    *failure = error(frame, "oxijax: the handler has no resolver");
+  } else if (!entry || !message) {
+    *failure = error(frame, out_of_memory);
+  } else if (!enter_python()) {
+    if (identity->device < 0) launch = &abandoned;
+    else *failure = error(frame, too_late);
+  } else {
+    Call call = {
+        .spec = identity->spec,
+        .spec_size = identity->spec_size,
+        .key = identity->key,
+        .version = identity->version,
+        .device = identity->device,
+        .operand_count = (uint64_t)frame->args.size,
+        .buffer_count = (uint64_t)buffers_of(frame),
+        .buffers = entry->buffers,
+    };
+    int status = resolver(&call, &entry->launch, message, MESSAGE_BYTES);
+    leave_python();
+    if (status) {
+      *failure = error(frame, message);
+    } else if (!is_sound(&entry->launch, frame)) {
+      *failure = error(frame, "oxijax: the resolver returned a launch that does not fit the call");
+    } else {
+      launch = insert(entry, identity, frame);
+      entry = NULL;
+      if (!launch) *failure = error(frame, out_of_memory);
+    }
+  }
+  free(message);
+  free(entry);
+  return launch;
+}
+
+/* NULL, and `failure`, where there is none. */
+static const Launch *find(XLA_FFI_CallFrame *frame, int64_t device, XLA_FFI_Error **failure) {
+  const int64_t *key = integer_attribute(frame, "key");
+  const int64_t *version = integer_attribute(frame, "version");
+  const XLA_FFI_ByteSpan *spec = attribute(frame, "spec", XLA_FFI_AttrType_STRING);
+  if (!key || !version || !spec || !spec->len) {
+    *failure = error(frame, "oxijax: the call needs the attributes spec, key and version");
+    return NULL;
+  }
+  Identity identity = {
+      .key = *key,
+      .version = *version,
+      .device = device,
+      .spec = spec->ptr,
+      .spec_size = spec->len,
+  };
+  hash_call(frame, &identity);
+  const Launch *launch = lookup(&identity, frame);
+  return launch ? launch : resolve_call(frame, &identity, failure);
+}
+
+/* ---- the call ---- */
 
 /* At the end of the interpreter a call in host memory succeeds, with NaN for results: an error
  * would leave other devices waiting for this one in a collective, and the process with them. */

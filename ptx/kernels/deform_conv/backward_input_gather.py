@@ -256,9 +256,10 @@ class _ListTile:
         k, config = self.k, self.lists.config
         starts, order, weights = lists
         # A cell and the one to its left are neighbours in `order`: two runs of samples, the first
-        # of cells beside the pixel, the second of those above.
+        # of cells beside the pixel, the second of those above. Lists may come from anywhere: what
+        # they say is cut to what there is.
         beside, above = (
-            [(starts + at).load(i, where=where) for i in (-1, 0, 1)]
+            self._run([(starts + at).load(i, where=where) for i in (-1, 0, 1)])
             for at in (cell, cell - self.lists.pitch)
         )
         first_run = beside[2] - beside[0]
@@ -275,7 +276,8 @@ class _ListTile:
                 corner = k.select(in_first, 0, 2, u32) + k.select(left, 1, 0, u32)
                 found.append((order.load(at, where=more), corner, more))
             loaded = []
-            for sample, corner, more in found:
+            for entry, corner, more in found:
+                sample = k.min(entry, self.lists.samples - 1)
                 address = gradients + k.mul_wide(sample, config.out_channels)
                 words = load_words(address, self.width, where=more)
                 at = k.mad_wide(sample, 4 * config.offset_groups, k.convert(corner, u64))
@@ -284,6 +286,12 @@ class _ListTile:
                 for total, value in zip(totals, values, strict=True):
                     total.set(k.fma(weight, value, total))
         return [total.value() for total in totals]
+
+    def _run(self, starts: list[Val]) -> list[Val]:
+        """Where two cells' samples start, and the last ones end, within a list that is sorted."""
+        k = self.k
+        first, second, end = (k.min(start, self.lists.samples) for start in starts)
+        return [first, second, k.max(first, end)]
 
 
 BACKWARD_INPUT_GATHER = KernelDefinition(

@@ -181,10 +181,15 @@ def test_conversions_say_how_they_round(k):
         k.convert(x, b32)
     with raises(TypeError, "k.pack and k.unpack"):
         k.convert(x, f16x2, "rn")
-    with raises(ValueError, "no instruction 'cvt.rn.bf16.f64'"):
-        k.convert(k.var(f64, 0.0), bf16, "rn")
     with raises(TypeError, "has 32 bits, and f64 64"):
         k.bitcast(x, f64)
+
+
+def test_a_kernel_without_an_end(k):
+    x = k.tid()
+    with raises(ValueError, "would have more than 30000 lines"):
+        while True:
+            x = x + 1
 
 
 def test_pointers(k):

@@ -245,6 +245,37 @@ def test_bf16_rounds_the_same_with_and_without_the_instruction(rounding, target)
     assert np.isnan(result[nan].view(ml_dtypes.bfloat16).astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("rounding", ["rn", "rz"])
+@pytest.mark.parametrize("target", ["sm_75", "sm_80"])
+def test_f64_rounds_to_bf16_once(rounding, target):
+    """Near the middle of two bf16, whether f32 is rounded to nearest in between can be seen."""
+    generator = np.random.default_rng(0)
+    bits = generator.integers(0, 2**16, 400, np.uint32) << 16
+    bits[:100] &= 0x807F0000  # denormals
+    low = bits.view(np.float32)
+    low = low[np.isfinite(low)]
+    middle = (low.view(np.uint32) | 0x8000).view(np.float32).astype(np.float64)
+    values, sides = [low.astype(np.float64)], [np.zeros(len(low))]
+    for side, step in ((-1, 1 - 2.0**-40), (0, 1.0), (1, 1 + 2.0**-40)):
+        values.append(middle * step)
+        sides.append(np.full(len(low), side))
+    value, side = np.concatenate(values), np.concatenate(sides)
+    odd = np.tile(low.view(np.uint32) >> 16 & 1, 4)
+    is_middle = np.arange(len(value)) >= len(low)
+    up = is_middle & ((side > 0) | ((side == 0) & (odd == 1))) & (rounding == "rn")
+    expected = (np.tile(low.view(np.uint32) >> 16, 4) + up).astype(np.uint16)
+
+    result = elementwise(
+        lambda k, a: k.convert(a, bf16, rounding), value, dtype=bf16, target=target
+    )
+    np.testing.assert_array_equal(result.view(np.uint16), expected)
+    special = np.array([np.inf, -np.inf, np.nan, 1e300, -1e300, 0.0, -0.0, 1e-300])
+    result = elementwise(lambda k, a: k.convert(a, bf16, "rn"), special, dtype=bf16, target=target)
+    np.testing.assert_array_equal(
+        result.astype(np.float64), [np.inf, -np.inf, np.nan, np.inf, -np.inf, 0.0, -0.0, 0.0]
+    )
+
+
 @pytest.mark.parametrize(
     ("rounding", "expected"),
     [("rn", np.rint), ("rz", np.trunc), ("rm", np.floor), ("rp", np.ceil)],

@@ -41,9 +41,9 @@ LAUNCH = "launch->dynamic_shared, stream, parameters"
 COPY = "(uint64_t)to->data, (uint64_t)from->data, bytes, stream"
 ARGUMENTS = "for (uint64_t i = 0; i < launch->argument_count; ++i) {"
 REPORT = "return status ? report_failure(frame, launch, status) : NULL;"
-DIMENSIONS = "if (rank && memcmp(&entry->shapes[at + 1], buffer->dims, rank * sizeof(int64_t)))"
+DIMENSIONS = "if (rank && memcmp(&entry->buffers[at + 2], buffer->dims, rank * sizeof(int64_t)))"
 EACH_DIMENSION = "for (int64_t d = 0; d < buffer->rank; ++d) hash = mix("
-IDENTITY = "identify(frame, (uint64_t)*key, device);"
+IDENTITY = ".device = device,"
 GRID = "launch->grid[0], launch->grid[1], launch->grid[2],"
 BLOCK = "launch->block[0], launch->block[1], launch->block[2],"
 SHARED = "if kernel.static_shared + dynamic_shared <= Target.static_shared_per_block:"
@@ -62,7 +62,7 @@ MUTANTS = {
         },
     ),
     "arguments_in_another_order": Mutant(
-        RESOLVE, {"buffer = argument.buffer\n": "buffer = len(shapes) - 1 - argument.buffer\n"}
+        RESOLVE, {"buffer = argument.buffer\n": "buffer = len(call.shapes) - 1 - argument.buffer\n"}
     ),
     "scalars_in_another_byte_order": Mutant(RESOLVE, {'tobytes(), "little"': 'tobytes(), "big"'}),
     "a_buffer_for_its_address": Mutant(
@@ -79,18 +79,24 @@ MUTANTS = {
         HANDLER,
         {f"  {REPORT}\n}}": f"  copy_operands(frame, launch, stream);\n  {REPORT}\n}}"},
     ),
-    "no_aliases": Mutant(RESOLVE, {"alias_count = len(spec.aliases)": "alias_count = 0"}),
-    "copy_into_another_buffer": Mutant(RESOLVE, {"operand, len(spec.operands) +": "operand,"}),
+    "no_aliases": Mutant(RESOLVE, {"alias_count = len(call.aliases)": "alias_count = 0"}),
+    "copy_into_another_buffer": Mutant(
+        RESOLVE, {"operand: len(operands) + result\n": "operand: result\n"}
+    ),
     # Which launch belongs to a call.
     "of_any_size": Mutant(
         HANDLER, {DIMENSIONS: "if (0)", EACH_DIMENSION: EACH_DIMENSION.replace("hash =", "(void)")}
     ),
-    "of_any_key": Mutant(
-        HANDLER, {"entry->key != identity->key": "0", "hash = mix(key,": "hash = mix(0 * key,"}
+    "of_any_spec": Mutant(
+        HANDLER,
+        {
+            "known->key != identity->key": "0",
+            "known->spec_size != identity->spec_size": "0",
+            "memcmp(known->spec, identity->spec, identity->spec_size)": "0",
+            "hash = mix((uint64_t)identity->key,": "hash = mix(0 * (uint64_t)identity->key,",
+        },
     ),
-    "of_the_first_device": Mutant(
-        HANDLER, {IDENTITY: IDENTITY.replace("device", "device < 0 ? device : 0")}
-    ),
+    "of_the_first_device": Mutant(HANDLER, {IDENTITY: ".device = device < 0 ? device : 0,"}),
     "loaded_into_the_first_device": Mutant(
         RESOLVE, {"device = _driver.driver().current_device()": "device = 0"}
     ),

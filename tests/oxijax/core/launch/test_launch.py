@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import json
 import re
 import threading
 from typing import Any
@@ -19,7 +20,7 @@ from oxijax._core import launch as _launch
 from oxijax._core.launch import _emulation, _handler
 from oxijax._core.launch._spec import Spec, key_of
 from oxijax.testing import emulate_gpu
-from ptx import f16, f32, registry
+from ptx import DType, f16, f32, registry
 from ptx.kernel import KernelDefinition
 from ptx.launch import BufferAddress
 
@@ -380,13 +381,15 @@ def test_handler_of_another_version(monkeypatch):
     _handler.library.cache_clear()
 
 
+def _json(content) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
 class TestSpec:
     SPEC = Spec(
         "accumulate",
         Elementwise(0.1, 64),
-        operands=(np.dtype("float32"), jnp.dtype("bfloat16")),
-        results=(np.dtype("float32"),),
-        aliases=((1, 0),),
+        grouped=(1,),
         emulation=_launch.Emulation("sm_80", 7),
     )
 
@@ -402,7 +405,7 @@ class TestSpec:
     def test_configuration_of_tuples_and_dtypes(self, monkeypatch):
         @dataclasses.dataclass(frozen=True)
         class Config:
-            dtype: object = f16
+            dtype: DType = f16
             pads: tuple[tuple[int, int], ...] = ((1, 2), (3, 4))
             name: str | None = None
 
@@ -411,6 +414,64 @@ class TestSpec:
         monkeypatch.setitem(registry._KERNELS, "spec_test", kernel)
         spec = dataclasses.replace(self.SPEC, kernel="spec_test", config=Config(f32))
         assert Spec.from_json(spec.to_json()) == spec
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"alpha": "0.1"}, "alpha must be float, got '0.1'"),
+            ({"block": True}, "block must be int, got True"),
+            ({"block": 64.0}, "block must be int, got 64.0"),
+            ({"block": None}, "block must be int, got None"),
+            ({"blocks": 64}, "Elementwise has the fields alpha, block"),
+            ({"block": {"dtype": "f99"}}, "a dtype is"),
+            ({"block": {"dtype": []}}, "a dtype is"),
+        ],
+    )
+    def test_field_of_another_type(self, wrong, message):
+        content = json.loads(self.SPEC.to_json())
+        content["config"] |= wrong
+        with pytest.raises(TypeError, match=message):
+            Spec.from_json(_json(content))
+
+    @pytest.mark.parametrize(
+        ("part", "wrong", "message"),
+        [
+            ("kernel", 7, "the kernel of a spec is its name, got 7"),
+            ("config", [], "Elementwise has the fields"),
+            ("grouped", [1.0], "grouped must be"),
+            ("grouped", "1", "grouped must be"),
+            (
+                "emulation",
+                {"target": "sm_80"},
+                "Emulation has the fields dry_run, schedule, target",
+            ),
+        ],
+    )
+    def test_part_of_another_type(self, part, wrong, message):
+        content = json.loads(self.SPEC.to_json())
+        content[part] = wrong
+        with pytest.raises(TypeError, match=message):
+            Spec.from_json(_json(content))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda text: text + " ",
+            lambda text: text[:-1],
+            lambda text: text.replace("{", '{"extra":1,', 1),
+            lambda text: text.replace('"block":64', '"block":1,"block":64'),
+            lambda text: text.encode("utf-16"),
+            lambda text: b"\xff" + text.encode(),
+            lambda text: "[" * 50_000,
+            lambda text: "null",
+            lambda text: text.replace("0.1", "NaN"),
+            lambda text: text.replace("64", "6" * 5000),
+            lambda text: text.replace("64", "6" * 2**16),
+        ],
+    )
+    def test_text_that_is_not_written_so(self, change):
+        with pytest.raises(ValueError, match=r"a spec (is|has)|not JSON compliant"):
+            Spec.from_json(change(self.SPEC.to_json()))
 
     @pytest.mark.parametrize("alpha", [1j, np.float32(1), [1.0], {"a": 1}])
     def test_value_without_a_place(self, alpha):

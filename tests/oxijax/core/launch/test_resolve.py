@@ -1,29 +1,47 @@
 """What a call on a GPU is resolved to, with a fake driver: which GPU it is for, and its errors."""
 
 import ctypes
+import dataclasses
+import threading
 
-import numpy as np
 import pytest
 from support.fake_cuda import CUresult, FakeCuda, Gpu
 from support.launch_samples import SCALE_AND_ADD
 
 from oxijax._core.driver import driver
-from oxijax._core.launch import _handler, _resolve
-from oxijax._core.launch._spec import VERSION, Spec
+from oxijax._core.launch import Emulation, _emulation, _handler, _resolve
+from oxijax._core.launch._spec import VERSION, Spec, key_of
 
-F32 = np.dtype(np.float32)
+F32, F64 = 11, 12  # XLA's numbers of types
+
+
+def call_of(
+    text: str, buffers=((F32, 4, 8),) * 3, *, operands=2, device=0, key=None, version=VERSION
+) -> _handler.CallRecord:
+    """A call as the handler passes it on; of each buffer its type and dimensions."""
+    words = [word for dtype, *shape in buffers for word in (dtype, len(shape), *shape)]
+    spec = ctypes.create_string_buffer(text.encode())
+    record = _handler.CallRecord(
+        spec=ctypes.cast(spec, ctypes.c_void_p).value,
+        spec_size=len(spec) - 1,
+        key=key_of(text) if key is None else key,
+        version=version,
+        device=device,
+        operand_count=operands,
+        buffer_count=len(buffers),
+        buffers=(ctypes.c_int64 * len(words))(*words),
+    )
+    record.kept = spec  # which the record only points to
+    return record
+
+
+SPEC = Spec("scale_and_add", SCALE_AND_ADD.configs["default"])
 
 
 def resolve(device: int) -> _handler.LaunchRecord:
     """Resolves a call of three arrays [4, 8] on XLA's device of this number."""
-    spec = Spec("scale_and_add", SCALE_AND_ADD.configs["default"], (F32, F32), (F32,))
-    text = ctypes.create_string_buffer(spec.to_json().encode())
-    shapes = (ctypes.c_int64 * 9)(*[2, 4, 8] * 3)
-    address = ctypes.cast(text, ctypes.c_void_p).value
     record = _handler.LaunchRecord()
-    _resolve.resolve(
-        _handler.CallRecord(address, len(text) - 1, VERSION, device, 3, shapes), record
-    )
+    _resolve.resolve(call_of(SPEC.to_json(), device=device), record)
     return record
 
 
@@ -62,3 +80,76 @@ def test_without_a_driver_nothing_is_printed(monkeypatch, capsys):
     with pytest.raises(RuntimeError, match="CUDA_ERROR_NO_DEVICE"):
         resolve(0)
     assert capsys.readouterr().err == ""
+
+
+BUFFER, GROUP = (F32, 4, 8), (F32, 3, 4, 8)
+TEXT, GROUPED = SPEC.to_json(), dataclasses.replace(SPEC, grouped=(1,)).to_json()
+REFUSED = {
+    "version": ({"version": VERSION - 1}, f"version {VERSION - 1} of its kernels' descriptions"),
+    "key": ({"key": key_of(TEXT) + 1}, "key is not that of its spec"),
+    "a buffer too many": ({"buffers": [BUFFER] * 4}, "was given 2 and 2"),
+    "an operand for a result": ({"operands": 3}, "was given 3 and 0"),
+    "no operands": ({"operands": 0}, "was given 0 and 3"),
+    "type": ({"buffers": [BUFFER, (F64, 4, 8), BUFFER]}, "y must be float32, got float64"),
+    "type of a result": ({"buffers": [BUFFER, BUFFER, (2, 4, 8)]}, "out must be float32, got None"),
+    "size": ({"buffers": [BUFFER, (F32, 4, 7), BUFFER]}, "y must have m = 8"),
+    "size of a result": ({"buffers": [BUFFER, BUFFER, (F32, 3, 8)]}, "out must have n = 4"),
+    "rank": ({"buffers": [BUFFER, BUFFER, (F32, 32)]}, r"out must be \['n', 'm'\]"),
+    "number of groups": (
+        {"text": GROUPED, "buffers": [GROUP, GROUP, (F32, 2, 6, 8)]},
+        "buffers of one leading dimension are expected",
+    ),
+    "no groups": (
+        {"text": GROUPED, "buffers": [(F32, 3), GROUP, GROUP]},
+        "buffers of one leading dimension are expected",
+    ),
+    "the emulator on a GPU": (
+        {"text": dataclasses.replace(SPEC, emulation=Emulation("sm_80")).to_json()},
+        "a call for the emulator runs on the CPU",
+    ),
+    "a GPU on the CPU": ({"device": -1}, "a call for the emulator runs on the CPU"),
+    "an emulated GPU that there is not": (
+        {
+            "text": dataclasses.replace(SPEC, emulation=Emulation("sm_1")).to_json(),
+            "device": -1,
+        },
+        "target must be one of sm_75",
+    ),
+    "a schedule below 0": (
+        {
+            "text": dataclasses.replace(SPEC, emulation=Emulation("sm_80", -1)).to_json(),
+            "device": -1,
+        },
+        "schedule must be None or at least 0, got -1",
+    ),
+}
+for numbers in ((2,), (3,), (-1,), (1, 0), (1, 1)):
+    REFUSED[f"groups of {numbers}"] = (
+        {
+            "text": dataclasses.replace(SPEC, grouped=numbers).to_json(),
+            "buffers": [GROUP] * 3,
+        },
+        "grouped has numbers of operands in order",
+    )
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(monkeypatch, name):
+    """Before anything is loaded a call is compared with what its kernel declares."""
+    fake = FakeCuda(monkeypatch, Gpu())
+    changes, message = REFUSED[name]
+    call = call_of(**{"text": TEXT, **changes})
+    with pytest.raises(RuntimeError, match=message):
+        _resolve.resolve(call, _handler.LaunchRecord())
+    assert not fake.libraries
+
+
+def test_nothing_is_run_dry_that_another_process_has_made(monkeypatch):
+    """Its results would be what lay in their memory before."""
+    monkeypatch.setattr(_emulation, "_dry_runs", threading.Event())
+    text = dataclasses.replace(SPEC, emulation=Emulation("sm_80", dry_run=True)).to_json()
+    call = call_of(text, device=-1)
+    with pytest.raises(RuntimeError, match="dry_run is for programs that this process has made"):
+        _resolve.resolve(call, _handler.LaunchRecord())
+    _emulation.allow_dry_runs()
+    _resolve.resolve(call, _handler.LaunchRecord())

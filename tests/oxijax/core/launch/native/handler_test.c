@@ -6,8 +6,8 @@
 static struct {
   int count;
   char spec[64];
-  int64_t version, device, shapes[64];
-  uint64_t buffer_count;
+  int64_t key, version, device, buffers[64];
+  uint64_t operand_count, buffer_count;
 } asked;
 
 static struct {
@@ -46,13 +46,15 @@ static int record_call(const Call *call, Launch *launch, char *message, uint64_t
   CHECK(call->spec_size < sizeof asked.spec);
   memcpy(asked.spec, call->spec, call->spec_size);
   asked.spec[call->spec_size] = 0;
+  asked.key = call->key;
   asked.version = call->version;
   asked.device = call->device;
+  asked.operand_count = call->operand_count;
   asked.buffer_count = call->buffer_count;
-  const int64_t *from = call->shapes;
-  for (uint64_t i = 0; i < call->buffer_count; ++i) from += 1 + *from;
-  CHECK((size_t)(from - call->shapes) <= sizeof asked.shapes / sizeof *asked.shapes);
-  memcpy(asked.shapes, call->shapes, (size_t)((char *)from - (char *)call->shapes));
+  const int64_t *from = call->buffers;
+  for (uint64_t i = 0; i < call->buffer_count; ++i) from += 2 + from[1];
+  CHECK((size_t)(from - call->buffers) <= sizeof asked.buffers / sizeof *asked.buffers);
+  memcpy(asked.buffers, call->buffers, (size_t)((char *)from - (char *)call->buffers));
   if (complaint) {
     CHECK(strlen(complaint) < capacity);
     strcpy(message, complaint);
@@ -133,9 +135,11 @@ static void resolves_once(void) {
     CHECK(!call(oxijax_cuda_execute, &request));
     CHECK(asked.count == 1 && launched.count == i);
   }
-  CHECK(!strcmp(asked.spec, "spec 7") && asked.version == 3 && asked.device == 0);
-  CHECK(asked.buffer_count == 3);
-  CHECK(!memcmp(asked.shapes, SHAPES(2, 2, 3, 1, 4, 1, 5), 7 * sizeof(int64_t)));
+  CHECK(!strcmp(asked.spec, "spec 7") && asked.key == 7 && asked.version == 3);
+  CHECK(asked.device == 0 && asked.operand_count == 2 && asked.buffer_count == 3);
+  enum { F64 = XLA_FFI_DataType_F64 };
+  const int64_t buffers[] = {F64, 2, 2, 3, F64, 1, 4, F64, 1, 5};
+  CHECK(!memcmp(asked.buffers, buffers, sizeof buffers));
   Request other; /* the same call at other addresses */
   make_plain(&other);
   CHECK(!call(oxijax_cuda_execute, &other) && asked.count == 1);
@@ -158,7 +162,7 @@ static void initialize(void) {
 
 static void identities(void) {
   start();
-  static Request requests[12];
+  static Request requests[18];
   int n = 0;
   make_plain(&requests[n++]);
   make_request(&requests[n++], 8, 0, 2, 1, SHAPES(2, 2, 3, 1, 4, 1, 5)); /* key */
@@ -171,6 +175,15 @@ static void identities(void) {
   make_request(&requests[n++], 7, 0, 2, 2, SHAPES(2, 2, 3, 1, 4, 1, 5, 1, 0));
   make_request(&requests[n++], 7, 0, 0, 1, SHAPES(0)); /* a scalar */
   make_request(&requests[n++], 7, 0, 0, 0, SHAPES(0)); /* nothing */
+  make_request(&requests[n++], 7, 0, 1, 2, SHAPES(2, 2, 3, 1, 4, 1, 5)); /* an operand fewer */
+  make_plain(&requests[n]);
+  requests[n++].buffers[1].dtype = XLA_FFI_DataType_F32;
+  make_plain(&requests[n]);
+  requests[n++].version = 4;
+  make_plain(&requests[n]);
+  requests[n++].spec_text[5] = '8'; /* another text under the same key */
+  make_plain(&requests[n]);
+  requests[n++].spec.len += 1;
   for (int round = 0; round < 2; ++round)
     for (int i = 0; i < n; ++i) {
       answer.function = &requests[i];
@@ -185,6 +198,18 @@ static void identities(void) {
   CHECK(asked.count == n + 1);
 }
 
+static Identity identity_of(const Request *request) {
+  Identity identity = {
+      .key = request->key,
+      .version = request->version,
+      .device = request->context.device,
+      .spec = request->spec.ptr,
+      .spec_size = request->spec.len,
+  };
+  hash_call(&request->frame, &identity);
+  return identity;
+}
+
 /* Calls with the same hash. The hash takes a dimension in by exclusive or, so that for any other
  * first dimension there is a second one that leads to the same hash. */
 static void collisions(void) {
@@ -192,12 +217,13 @@ static void collisions(void) {
   enum { SAME = 20 };
   static Request requests[SAME];
   int64_t shape[] = {2, 1, 1000};
-  uint64_t before = mix(mix(11, 0), 2), hash = mix(before, 1) ^ 1000;
+  uint64_t kind = (uint64_t)XLA_FFI_DataType_F64 << 32 | 2; /* of the buffer: type and rank */
+  uint64_t before = mix(mix(11, 0), kind), hash = mix(before, 1) ^ 1000;
   for (int i = 0; i < SAME; ++i) {
     shape[1] = i + 1;
     shape[2] = (int64_t)(hash ^ mix(before, (uint64_t)shape[1])); /* 1000 for the first */
     make_request(&requests[i], 11, 0, 1, 0, shape);
-    CHECK(identify(&requests[i].frame, 11, 0).hash == identify(&requests[0].frame, 11, 0).hash);
+    CHECK(identity_of(&requests[i]).hash == identity_of(&requests[0]).hash);
   }
   for (int round = 0; round < 2; ++round)
     for (int i = 0; i < SAME; ++i) {
@@ -205,17 +231,26 @@ static void collisions(void) {
       CHECK(!call(oxijax_cuda_execute, &requests[i]));
       CHECK(launched.function == &requests[i] && asked.count == (round ? SAME : i + 1));
     }
-  /* Whatever else differs, under the hash of the first: key, device, ranks, number of buffers. */
-  const Identity first = identify(&requests[0].frame, 11, 0);
+  /* Whatever else differs, under the hash of the first: what the call says, and its buffers. */
+  const Identity first = identity_of(&requests[0]);
   CHECK(lookup(&first, &requests[0].frame));
-  CHECK(!lookup(&(Identity){first.hash, 12, 0}, &requests[0].frame));
-  CHECK(!lookup(&(Identity){first.hash, 11, 3}, &requests[0].frame));
-  static Request others[4];
+  Identity changed[5] = {first, first, first, first, first};
+  changed[0].key = 12;
+  changed[1].version = 4;
+  changed[2].device = 3;
+  changed[3].spec = "spec 12";
+  changed[4].spec_size -= 1;
+  for (int i = 0; i < 5; ++i) CHECK(!lookup(&changed[i], &requests[0].frame));
+  static Request others[6];
   make_request(&others[0], 11, 0, 0, 0, SHAPES(0));
   make_request(&others[1], 11, 0, 1, 0, SHAPES(1, 1));
   make_request(&others[2], 11, 0, 1, 0, SHAPES(3, 1, 1000, 1));
   make_request(&others[3], 11, 0, 1, 1, SHAPES(2, 1, 1000, 0));
-  for (int i = 0; i < 4; ++i) CHECK(!lookup(&first, &others[i].frame));
+  make_request(&others[4], 11, 0, 0, 1, SHAPES(2, 1, 1000));
+  make_request(&others[5], 11, 0, 1, 0, SHAPES(2, 1, 1000));
+  CHECK(lookup(&first, &others[5].frame));
+  others[5].buffers[0].dtype = XLA_FFI_DataType_S64;
+  for (int i = 0; i < 6; ++i) CHECK(!lookup(&first, &others[i].frame));
 }
 
 static void parameters(void) {
@@ -271,10 +306,10 @@ static int record_copy(uint64_t to, uint64_t from, size_t bytes, void *stream) {
 static void aliases(void) {
   start();
   Request request;
-  make_plain(&request);
+  make_request(&request, 7, 0, 2, 1, SHAPES(1, 5, 1, 4, 1, 5));
   const XLA_FFI_Buffer *from = request.frame.args.args[0], *to = request.frame.rets.rets[0];
   size_t bytes = size_of(to);
-  CHECK(bytes && size_of(from) >= bytes);
+  CHECK(bytes && size_of(from) == bytes);
   int64_t result = request.frame.args.size;
   answer.alias_count = 1;
   answer.aliases[0] = (Alias){0, result};
@@ -300,8 +335,12 @@ static void aliases(void) {
   CHECK(!call(oxijax_cuda_execute, &request) && copied.count == 2);
   ((XLA_FFI_Buffer *)to)->data = memory;
 
-  const Alias unsound[] = {{-1, result}, {0, result + 1}, {result + 1, 0}, {0, -1}};
-  for (int i = 0; i < 4; ++i) {
+  const Alias unsound[] = {
+      {-1, result},   {0, result + 1},  {result + 1, 0}, {0, -1},
+      {0, 1},         {result, result}, /* an operand is overwritten, a result is copied */
+      {1, result}, /* of another size */
+  };
+  for (int i = 0; i < 7; ++i) {
     answer.aliases[0] = unsound[i];
     request.key = 2 + i;
     CHECK(call(oxijax_cuda_execute, &request) && copied.count == 2);
@@ -368,7 +407,7 @@ static void bad_attributes(void) {
   start();
   const char *const expected[] = {"key", NULL, "spec", "version"};
   for (int which = 0; which < ATTRIBUTES; ++which)
-    for (int fault = 0; fault < 5; ++fault) {
+    for (int fault = 0; fault < 6; ++fault) {
       Request request;
       make_plain(&request);
       if (fault == 0) request.names[which] = span("spek");   /* missing; a name as long as spec */
@@ -378,6 +417,7 @@ static void bad_attributes(void) {
       if (fault == 4 && which == KEY) request.key_scalar.dtype = XLA_FFI_DataType_S32;
       if (fault == 4 && which == VERSION) request.version_scalar.dtype = XLA_FFI_DataType_U64;
       if (fault == 4 && which == SPEC) request.frame.attrs.size = 0; /* none: key is first */
+      if (fault == 5) request.spec.len = 0;
       if (which == LABEL) continue;
       const char *message = call(oxijax_cuda_execute, &request);
       CHECK(says(message, fault == 4 && which == SPEC ? "key" : expected[which]));

@@ -162,7 +162,7 @@ static void publication(void) {
 static atomic_long released;
 
 static int resolve_slowly(const Call *call, Launch *launch, char *message, uint64_t capacity) {
-  if (call->buffer_count == 1 && call->shapes[0] == 0) {
+  if (call->buffer_count == 1 && call->buffers[1] == 0) {
     add(&entered, 1);
     wait_until(&released, 1);
   }
@@ -363,13 +363,13 @@ static int stress_kernel(void *function, unsigned grid_x, unsigned grid_y, unsig
 /* In host memory a call is launched in Python, on a device natively. */
 static int stress_resolve(const Call *call, Launch *launch, char *message, uint64_t capacity) {
   CHECK(interpreter_alive);
-  CHECK(call->buffer_count == 2 && call->shapes[0] == 1 && call->spec_size == strlen("spec 0"));
+  CHECK(call->buffer_count == 2 && call->buffers[1] == 1 && call->spec_size == strlen("spec 0"));
   if (!random_below(4)) {
-    snprintf(message, capacity, "not now: %lld", (long long)call->shapes[1]);
+    snprintf(message, capacity, "not now: %lld", (long long)call->buffers[2]);
     return 1;
   }
   *launch = (Launch){.launch = stress_kernel, .grid = {1, 1, 1}, .argument_count = 2};
-  launch->id = stress_value(call->spec[5] - '0', call->device, call->shapes[1]);
+  launch->id = stress_value(call->spec[5] - '0', call->device, call->buffers[2]);
   launch->in_python = call->device < 0;
   launch->arguments[0].buffer = 1;
   launch->arguments[1] = (Argument){-1, launch->id};
