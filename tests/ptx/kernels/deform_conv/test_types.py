@@ -1,0 +1,44 @@
+"""Images, offsets and masks of any types together have kernels, on every GPU."""
+
+import itertools
+
+import pytest
+from support.contents import assembler, library
+
+from ptx.isa.assembler import assemble
+from ptx.isa.dtypes import bf16, f16, f32, f64
+from ptx.isa.targets import TARGETS
+from ptx.kernels import deform_conv
+from ptx.kernels.deform_conv import DeformConvConfig
+
+KERNELS = (
+    deform_conv.FORWARD,
+    deform_conv.BACKWARD_INPUT,
+    deform_conv.BACKWARD_INPUT_GATHER,
+    deform_conv.BACKWARD_OFFSET,
+    deform_conv.BACKWARD_WEIGHT,
+)
+TYPES = (f16, bf16, f32, f64)
+SHAPES = {
+    "tiles": {"in_channels": 32, "out_channels": 16},
+    "groups of one": {"in_channels": 4, "out_channels": 4, "groups": 4},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("float_type", TYPES, ids=str)
+def test_types(kept, float_type, target):
+    if kept(library("ptx/**/*.py"), assembler()):
+        return
+    for shape, offset_type, mask_type in itertools.product(SHAPES, TYPES, (*TYPES, None)):
+        config = DeformConvConfig(
+            **SHAPES[shape],
+            float_type=float_type,
+            offset_type=offset_type,
+            mask_type=mask_type,
+            use_modulation=mask_type is not None,
+            use_bias=True,
+        )
+        for kernel in KERNELS:
+            (assembled,) = assemble(kernel.write(config, target).text, target).values()
+            assert assembled.spill_stores == 0, (kernel.name, config)
