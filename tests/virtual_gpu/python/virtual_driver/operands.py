@@ -45,14 +45,13 @@ def watch(module: types.ModuleType) -> None:
     """Watches `oxijax._core.launch._resolve`, if the virtual GPU is to be strict."""
     if not os.environ.get("VIRTUAL_GPU_STRICT"):
         return
-    check, arguments_of = module._check, module._emulated_arguments
+    check, arguments_of = module._check_launch, module._emulated_arguments
 
-    def check_and_keep(launch, spec, shapes) -> None:
-        check(launch, spec, shapes)
-        arguments = arguments_of(launch, spec, shapes)
-        _keep(launch.text, launch.grid, launch.block, arguments)
+    def check_and_keep(launch, call) -> None:
+        check(launch, call)
+        _keep(launch.text, launch.grid, launch.block, arguments_of(launch, call))
 
-    module._check = check_and_keep  # pyright: ignore
+    module._check_launch = check_and_keep  # pyright: ignore
 
 
 def _keep(text: str, grid: Sequence[int], block: Sequence[int], arguments: Sequence) -> None:
