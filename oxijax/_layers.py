@@ -4,7 +4,6 @@ A layer predicts offsets and modulation by one convolution, its predictor, whose
 OG*K*2 offsets and then, where there is a mask, OG*K logits.
 """
 
-import contextlib
 import math
 from typing import Any
 
@@ -16,35 +15,36 @@ from oxijax._core import arguments as arguments
 from oxijax._deform_conv import deform_conv
 
 __all__ = [
-    "check_divides",
-    "check_inputs",
     "deform_conv_nhwc",
     "predictor_channels",
-    "read_float_dtype",
+    "read_divisor",
+    "read_inputs",
     "read_padding",
     "split_prediction",
 ]
 
 
-def check_divides(name: str, value: Any, **sizes: Any) -> None:
-    """Checks that `value` divides the sizes, which have the names of their arguments."""
-    for key, number in {name: value, **sizes}.items():
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError(f"{key} must be an int, got {number!r}")
-        if number < 1:
-            raise ValueError(f"{key} must be positive, got {number}")
-    for key, size in sizes.items():
+def read_divisor(name: str, value: Any, **sizes: Any) -> tuple[int, ...]:
+    """`value`, which has to divide the sizes, and these; they have the names of their arguments."""
+    value = arguments.read_int(name, value)
+    read = [arguments.read_int(key, size) for key, size in sizes.items()]
+    for key, size in zip(sizes, read, strict=True):
         if size % value:
             raise ValueError(f"{name} must divide {key}, {size}, got {value}")
+    return value, *read
 
 
-def check_inputs(inputs: jax.Array, in_features: int | None = None) -> None:
-    """Checks images with any number of leading batch dimensions."""
+def read_inputs(value: Any, in_features: int | None = None) -> jax.Array:
+    """Images with any number of leading batch dimensions, of any real dtype."""
+    inputs = arguments.to_array("inputs", value)
+    if not any(jnp.issubdtype(inputs.dtype, kind) for kind in (jnp.floating, jnp.integer, bool)):
+        raise TypeError(f"inputs must be real, got dtype {inputs.dtype}")
     if inputs.ndim < 3 or in_features not in (None, inputs.shape[-1]):
         features = "in_features" if in_features is None else f"in_features = {in_features}"
         raise ValueError(
             f"inputs must have shape (..., height, width, {features}), got {inputs.shape}"
         )
+    return inputs
 
 
 def read_padding(value: arguments.PaddingLike) -> str | arguments.Pads:
@@ -52,17 +52,6 @@ def read_padding(value: arguments.PaddingLike) -> str | arguments.Pads:
     one = (1, 1)
     pads = arguments.read_padding(value, one, one, one, one)
     return value.upper() if isinstance(value, str) else pads
-
-
-def read_float_dtype(name: str, value: Any) -> jnp.dtype:
-    dtype = None
-    if value is not None:  # which NumPy takes for float64
-        with contextlib.suppress(TypeError):
-            dtype = jnp.dtype(value)
-    if dtype is None or dtype not in arguments.FLOAT_DTYPES:
-        expected = ", ".join(dtype.name for dtype in arguments.FLOAT_DTYPES)
-        raise TypeError(f"{name} must be one of the dtypes {expected}, got {value!r}")
-    return dtype
 
 
 def predictor_channels(kernel_size: tuple[int, int], offset_groups: int, use_mask: bool) -> int:

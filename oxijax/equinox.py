@@ -104,8 +104,17 @@ class DeformConv(eqx.Module):
 
         Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
         """
-        layers.check_divides("groups", groups, in_channels=in_channels, out_channels=out_channels)
-        layers.check_divides("offset_groups", offset_groups, in_channels=in_channels)
+        groups, in_channels, out_channels = layers.read_divisor(
+            "groups", groups, in_channels=in_channels, out_channels=out_channels
+        )
+        offset_groups, _ = layers.read_divisor(
+            "offset_groups", offset_groups, in_channels=in_channels
+        )
+        use_bias = arguments.read_bool("use_bias", use_bias)
+        use_mask = arguments.read_bool("use_mask", use_mask)
+        if dtype is not None:
+            dtype = arguments.read_float_dtype("dtype", dtype)
+        _check_key(key)
         mode = padding_mode.upper() if isinstance(padding_mode, str) else padding_mode
         arguments.check_choice("padding_mode", mode, ("ZEROS",))
         self.in_channels = in_channels
@@ -119,7 +128,7 @@ class DeformConv(eqx.Module):
         self.padding_mode = mode
         self.offset_groups = offset_groups
         self.use_mask = use_mask
-        self.offset_dtype = layers.read_float_dtype("offset_dtype", offset_dtype)
+        self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         def conv2d(channels: int, groups: int, use_bias: bool) -> eqx.nn.Conv2d:
             return eqx.nn.Conv2d(
@@ -155,11 +164,13 @@ class DeformConv(eqx.Module):
           TypeError: x of another dtype.
         """
         del key
+        x = arguments.to_array("x", x)
         if x.ndim != 3 or x.shape[0] != self.in_channels:
             raise ValueError(
                 f"x must have shape (in_channels = {self.in_channels}, height, width), "
                 f"got {x.shape}"
             )
+        arguments.check_same_dtype("x", x, "weight", self.weight)
         # Equinox users cast whole models to half precision; this must not reach the offsets.
         offset_conv = jax.tree.map(lambda p: p.astype(self.offset_dtype), self.offset_conv)
         prediction = offset_conv(x.astype(self.offset_dtype))[None]
@@ -176,3 +187,11 @@ class DeformConv(eqx.Module):
             data_format="NCHW",
         )
         return y[0]
+
+
+def _check_key(value: Any) -> None:
+    key = arguments.to_array("key", value)
+    try:
+        jax.eval_shape(jax.random.split, key)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"key must be one random key, got {arguments.shown(value)}") from error

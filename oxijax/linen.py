@@ -101,36 +101,46 @@ class DeformConv(nn.Module):
             another shape or too small for the kernel.
           TypeError: an argument of the wrong type or dtype, by name.
         """
-        layers.check_inputs(inputs)
-        in_features = inputs.shape[-1]
-        layers.check_divides(
+        inputs = layers.read_inputs(inputs)
+        groups, in_features, features = layers.read_divisor(
             "feature_group_count",
             self.feature_group_count,
-            in_features=in_features,
+            in_features=inputs.shape[-1],
             features=self.features,
         )
-        layers.check_divides("offset_groups", self.offset_groups, in_features=in_features)
+        offset_groups, _ = layers.read_divisor(
+            "offset_groups", self.offset_groups, in_features=in_features
+        )
+        use_bias = arguments.read_bool("use_bias", self.use_bias)
+        use_mask = arguments.read_bool("use_mask", self.use_mask)
+        if self.dtype is not None:
+            arguments.read_float_dtype("dtype", self.dtype)
+        param_dtype = arguments.read_float_dtype("param_dtype", self.param_dtype)
+        arguments.read_precision(self.precision)
+        arguments.check_callable("kernel_init", self.kernel_init)
+        arguments.check_callable("bias_init", self.bias_init)
+        arguments.check_callable("promote_dtype", self.promote_dtype)
         kernel_size = arguments.read_pair("kernel_size", self.kernel_size)
         strides = arguments.read_pair("strides", 1 if self.strides is None else self.strides)
         padding = layers.read_padding(self.padding)
         dilation = arguments.read_pair(
             "kernel_dilation", 1 if self.kernel_dilation is None else self.kernel_dilation
         )
-        offset_dtype = layers.read_float_dtype("offset_dtype", self.offset_dtype)
+        offset_dtype = arguments.read_float_dtype("offset_dtype", self.offset_dtype)
 
-        kernel_shape = (*kernel_size, in_features // self.feature_group_count, self.features)
-        kernel = self.param("kernel", self.kernel_init, kernel_shape, self.param_dtype)
+        kernel_shape = (*kernel_size, in_features // groups, features)
+        kernel = self.param("kernel", self.kernel_init, kernel_shape, param_dtype)
         bias = None
-        if self.use_bias:
-            bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
+        if use_bias:
+            bias = self.param("bias", self.bias_init, (features,), param_dtype)
         prediction = nn.Conv(
-            layers.predictor_channels(kernel_size, self.offset_groups, self.use_mask),
+            layers.predictor_channels(kernel_size, offset_groups, use_mask),
             kernel_size,
             strides,
             padding,
             kernel_dilation=dilation,
             dtype=offset_dtype,
-            param_dtype=self.param_dtype,
+            param_dtype=param_dtype,
             precision=self.precision,
             kernel_init=_ZEROS,
             bias_init=_ZEROS,
@@ -142,7 +152,7 @@ class DeformConv(nn.Module):
             prediction,
             kernel,
             bias,
-            use_mask=self.use_mask,
+            use_mask=use_mask,
             strides=strides,
             padding=padding,
             dilation=dilation,

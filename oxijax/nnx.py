@@ -102,13 +102,30 @@ class DeformConv(nnx.Module):
         use_mask: bool = True,
         offset_dtype: Dtype = jnp.float32,
     ):
-        layers.check_divides(
+        feature_group_count, in_features, out_features = layers.read_divisor(
             "feature_group_count",
             feature_group_count,
             in_features=in_features,
             out_features=out_features,
         )
-        layers.check_divides("offset_groups", offset_groups, in_features=in_features)
+        offset_groups, _ = layers.read_divisor(
+            "offset_groups", offset_groups, in_features=in_features
+        )
+        use_bias = arguments.read_bool("use_bias", use_bias)
+        use_mask = arguments.read_bool("use_mask", use_mask)
+        if dtype is not None:
+            dtype = arguments.read_float_dtype("dtype", dtype)
+        param_dtype = arguments.read_float_dtype("param_dtype", param_dtype)
+        arguments.read_precision(precision)
+        arguments.check_callable("kernel_init", kernel_init)
+        arguments.check_callable("bias_init", bias_init)
+        arguments.check_callable("promote_dtype", promote_dtype)
+        arguments.check_keywords("kernel_metadata", kernel_metadata)
+        arguments.check_keywords("bias_metadata", bias_metadata)
+        if not isinstance(rngs, nnx.Rngs):
+            raise TypeError(f"rngs must be a flax.nnx.Rngs, got {arguments.shown(rngs)}")
+        if not hasattr(rngs, "params"):
+            raise ValueError(f"rngs must have a stream params or default, got {rngs}")
         self.in_features = in_features
         self.out_features = out_features
         self.kernel_size = arguments.read_pair("kernel_size", kernel_size)
@@ -125,7 +142,7 @@ class DeformConv(nnx.Module):
         self.promote_dtype = promote_dtype
         self.offset_groups = offset_groups
         self.use_mask = use_mask
-        self.offset_dtype = layers.read_float_dtype("offset_dtype", offset_dtype)
+        self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
         self.kernel = nnx.Param(
@@ -163,8 +180,9 @@ class DeformConv(nnx.Module):
 
         Raises:
           ValueError: inputs of another shape, or too small for the kernel.
+          TypeError: inputs that are no array, or not real.
         """
-        layers.check_inputs(inputs, self.in_features)
+        inputs = layers.read_inputs(inputs, self.in_features)
         prediction = self.offset_conv(inputs)
         bias = None if self.bias is None else self.bias[...]
         inputs, kernel, bias = self.promote_dtype(

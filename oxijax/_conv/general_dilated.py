@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
@@ -66,34 +65,37 @@ def conv_general_dilated(
       ValueError: an argument that does not fit, by name.
       TypeError: an argument of the wrong type or dtype, by name.
     """
+    precisions = arguments.read_precisions(precision)
+    batch_groups = arguments.read_int("batch_group_count", batch_group_count)
+    groups = arguments.read_int("feature_group_count", feature_group_count)
     lhs, rhs = _as_array("lhs", lhs), _as_array("rhs", rhs)
     arguments.check_same_dtype("rhs", rhs, "lhs", lhs)
     rank = lhs.ndim - 2
     numbers = _read_dimension_numbers(lhs, rhs, dimension_numbers)
-    if lhs_dilation is not None and arguments.read_pair("lhs_dilation", lhs_dilation, rank) != (
-        1,
-        1,
-    ):
-        raise _not_covered(f"lhs_dilation={lhs_dilation}")
-    if batch_group_count != 1:
+    if _read_dilation("lhs_dilation", lhs_dilation, rank) != (1, 1):
+        raise _not_covered(f"{lhs_dilation=}")
+    if batch_groups != 1:
         raise _not_covered(f"{batch_group_count=}")
     if out_sharding is not None:
+        if not isinstance(out_sharding, NamedSharding | PartitionSpec):
+            raise TypeError(
+                "out_sharding must be None, a NamedSharding or a PartitionSpec, got "
+                f"{arguments.shown(out_sharding)}"
+            )
         raise _not_covered(f"{out_sharding=}")
     if preferred_element_type is not None:
-        preferred = jnp.dtype(preferred_element_type)
+        preferred = arguments.read_dtype("preferred_element_type", preferred_element_type)
         if preferred != lhs.dtype:
             raise _not_covered(f"preferred_element_type={preferred} for lhs of dtype {lhs.dtype}")
-    if isinstance(precision, tuple | list) and len(precision) == 2 and precision[0] != precision[1]:
+    if precisions[0] != precisions[1]:
         raise _not_covered(f"{precision=}, different for lhs and rhs")
 
     x, weight = _to_nhwc(lhs, rhs, numbers)
     if 0 in x.shape[1:] or 0 in weight.shape:
         raise _not_covered(f"lhs of shape {lhs.shape} with rhs of shape {rhs.shape}")
-    _check_groups(feature_group_count, x.shape[3], *weight.shape[2:])
+    _check_groups(groups, x.shape[3], *weight.shape[2:])
     strides = arguments.read_pair("window_strides", window_strides, rank)
-    dilation = arguments.read_pair(
-        "rhs_dilation", 1 if rhs_dilation is None else rhs_dilation, rank
-    )
+    dilation = _read_dilation("rhs_dilation", rhs_dilation, rank)
     image_size, kernel_size = (x.shape[1], x.shape[2]), (weight.shape[0], weight.shape[1])
     pads = arguments.read_padding(
         padding, image_size, kernel_size, strides, dilation, rank, negative=True
@@ -114,8 +116,8 @@ def conv_general_dilated(
         strides=strides,
         padding=pads,
         dilation=dilation,
-        groups=feature_group_count,
-        precision=arguments.read_precision(precision),
+        groups=groups,
+        precision=precisions[0],
     )
     return _from_nhwc(conv_nhwc(config, x, weight, None), numbers)
 
@@ -129,6 +131,10 @@ def _not_covered(what: str) -> NotImplementedError:
 
 def _as_array(name: str, value: Any) -> jax.Array:
     array = arguments.to_array(name, value)
+    if not jnp.issubdtype(array.dtype, jnp.number):
+        raise TypeError(f"{name} must have a dtype of numbers, got {array.dtype}")
+    if array.ndim < 2:
+        raise ValueError(f"{name} must have images and channels, got shape {array.shape}")
     if array.dtype not in arguments.FLOAT_DTYPES:
         raise _not_covered(f"{name} of dtype {array.dtype}")
     if array.ndim not in (3, 4):
@@ -136,13 +142,25 @@ def _as_array(name: str, value: Any) -> jax.Array:
     return array
 
 
+def _read_dilation(name: str, value: Any, rank: int) -> tuple[int, int]:
+    return arguments.read_pair(name, 1 if value is None else value, rank)
+
+
 def _read_dimension_numbers(lhs: jax.Array, rhs: jax.Array, value: Any) -> lax.ConvDimensionNumbers:
     if lhs.ndim != rhs.ndim:
         raise ValueError(
             f"rhs must have as many dimensions as lhs, of shape {lhs.shape}, got shape {rhs.shape}"
         )
-    numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, value)
-    if any(sorted(spec) != list(range(lhs.ndim)) for spec in numbers):
+    order = range(lhs.ndim)
+    try:
+        numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, value)
+        right = all(sorted(spec) == [*order] for spec in numbers)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"dimension_numbers must be three strings, a jax.lax.ConvDimensionNumbers or None, "
+            f"got {arguments.shown(value)}: {error}"
+        ) from None
+    if not right:
         raise ValueError(
             f"dimension_numbers must number {lhs.ndim} dimensions for each of lhs, rhs and the "
             f"result, got {value}"
@@ -150,10 +168,8 @@ def _read_dimension_numbers(lhs: jax.Array, rhs: jax.Array, value: Any) -> lax.C
     return numbers
 
 
-def _check_groups(groups: Any, channels: int, in_group: int, out_channels: int) -> None:
-    if isinstance(groups, bool) or not isinstance(groups, int | np.integer):
-        raise TypeError(f"feature_group_count must be an int, got {groups!r}")
-    if groups < 1 or groups * in_group != channels:
+def _check_groups(groups: int, channels: int, in_group: int, out_channels: int) -> None:
+    if groups * in_group != channels:
         raise ValueError(
             f"feature_group_count must be lhs's channels over rhs's input channels, {channels} / "
             f"{in_group}, got {groups}"

@@ -4,8 +4,8 @@ Everything here raises at trace time a `ValueError` or `TypeError` that names th
 what was expected and what came.
 """
 
-import operator
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,14 +20,23 @@ __all__ = [
     "PaddingLike",
     "Pads",
     "as_array",
+    "check_callable",
     "check_choice",
+    "check_keywords",
     "check_same_dtype",
     "check_shape",
     "output_size",
+    "read_bool",
+    "read_dtype",
+    "read_factor",
+    "read_float_dtype",
     "read_groups",
+    "read_int",
     "read_padding",
     "read_pair",
     "read_precision",
+    "read_precisions",
+    "shown",
     "to_array",
     "unchecked_output_size",
 ]
@@ -36,21 +45,95 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 PaddingLike = str | int | Sequence[int | Sequence[int]]
 
 FLOAT_DTYPES = tuple(jnp.dtype(t) for t in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))
+_FLOAT_NAMES = ", ".join(dtype.name for dtype in FLOAT_DTYPES)
+
+
+# Of strides, dilations, padding and numbers of features: sums and products of a few are far from
+# what 64 bits hold, and the place of a tap is within what 32 bits do.
+_MOST = 2**30
+_MOST_PIXELS = 2**40
+
+
+def shown(value: Any) -> str:
+    """`value` in the text of an error, cut off where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no int of more than 4,300 digits
+        return f"a {type(value).__name__} that is too long to be written"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def is_int(value: Any) -> bool:
+    """Whether it is an integer as such: no bool, and no span of time, which NumPy counts as one."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+
+
+def read_int(name: str, value: Any, most: int = _MOST) -> int:
+    """A positive int."""
+    if not is_int(value):
+        raise TypeError(f"{name} must be an int, got {shown(value)}")
+    _check_range(name, [value], value, 1, most)
+    return int(value)
+
+
+def read_bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be a bool, got {shown(value)}")
+    return bool(value)
+
+
+def read_factor(name: str, value: Any) -> float | jax.Array:
+    """A number as a float; an array without dimensions as it is."""
+    if isinstance(value, float | np.floating) or is_int(value):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name} must fit in a float, got {shown(value)}") from None
+    if not _is_array(value):
+        raise TypeError(f"{name} must be a number or an array, got {shown(value)}")
+    array = to_array(name, value)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.integer, jnp.floating)):
+        raise TypeError(f"{name} must be real, got dtype {array.dtype}")
+    if array.ndim:
+        raise ValueError(f"{name} must have no dimensions, got shape {array.shape}")
+    return array
+
+
+def read_dtype(name: str, value: Any) -> jnp.dtype:
+    # NumPy takes None for float64, and an array, with a warning, for the dtype that it has.
+    if value is not None and not isinstance(value, np.ndarray | np.generic | jax.Array):
+        with contextlib.suppress(TypeError, ValueError, SyntaxError):
+            return jnp.dtype(value)
+    raise TypeError(f"{name} must be one of {_FLOAT_NAMES}, got {shown(value)}")
+
+
+def read_float_dtype(name: str, value: Any) -> jnp.dtype:
+    dtype = read_dtype(name, value)
+    if dtype not in FLOAT_DTYPES:
+        raise TypeError(f"{name} must be one of {_FLOAT_NAMES}, got {shown(value)}")
+    return dtype
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray) or hasattr(value, "__jax_array__")
 
 
 def to_array(name: str, value: Any) -> jax.Array:
     """`value`, which must be an array of some kind, as a JAX array."""
-    if not (isinstance(value, jax.Array | np.ndarray) or hasattr(value, "__jax_array__")):
+    if not _is_array(value):
         raise TypeError(f"{name} must be an array, got {type(value).__name__}")
-    return jnp.asarray(value)
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        dtype = getattr(value, "dtype", type(value).__name__)
+        raise TypeError(f"{name} must be an array that JAX can hold, got {dtype}") from error
 
 
 def as_array(name: str, value: Any, ndim: int, why: str = "") -> jax.Array:
     """`value` as a JAX array of a supported floating dtype and `ndim` dimensions."""
     array = to_array(name, value)
     if array.dtype not in FLOAT_DTYPES:
-        expected = ", ".join(dtype.name for dtype in FLOAT_DTYPES)
-        raise TypeError(f"{name} must have one of the dtypes {expected}, got {array.dtype}")
+        raise TypeError(f"{name} must have one of the dtypes {_FLOAT_NAMES}, got {array.dtype}")
     if array.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} dimensions{why}, got shape {array.shape}")
     return array
@@ -75,8 +158,20 @@ def check_shape(
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    if not isinstance(value, str) or value not in choices:
+        expected = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {expected}, got {shown(value)}")
+
+
+def check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {shown(value)}")
+
+
+def check_keywords(name: str, value: Any) -> None:
+    """Checks a mapping that is passed on as keyword arguments."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise TypeError(f"{name} must be a mapping from strings, got {shown(value)}")
 
 
 def read_groups(channels: int, in_group: int, out_channels: int, shape: tuple[int, ...]) -> int:
@@ -101,14 +196,12 @@ def read_groups(channels: int, in_group: int, out_channels: int, shape: tuple[in
 
 def read_pair(name: str, value: Any, rank: int = 2) -> tuple[int, int]:
     """An int for all spatial dimensions, or one each; all >= 1, as (height, width)."""
-    values = [value] * rank if _is_int(value) else value
-    if not _is_sequence(values) or len(values) != rank or not all(map(_is_int, values)):
+    values = [value] * rank if is_int(value) else value
+    if not _is_sequence(values) or len(values) != rank or not all(map(is_int, values)):
         form = "a pair of ints" if rank == 2 else "a sequence of one int"
-        raise TypeError(f"{name} must be an int or {form}, got {value!r}")
-    values = [operator.index(v) for v in values]
-    if min(values) < 1:
-        raise ValueError(f"{name} must be positive, got {value!r}")
-    height, width = [1, *values][-2:]
+        raise TypeError(f"{name} must be an int or {form}, got {shown(value)}")
+    _check_range(name, values, value, 1)
+    height, width = [1, *map(int, values)][-2:]
     return height, width
 
 
@@ -137,20 +230,28 @@ def read_padding(
             )
         height, width = pads
         return (int(height[0]), int(height[1])), (int(width[0]), int(width[1]))
-    values = [value] * rank if _is_int(value) else value
+    values = [value] * rank if is_int(value) else value
     if _is_sequence(values) and len(values) == rank:
-        pairs = [[v, v] if _is_int(v) else v for v in values]
-        if all(_is_sequence(p) and len(p) == 2 and all(map(_is_int, p)) for p in pairs):
-            pads = [(operator.index(before), operator.index(after)) for before, after in pairs]
-            if not negative and min(map(min, pads)) < 0:
-                raise ValueError(f"padding must not be negative, got {value!r}")
+        pairs = [[v, v] if is_int(v) else v for v in values]
+        if all(_is_sequence(p) and len(p) == 2 and all(map(is_int, p)) for p in pairs):
+            pads = [(int(before), int(after)) for before, after in pairs]
+            _check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
             height, width = [(0, 0), *pads][-2:]
+            size = unchecked_output_size(
+                image_size, kernel_size, strides, (height, width), dilation
+            )
+            # XLA ends the process where the size of an array does not fit 64 bits.
+            if is_known(*size) and max(size[0], 0) * max(size[1], 0) > _MOST_PIXELS:
+                raise ValueError(
+                    f"padding must leave {_MOST_PIXELS} pixels of an output at most, got "
+                    f"{shown(value)}"
+                )
             return height, width
     form = "for height and width an int or a pair (before, after) each"
     if rank == 1:
         form = "a sequence of one int or one pair (before, after)"
     raise TypeError(
-        f"padding must be 'SAME', 'SAME_LOWER', 'VALID', an int, or {form}, got {value!r}"
+        f"padding must be 'SAME', 'SAME_LOWER', 'VALID', an int, or {form}, got {shown(value)}"
     )
 
 
@@ -194,24 +295,40 @@ def output_size(
 
 def read_precision(value: Any) -> lax.Precision:
     """`precision` as one value; None is JAX's `default_matmul_precision`."""
-    if value is None:
-        value = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(value, tuple | list) and len(value) == 2 and value[0] == value[1]:
-        value = value[0]
-    try:
-        return lax.Precision(value)
-    except ValueError:
-        names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
-        raise ValueError(
-            f"precision must be None, a jax.lax.Precision or one of {names}, got {value!r}"
-        ) from None
+    first, second = read_precisions(value)
+    if first != second:
+        raise ValueError(f"precision must be the same for both operands, got {shown(value)}")
+    return first
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def read_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
+    """`precision` of each operand, which may be given as a pair."""
+    given = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
+    default = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+    first, second = (default if one is None else one for one in given)
+    # The enumeration's values are ints, which would be taken too.
+    if all(one is None or isinstance(one, str | lax.Precision) for one in (first, second)):
+        with contextlib.suppress(ValueError):
+            return lax.Precision(first), lax.Precision(second)
+    names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
+    got = shown(value) if value is not None else f"{default!r} by jax_default_matmul_precision"
+    raise ValueError(f"precision must be None, a jax.lax.Precision or one of {names}, got {got}")
+
+
+def _check_range(
+    name: str, values: Sequence[int], value: Any, least: int, most: int = _MOST
+) -> None:
+    """Checks the numbers that `value` has."""
+    if min(values) < least:
+        kind = {0: "not be negative", 1: "be positive"}.get(least, f"be at least {least}")
+        raise ValueError(f"{name} must {kind}, got {shown(value)}")
+    if max(values) > most:
+        raise ValueError(f"{name} must be at most {most}, got {shown(value)}")
 
 
 def _is_sequence(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim > 0
-    return isinstance(value, Sequence) and not isinstance(value, str)
+    return isinstance(value, Sequence) and not isinstance(
+        value, str | bytes | bytearray | memoryview
+    )

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import jax
 
+from oxijax._core.arguments import shown
+
 __all__ = ["Config", "config", "is_deterministic", "xla_is_deterministic"]
 
 # JAX traces and compiles again where this changes, and keeps what it has for each value.
@@ -36,7 +38,7 @@ class Config:
 
     @deterministic.setter
     def deterministic(self, value: bool | None) -> None:
-        _deterministic.set_global(_checked(value))
+        _deterministic.set_global(_checked("deterministic", value))
 
     @contextlib.contextmanager
     def deterministic_mode(self, value: bool | None = True) -> Iterator[None]:
@@ -52,7 +54,7 @@ class Config:
           >>> with oxijax.config.deterministic_mode():
           ...     gradients = jax.jit(jax.grad(loss))(params)
         """
-        with _deterministic(_checked(value)):
+        with _deterministic(_checked("value", value)):
             yield
 
     def __repr__(self) -> str:
@@ -92,10 +94,9 @@ def _asks_for_determinism(flags: str) -> bool:
     return any(values.values())
 
 
-def _checked(value: bool | None) -> bool | None:
+def _checked(name: str, value: bool | None) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise TypeError(
-            "oxijax.config.deterministic is True, False, or None for what XLA_FLAGS says; "
-            f"got {value!r}"
+            f"{name} must be True, False, or None for what XLA_FLAGS says; got {shown(value)}"
         )
     return value

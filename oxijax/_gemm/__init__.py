@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -105,9 +104,8 @@ def _read_arguments(
     a, b, c, alpha, beta, transpose_a, transpose_b, strategy, precision
 ) -> tuple[GemmParams, tuple[int, ...], _Operands]:
     """Checks all arguments, and makes them a configuration, the batch's shape and operands."""
-    for name, value in (("transpose_a", transpose_a), ("transpose_b", transpose_b)):
-        if not isinstance(value, bool | np.bool_):
-            raise TypeError(f"{name} must be a bool, got {value!r}")
+    transpose_a = arguments.read_bool("transpose_a", transpose_a)
+    transpose_b = arguments.read_bool("transpose_b", transpose_b)
     arguments.check_choice("strategy", strategy, ("auto", *cuda_kernels.STRATEGIES))
     a, b = _read_matrix("a", a), _read_matrix("b", b)
     arguments.check_same_dtype("b", b, "a", a)
@@ -131,7 +129,7 @@ def _read_arguments(
             f"{', '.join(map(str, leading.values()))}"
         ) from None
     wide = jnp.promote_types(a.dtype, jnp.float32)
-    alpha, beta = _read_scalar("alpha", alpha), _read_scalar("beta", beta)
+    alpha, beta = arguments.read_factor("alpha", alpha), arguments.read_factor("beta", beta)
     if isinstance(beta, float) and beta == 0:
         c = None
     elif c is None:
@@ -143,9 +141,7 @@ def _read_arguments(
             f"strategy must be 'auto' where K, or both M and N, are not known, got {strategy!r} "
             f"with M, N, K = {m}, {n}, {depth}"
         )
-    config = GemmParams(
-        bool(transpose_a), bool(transpose_b), strategy, arguments.read_precision(precision)
-    )
+    config = GemmParams(transpose_a, transpose_b, strategy, arguments.read_precision(precision))
     factors = _as_factor(alpha, wide), None if c is None else _as_factor(beta, wide)
     c = None if c is None else broadcast(c, (*batch, m, n))
     return config, batch, _Operands(a, b, c, *factors)
@@ -154,22 +150,6 @@ def _read_arguments(
 def _read_matrix(name: str, value: Any) -> jax.Array:
     array = arguments.to_array(name, value)
     return arguments.as_array(name, array, max(2, array.ndim), " or more")
-
-
-def _read_scalar(name: str, value: Any) -> float | jax.Array:
-    """A number as a float; an array without dimensions as it is."""
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        return float(value)
-    if not (isinstance(value, jax.Array | np.ndarray) or hasattr(value, "__jax_array__")):
-        raise TypeError(f"{name} must be a number or an array, got {value!r}")
-    array = jnp.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.integer) and not jnp.issubdtype(
-        array.dtype, jnp.floating
-    ):
-        raise TypeError(f"{name} must be real, got dtype {array.dtype}")
-    if array.ndim:
-        raise ValueError(f"{name} must have no dimensions, got shape {array.shape}")
-    return array
 
 
 def _as_factor(value: float | jax.Array, dtype: Any) -> jax.Array | None:

@@ -1,11 +1,9 @@
 """`oxijax.roofline`: what bounds a matrix product on a GPU, and which program multiplies it."""
 
 import dataclasses
-import operator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
@@ -90,11 +88,11 @@ def roofline(
         driver's figures where it has no data sheet; and an A100 with 80 GB where JAX uses none.
       batch: so many products, each with operands of its own. Where all share the second operand
         they are one, of batch * m rows.
-      beta: as in `oxijax.gemm`; c is read too unless it is 0.
+      beta: as in `oxijax.gemm`; c is read too unless it is the number 0.
       precision: as in `jax.lax`; float32 is multiplied as TF32 unless it is "highest".
 
     Raises:
-      ValueError: a size below 1, or a GPU without a data sheet, by name.
+      ValueError: a size below 1 or of 2**63 and more, or a GPU without a data sheet, by name.
       DriverError: JAX uses a GPU without a data sheet, and its driver cannot be asked.
       TypeError: a size that is no int, or another dtype, by name.
 
@@ -102,12 +100,15 @@ def roofline(
     multicore architectures", 2009.
     """
     m, n, k, batch = (
-        _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))
+        arguments.read_int(name, value, most=2**63 - 1)
+        for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))
     )
-    name = _dtype_name(dtype)
+    name = arguments.read_float_dtype("dtype", dtype).name
+    beta = arguments.read_factor("beta", beta)
+    reads_c = isinstance(beta, jax.Array) or beta != 0
     exact = arguments.read_precision(precision) == lax.Precision.HIGHEST
     sheet = _data_sheet(device)
-    product = {"batch": batch, "exact": exact, "reads_c": beta != 0}
+    product = {"batch": batch, "exact": exact, "reads_c": reads_c}
     analysis = ptx.analyze_intensity(m, n, k, PTX_DTYPES[name].bytes, device=sheet, **product)
     return Roofline(
         *(m, n, k, batch),
@@ -167,7 +168,9 @@ def _data_sheet(device: Any) -> DataSheet:
     if isinstance(device, str):
         return data_sheet(device)
     if device is not None:
-        raise TypeError(f"device must be a name, a ptx.devices.DataSheet or None, got {device!r}")
+        raise TypeError(
+            f"device must be a name, a ptx.devices.DataSheet or None, got {arguments.shown(device)}"
+        )
     sheet = default_data_sheet()
     if sheet is None:
         raise ValueError(
@@ -176,23 +179,3 @@ def _data_sheet(device: Any) -> DataSheet:
             "driver has no memory clock"
         )
     return sheet
-
-
-def _dtype_name(dtype: DTypeLike) -> str:
-    try:
-        name = repr(dtype) if dtype is None else jnp.dtype(dtype).name  # None would be float64
-    except TypeError:
-        name = repr(dtype)
-    if name not in PTX_DTYPES:
-        raise TypeError(f"dtype must be one of {', '.join(PTX_DTYPES)}, got {name}")
-    return name
-
-
-def _size(name: str, value: Any) -> int:
-    try:
-        size = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, got {value!r}") from None
-    if size < 1:
-        raise ValueError(f"{name} must be at least 1, got {size}")
-    return size

@@ -184,11 +184,11 @@ def test_a_data_sheet_of_ones_own():
 @pytest.mark.parametrize(
     ("sizes", "options", "error", "message"),
     [
-        ((0, 1, 1), {}, ValueError, "m must be at least 1, got 0"),
-        ((1, -1, 1), {}, ValueError, "n must be at least 1, got -1"),
-        ((1, 1, 0), {}, ValueError, "k must be at least 1, got 0"),
+        ((0, 1, 1), {}, ValueError, "m must be positive, got 0"),
+        ((1, -1, 1), {}, ValueError, "n must be positive, got -1"),
+        ((1, 1, 0), {}, ValueError, "k must be positive, got 0"),
         ((1, 1, 1.0), {}, TypeError, "k must be an int, got 1.0"),
-        ((1, 1, 1), {"batch": 0}, ValueError, "batch must be at least 1, got 0"),
+        ((1, 1, 1), {"batch": 0}, ValueError, "batch must be positive, got 0"),
         ((1, 1, 1), {"dtype": "int8"}, TypeError, "dtype must be one of float16, bfloat16, float"),
         ((1, 1, 1), {"dtype": None}, TypeError, "float64, got None"),
         ((1, 1, 1), {"dtype": "half a float"}, TypeError, "float64, got 'half a float'"),
@@ -262,8 +262,8 @@ def test_the_size_of_figures(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["0", "1", "1"], "m must be at least 1, got 0"),
-        (["1", "1", "1", "--batch", "0"], "batch must be at least 1, got 0"),
+        (["0", "1", "1"], "m must be positive, got 0"),
+        (["1", "1", "1", "--batch", "0"], "batch must be positive, got 0"),
         (["1", "1", "1", "--device", "V100"], "device must be one of A100 40GB"),
         (["1", "1", "1", "--output", "picture.jpg"], "--output must be a .png file"),
         (["1", "1", "1", "--output", "nowhere/picture.png"], "in an existing folder"),

@@ -1,0 +1,426 @@
+"""Drawn calls with wrong arguments: each raises, and names the argument.
+
+The tables in `test_arguments.py` of each family have the messages. Here is every argument of every
+public function with values of every kind, alone and in pairs, however the function is called.
+"""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax import lax
+from support import wrong_arguments as wrong
+from support.conv_arguments import spec
+from support.wrong_arguments import Argument
+
+import oxijax
+import oxijax.equinox
+import oxijax.linen
+import oxijax.nnx
+import oxijax.testing
+
+KEY = jax.random.key(0)
+MODES = ("eval_shape", "jit", "eager")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A public function.
+
+    Attributes:
+      call: the function, by the names of its arguments.
+      right: what it is called with.
+      arguments: what these, and others that it has, may be replaced by.
+      signature: of what `arguments` has all parameters; None is `call`.
+      traced: whether its arrays may be abstract.
+    """
+
+    call: Callable[..., Any]
+    right: Mapping[str, Any]
+    arguments: Mapping[str, Argument]
+    signature: Callable[..., Any] | None = None
+    traced: bool = True
+
+
+CONV = {
+    "x": wrong.array(2, 8, 7, 6),
+    "weight": wrong.array(3, 3, 3, 4),
+    "bias": wrong.array(4, optional=True),
+    "strides": wrong.pair(1),
+    "padding": wrong.pads("SAME", "same", "SAME_LOWER", 1, (1, 1), np.int64(1), [[1, 1], (1, 1)]),
+    "dilation": wrong.pair(1),
+    "data_format": wrong.choice("NHWC", wrong=["nhwc", "NWHC"]),
+    "precision": wrong.precision(),
+}
+DEFORM_CONV = CONV | {
+    "offset": wrong.array(2, 8, 7, 36, alone=True),
+    "mask": wrong.array(2, 8, 7, 18, alone=True, optional=True),
+}
+GEMM = {
+    "a": wrong.array(5, 7, more=True),
+    "b": wrong.array(7, 4, more=True),
+    "c": wrong.array(5, 4, more=True),
+    "alpha": wrong.factor(2, 1.0),
+    "beta": wrong.factor(2, 1.0),
+    "transpose_a": wrong.boolean(False),
+    "transpose_b": wrong.boolean(False),
+    "strategy": wrong.choice("auto", "shallow_k", wrong=["split_k"]),
+    "precision": wrong.precision(),
+}
+_INTEGERS = spec(2, 6, 8, 7, dtype=jnp.int32)
+GENERAL = {
+    "lhs": dataclasses.replace(
+        wrong.array(2, 6, 8, 7),
+        wrong=[*wrong.JUNK, np.ones((2, 6, 8, 7), ">f4"), np.ones((2, 6, 8, 7), object)],
+        uncovered=[_INTEGERS, spec(2, 6)],
+    ),
+    "rhs": dataclasses.replace(wrong.array(4, 3, 3, 3), wrong=wrong.JUNK),
+    "window_strides": wrong.pair(1),
+    "padding": wrong.pads("SAME", [(1, 1), (1, 1)], legal=lambda v: type(v) is int and v == -1),
+    "lhs_dilation": wrong.pair(1, optional=True),
+    "rhs_dilation": wrong.pair(1, optional=True),
+    "dimension_numbers": wrong.instance(
+        *(None, ("NCHW", "OIHW", "NCHW"), ["NCHW", "OIHW", "NCHW"]),
+        lax.ConvDimensionNumbers((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)),
+        wrong=[
+            *(("NCHW", "OIHW"), ("NCHW", "OIHW", "NCHX"), ("NCHW", 1, 2), ("NCHW", "OIH", "NCHW")),
+            *(("NCHW", "OIHW", None), ("NCCC", "OIHW", "NCHW"), "NCHW", ("", "", "")),
+            lax.ConvDimensionNumbers((0, 1, 2, 3), (0, 1, 2, 2), (0, 1, 2, 3)),
+            lax.ConvDimensionNumbers((0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3)),
+            lax.ConvDimensionNumbers("NCHW", 1, None),  # pyright: ignore[reportArgumentType]
+            lax.ConvDimensionNumbers((0, 1, 2, "3"), (0, 1, 2, 3), (0, 1, 2, 3)),
+        ],
+        legal=lambda v: v is None,
+    ),
+    "feature_group_count": wrong.count(2, 3, 4),
+    "batch_group_count": dataclasses.replace(wrong.count(1), uncovered=[2]),
+    "precision": wrong.precision(lax_only=[("highest", "default"), (None, "high")]),
+    "preferred_element_type": dataclasses.replace(
+        wrong.dtype(optional=True),
+        wrong=[w for w in wrong.JUNK if not any(w is other for other in (None, int, str))],
+        uncovered=[jnp.float16, "int32", jnp.complex64],
+    ),
+    "out_sharding": wrong.instance(None, legal=lambda v: v is None, wrong=["x", ("x",), [None]]),
+}
+ROOFLINE = {
+    **{name: wrong.count(8) for name in ("m", "n", "k", "batch")},
+    "dtype": wrong.dtype(),
+    "device": wrong.instance(
+        "H200", "sm_90", wrong=["V100", 80, ["H200"]], legal=lambda v: v is None
+    ),
+    "beta": wrong.factor(0, 0.5),
+    "precision": wrong.precision(),
+}
+LAYER = {
+    "kernel_size": wrong.pair(3),
+    "padding": wrong.pads("SAME", "valid", 1, (1, 1), [[1, 1], (1, 1)]),
+    "use_bias": wrong.boolean(True),
+    "offset_groups": wrong.count(2, 3),
+    "use_mask": wrong.boolean(True),
+    "offset_dtype": wrong.dtype(),
+    "dtype": wrong.dtype(optional=True),
+}
+FLAX = LAYER | {
+    "strides": wrong.pair(1, optional=True),
+    "kernel_dilation": wrong.pair(1, optional=True),
+    "feature_group_count": wrong.count(2, 3, 4),
+    "param_dtype": wrong.dtype(),
+    "precision": wrong.precision(),
+    "kernel_init": wrong.function(nnx.initializers.ones),
+    "bias_init": wrong.function(nnx.initializers.ones),
+    "promote_dtype": wrong.function(nnx.nn.dtypes.promote_dtype),
+}
+NNX = FLAX | {
+    "in_features": wrong.count(4, 3),
+    "out_features": wrong.count(6, 5),
+    "rngs": wrong.instance(nnx.Rngs(0), nnx.Rngs(params=0), wrong=[nnx.Rngs(), 1, nnx.Rngs]),
+    "kernel_metadata": wrong.mapping(),
+    "bias_metadata": wrong.mapping(),
+}
+LINEN = FLAX | {
+    "features": wrong.count(6, 5),
+    "promote_dtype": wrong.function(linen.dtypes.promote_dtype),
+}
+EQUINOX = LAYER | {
+    "in_channels": wrong.count(4, 3),
+    "out_channels": wrong.count(6, 5),
+    "stride": wrong.pair(1),
+    "dilation": wrong.pair(1),
+    "groups": wrong.count(2, 3, 4),
+    "padding_mode": wrong.choice("ZEROS", "zeros", wrong=["REFLECT"]),
+    "key": wrong.instance(
+        KEY, jax.random.PRNGKey(0), wrong=[jax.random.split(KEY), 1],
+        legal=lambda v: isinstance(v, jax.Array) and v is not None and v.ndim == 0,
+    ),
+}  # fmt: skip
+
+
+def images(*shape: int) -> Argument:
+    """What layers take: of a rank and a number of channels, and in Flax of any real dtype."""
+    whole = shape[:1] == (4,)  # Equinox takes one dtype
+    argument = wrong.array(*shape, alone=not whole)
+    kept = [
+        w for w in argument.wrong
+        if not (
+            isinstance(w, jax.ShapeDtypeStruct)
+            and (w.ndim > len(shape) or (w.shape == shape and not jnp.issubdtype(w.dtype, complex)))
+            and not whole
+        )
+    ]  # fmt: skip
+    return dataclasses.replace(argument, wrong=kept)
+
+
+def linen_call(**arguments: Any) -> Any:
+    layer = oxijax.linen.DeformConv(**arguments)
+    return jax.eval_shape(layer.init, KEY, jnp.ones((8, 8, 4)))
+
+
+def deterministic(value: Any) -> None:
+    before = oxijax.config.deterministic
+    try:
+        oxijax.config.deterministic = value
+    finally:
+        oxijax.config.deterministic = before
+
+
+def enter(context: Callable[..., Any]) -> Callable[..., None]:
+    def call(**arguments: Any) -> None:
+        with context(**arguments):
+            pass
+
+    return call
+
+
+NNX_LAYER = oxijax.nnx.DeformConv(4, 6, 3, rngs=nnx.Rngs(0))
+LINEN_LAYER = oxijax.linen.DeformConv(6, 3)
+LINEN_LAYER = LINEN_LAYER.bind(LINEN_LAYER.init(KEY, jnp.ones((8, 8, 4))))
+EQUINOX_LAYER = oxijax.equinox.DeformConv(4, 6, 3, padding=1, dtype=jnp.float32, key=KEY)
+DETERMINISTIC = wrong.instance(
+    *(True, False, None), legal=lambda v: v is None or isinstance(v, bool), wrong=[1, "yes"]
+)
+
+
+def operands(arguments: Mapping[str, Argument], *names: str) -> dict[str, Any]:
+    return {name: arguments[name].right[0] for name in names}
+
+
+def functions(name: str, right: Mapping[str, Any], arguments: Mapping[str, Argument]):
+    """A function and its twin."""
+    yield name, Entry(getattr(oxijax, name), right, arguments)
+    yield f"reference.{name}", Entry(getattr(oxijax.reference, name), right, arguments)
+
+
+TABLE: dict[str, Entry] = dict(
+    [
+        *functions("conv", operands(CONV, "x", "weight", "bias"), CONV),
+        *functions(
+            "deform_conv",
+            operands(DEFORM_CONV, "x", "offset", "weight", "mask", "bias"),
+            DEFORM_CONV,
+        ),
+        *functions("gemm", operands(GEMM, "a", "b", "c", "alpha", "beta"), GEMM),
+    ],
+    conv_general_dilated=Entry(
+        oxijax.conv_general_dilated,
+        operands(GENERAL, "lhs", "rhs", "window_strides", "padding", "feature_group_count"),
+        GENERAL,
+    ),
+    roofline=Entry(
+        oxijax.roofline,
+        operands(ROOFLINE, "m", "n", "k", "dtype", "device"),
+        ROOFLINE,
+        traced=False,
+    ),
+)
+TABLE |= {
+    "nnx.DeformConv": Entry(
+        oxijax.nnx.DeformConv,
+        operands(NNX, "in_features", "out_features", "kernel_size", "rngs"),
+        NNX,
+        oxijax.nnx.DeformConv.__init__,
+        traced=False,
+    ),
+    "nnx.DeformConv()": Entry(
+        NNX_LAYER,
+        {"inputs": spec(8, 8, 4)},
+        {"inputs": images(8, 8, 4)},
+        oxijax.nnx.DeformConv.__call__,
+    ),
+    "linen.DeformConv": Entry(
+        linen_call,
+        operands(LINEN, "features", "kernel_size"),
+        LINEN,
+        oxijax.linen.DeformConv.__init__,
+        traced=False,
+    ),
+    "linen.DeformConv()": Entry(
+        LINEN_LAYER,
+        {"inputs": spec(8, 8, 4)},
+        {"inputs": images(8, 8, 4)},
+        oxijax.linen.DeformConv.__call__,
+    ),
+    "equinox.DeformConv": Entry(
+        oxijax.equinox.DeformConv,
+        operands(EQUINOX, "in_channels", "out_channels", "kernel_size", "key"),
+        EQUINOX,
+        oxijax.equinox.DeformConv.__init__,
+        traced=False,
+    ),
+    "equinox.DeformConv()": Entry(
+        EQUINOX_LAYER,
+        {"x": spec(4, 8, 8)},
+        {"x": images(4, 8, 8), "key": wrong.anything()},
+        oxijax.equinox.DeformConv.__call__,
+    ),
+    "config.deterministic": Entry(
+        lambda **arguments: deterministic(arguments["deterministic"]),
+        {"deterministic": None},
+        {"deterministic": DETERMINISTIC},
+        lambda deterministic: None,  # an attribute has no signature
+        traced=False,
+    ),
+    "config.deterministic_mode": Entry(
+        enter(oxijax.config.deterministic_mode),
+        {},
+        {"value": DETERMINISTIC},
+        oxijax.config.deterministic_mode,
+        traced=False,
+    ),
+    "testing.emulate_gpu": Entry(
+        enter(oxijax.testing.emulate_gpu),
+        {},
+        {
+            "target": Argument(["sm_80", "sm_90"], ["sm_1", "", "no", None, 1, 2**63]),
+            "schedule": Argument([None, 0, 7], ["", "1", 1.5, [], {}, object()]),
+        },
+        oxijax.testing.emulate_gpu,
+        traced=False,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A call: the name of its entry, which arguments were replaced, and how it is made."""
+
+    name: str
+    replaced: Mapping[str, tuple[str, Any]]  # "right", "wrong" or "uncovered", and a value
+    mode: str
+
+    def __repr__(self) -> str:
+        values = {name: f"{kind}: {short(v)}" for name, (kind, v) in self.replaced.items()}
+        return f"{self.name} ({self.mode}) with {values}"
+
+
+def short(value: Any) -> str:
+    try:
+        return f"{type(value).__name__} {value!r}"[:80]
+    except ValueError:  # an int of more than 4,300 digits
+        return f"{type(value).__name__} too long to be shown"
+
+
+@st.composite
+def calls(draw) -> Drawn:
+    name = draw(st.sampled_from(sorted(TABLE)))
+    arguments = TABLE[name].arguments
+    chosen = draw(st.lists(st.sampled_from(sorted(arguments)), min_size=1, max_size=2, unique=True))
+    replaced = {}
+    for argument in chosen:
+        options = arguments[argument]
+        values = [
+            *(("right", value) for value in options.right),
+            *(("wrong", value) for value in options.wrong),
+            *(("uncovered", value) for value in options.uncovered),
+        ]
+        replaced[argument] = values[draw(st.integers(0, len(values) - 1))]
+    modes = MODES if TABLE[name].traced else ("eager",)
+    return Drawn(name, replaced, draw(st.sampled_from(modes)))
+
+
+def run(drawn: Drawn) -> None:
+    entry = TABLE[drawn.name]
+    values = {**entry.right, **{name: value for name, (_, value) in drawn.replaced.items()}}
+    specs = {
+        name: value for name, value in values.items()
+        # One that is wrong as such is given as it is.
+        if isinstance(value, jax.ShapeDtypeStruct) and not any(value is junk for junk in wrong.JUNK)
+    }  # fmt: skip
+    rest = {name: value for name, value in values.items() if name not in specs}
+    if drawn.mode == "eager":
+        zeros = {name: jnp.zeros(value.shape, value.dtype) for name, value in specs.items()}
+        entry.call(**rest, **zeros)
+        return
+    transform = jax.jit if drawn.mode == "jit" else lambda function: function
+    jax.eval_shape(transform(lambda arrays: entry.call(**rest, **arrays)), specs)
+
+
+def complaint(drawn: Drawn) -> str:
+    """What is wrong with how a call ended; empty if nothing is."""
+    kinds = {name: kind for name, (kind, _) in drawn.replaced.items()}
+    refused = [name for name, kind in kinds.items() if kind != "right"]
+    expected: tuple[type[Exception], ...] = (ValueError, TypeError)
+    if "uncovered" in kinds.values():
+        expected += (NotImplementedError,)
+    try:
+        run(drawn)
+    except Exception as error:
+        message = str(error)
+        if not refused:
+            return f"{drawn}: refused, {type(error).__name__}: {message}"
+        # Of a subclass nobody knows what it means: a ConcretizationTypeError is JAX's own.
+        if type(error) not in expected:
+            return f"{drawn}: raw {type(error).__name__}: {message}"
+        if not any(names(message, name) for name in refused):
+            return f"{drawn}: unnamed {type(error).__name__}: {message}"
+        return ""
+    return f"{drawn}: accepted" if refused else ""
+
+
+def names(message: str, argument: str) -> bool:
+    """Whether a message is about an argument: "a" alone is a word in many."""
+    pattern = r"\ba must|of a," if argument == "a" else rf"\b{argument}\b"
+    return re.search(pattern, message) is not None
+
+
+def drawing(examples: int) -> Callable[[Callable], Callable]:
+    def decorate(function: Callable) -> Callable:
+        return settings(
+            max_examples=examples,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        )(given(calls())(function))
+
+    return decorate
+
+
+def test_all_arguments_are_in_the_table():
+    public = {name for name in oxijax.__all__ if callable(getattr(oxijax, name))}
+    public |= {f"reference.{name}" for name in oxijax.reference.__all__}
+    public |= {f"{library}.DeformConv" for library in ("nnx", "linen", "equinox")}
+    assert public <= set(TABLE)
+    flax_own = {"self", "parent", "name"}
+    for entry in TABLE.values():
+        parameters = inspect.signature(entry.signature or entry.call).parameters
+        assert set(entry.arguments) == set(parameters) - flax_own
+
+
+@drawing(300)
+def test_drawn_calls(drawn):
+    assert not complaint(drawn)
+
+
+@pytest.mark.full
+@drawing(3000)
+def test_many_drawn_calls(drawn):
+    assert not complaint(drawn)
