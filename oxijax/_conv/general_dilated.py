@@ -85,6 +85,10 @@ def conv_general_dilated(
         raise _not_covered(f"{out_sharding=}")
     if preferred_element_type is not None:
         preferred = arguments.read_dtype("preferred_element_type", preferred_element_type)
+        if not jnp.issubdtype(preferred, jnp.number):
+            raise TypeError(
+                f"preferred_element_type must be a dtype of numbers, got {preferred_element_type}"
+            )
         if preferred != lhs.dtype:
             raise _not_covered(f"preferred_element_type={preferred} for lhs of dtype {lhs.dtype}")
     if precisions[0] != precisions[1]:

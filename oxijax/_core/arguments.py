@@ -100,8 +100,8 @@ def read_factor(name: str, value: Any) -> float | jax.Array:
 
 
 def read_dtype(name: str, value: Any) -> jnp.dtype:
-    # NumPy takes None for float64, and an array, with a warning, for the dtype that it has.
-    if value is not None and not isinstance(value, np.ndarray | np.generic | jax.Array):
+    # NumPy takes None for float64, and an array for the dtype that it has.
+    if value is not None and (isinstance(value, type) or not hasattr(value, "dtype")):
         with contextlib.suppress(TypeError, ValueError, SyntaxError):
             return jnp.dtype(value)
     raise TypeError(f"{name} must be one of {_FLOAT_NAMES}, got {shown(value)}")
@@ -303,15 +303,16 @@ def read_precision(value: Any) -> lax.Precision:
 
 def read_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
     """`precision` of each operand, which may be given as a pair."""
-    given = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
-    default = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
-    first, second = (default if one is None else one for one in given)
-    # The enumeration's values are ints, which would be taken too.
-    if all(one is None or isinstance(one, str | lax.Precision) for one in (first, second)):
+    pair = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
+    if value is None:
+        default = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+        pair = (default or lax.Precision.DEFAULT,) * 2
+    # The enumeration's values are ints, which it would take too.
+    if all(isinstance(one, str | lax.Precision) for one in pair):
         with contextlib.suppress(ValueError):
-            return lax.Precision(first), lax.Precision(second)
+            return lax.Precision(pair[0]), lax.Precision(pair[1])
     names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
-    got = shown(value) if value is not None else f"{default!r} by jax_default_matmul_precision"
+    got = f"None for {pair[0]!r}" if value is None else shown(value)
     raise ValueError(f"precision must be None, a jax.lax.Precision or one of {names}, got {got}")
 
 

@@ -141,17 +141,29 @@ def boolean(right: bool) -> Argument:
 
 def choice(*right: str, wrong: Sequence = ()) -> Argument:
     """One of several names."""
-    return Argument(right, _junk(_never, [*right], " ".join(right), right[0].encode(), *wrong))
+    return Argument(right, _junk(_never, [*right], f"{right[0]} ", right[0].encode(), *wrong))
 
 
 def precision(*, lax_only: Sequence = ()) -> Argument:
     names: list[Any] = ["highest", "default", "float32", lax.Precision.HIGH]
     different = ("highest", "default")
     return Argument(
-        [None, *names, ("high", "high"), [lax.Precision.HIGH] * 2, (None, None)],
+        [None, *names, ("high", "high"), [lax.Precision.HIGH] * 2],
         _junk(
             lambda v: v is None,
-            *(1, 2, 1.0, 0j, "exact", ("high",), ["high"] * 3, [0, 0], ("no", "no"), (1, "high")),
+            *(
+                1,
+                2,
+                1.0,
+                0j,
+                "exact",
+                ("high",),
+                ["high"] * 3,
+                [0, 0],
+                ("no", "no"),
+                (1, "high"),
+                (None, None),
+            ),
             *([[], []], ({}, {}), (np.zeros(2), np.ones(2)), {"high", "highest"}),
             *([] if lax_only else [different]),
         ),

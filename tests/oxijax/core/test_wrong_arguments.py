@@ -103,7 +103,7 @@ GENERAL = {
     ),
     "feature_group_count": wrong.count(2, 3, 4),
     "batch_group_count": dataclasses.replace(wrong.count(1), uncovered=[2]),
-    "precision": wrong.precision(lax_only=[("highest", "default"), (None, "high")]),
+    "precision": wrong.precision(lax_only=[("highest", "default"), ("high", "highest")]),
     "preferred_element_type": dataclasses.replace(
         wrong.dtype(optional=True),
         wrong=[w for w in wrong.JUNK if not any(w is other for other in (None, int, str))],
