@@ -35,7 +35,9 @@ __all__ = [
 ]
 
 BORDER = 2  # the corners of a sample just outside are up to two pixels outside
-_FAR = 2**30  # offsets are clamped to this before they become integers
+# Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
+# image that XLA can index fewer than 2**31 / 5: from no tap is anything inside so far away.
+_FAR = 2**31 - 128
 
 
 def forward(
@@ -197,11 +199,12 @@ def sample_taps(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -
         floor = jnp.where(invalid, -_FAR, jnp.clip(floor, -_FAR, _FAR)).astype(jnp.int32)
         positions = np if is_known(out_size) else jnp
         position = positions.arange(out_size) * config.strides[axis] - config.padding[axis][0]
-        tap = tap_axis * config.dilation[axis]
-        base = positions.clip(tap[:, None] + position, -_FAR, _FAR - 1).astype(np.int32)
         shape = [config.taps, 1, 1, 1, 1]
         shape[2 + axis] = out_size
-        corner = jnp.clip(floor + base.reshape(shape), -BORDER, extent) + BORDER
+        tap = tap_axis * config.dilation[axis]
+        base = (tap[:, None] + position).astype(np.int32).reshape(shape)
+        # The sum could overflow; what is clipped first ends between -BORDER and the extent.
+        corner = jnp.clip(floor, -BORDER - base, extent - base) + (base + BORDER)
         return corner, fraction
 
     height, width = config.image_size

@@ -104,8 +104,8 @@ def roofline(
         for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))
     )
     name = arguments.read_float_dtype("dtype", dtype).name
-    beta = arguments.read_factor("beta", beta)
-    reads_c = isinstance(beta, jax.Array) or beta != 0
+    factor = arguments.read_factor("beta", beta)
+    reads_c = isinstance(factor, jax.Array) or factor != 0
     exact = arguments.read_precision(precision) == lax.Precision.HIGHEST
     sheet = _data_sheet(device)
     product = {"batch": batch, "exact": exact, "reads_c": reads_c}

@@ -72,6 +72,12 @@ WRONG_OF_ALL = [
     ({"padding": (1, 1, 1)}, TypeError, r"padding must be 'SAME'.*height.*got \(1, 1, 1\)"),
     ({"padding": 1.0}, TypeError, r"padding must be 'SAME'.*got 1\.0"),
     ({"padding": None}, TypeError, r"padding must be 'SAME'.*got None"),
+    # sizes that no program can hold
+    ({"strides": 2**31 + 3}, ValueError, r"strides must be at most 1073741824, got 2147483651"),
+    ({"dilation": (1, 2**63)}, ValueError, r"dilation must be at most .* got \(1, 9223372036854"),
+    ({"padding": ((2**31, 0), (0, 0))}, ValueError, r"padding must be at most .*2147483648, 0"),
+    ({"padding": 10**30}, ValueError, r"padding must be at most 1073741824, got 1000"),
+    ({"padding": 2**30}, ValueError, r"padding must leave \d+ pixels of an output at most, got 10"),
     ({"data_format": None}, ValueError, r"data_format must be one of .* got None"),
     ({"precision": "exact"}, ValueError, r"precision must be None.*'highest', got 'exact'"),
     # extent

@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen, nnx
+from flax import nnx
+from flax.linen import dtypes as linen_dtypes
+from flax.nnx.nn import dtypes as nnx_dtypes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -104,7 +106,7 @@ GENERAL = {
             lax.ConvDimensionNumbers((0, 1, 2, 3), (0, 1, 2, 2), (0, 1, 2, 3)),
             lax.ConvDimensionNumbers((0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3)),
             lax.ConvDimensionNumbers("NCHW", 1, None),  # pyright: ignore[reportArgumentType]
-            lax.ConvDimensionNumbers((0, 1, 2, "3"), (0, 1, 2, 3), (0, 1, 2, 3)),
+            lax.ConvDimensionNumbers((0, 1, 2, None), (0, 1, 2, 3), (0, 1, 2, 3)),  # pyright: ignore[reportArgumentType]
         ],
         legal=lambda v: v is None,
     ),
@@ -144,7 +146,7 @@ FLAX = LAYER | {
     "precision": wrong.precision(),
     "kernel_init": wrong.function(nnx.initializers.ones),
     "bias_init": wrong.function(nnx.initializers.ones),
-    "promote_dtype": wrong.function(nnx.nn.dtypes.promote_dtype),
+    "promote_dtype": wrong.function(nnx_dtypes.promote_dtype),
 }
 NNX = FLAX | {
     "in_features": wrong.count(4),
@@ -155,7 +157,7 @@ NNX = FLAX | {
 }
 LINEN = FLAX | {
     "features": wrong.count(6),
-    "promote_dtype": wrong.function(linen.dtypes.promote_dtype),
+    "promote_dtype": wrong.function(linen_dtypes.promote_dtype),
 }
 EQUINOX = LAYER | {
     "in_channels": wrong.count(4),

@@ -1,6 +1,7 @@
 """Values and gradients of deform_conv, against torchvision's and against the formula."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -228,6 +229,50 @@ def test_far_offset(coordinate, value):
     for name, result in results.items():
         assert np.isfinite(result).all(), name
         np.testing.assert_array_equal(result, without[name], err_msg=name)
+
+
+FAR = 2**30  # the most that padding, strides and dilation may be
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("pads", "dilation", "offset", "expected"),
+    [
+        ((FAR, 0), 1, FAR, [7, 0]),  # back in the image
+        ((FAR, 0), 1, 1.5 * FAR, [0, 0]),
+        ((FAR, 0), 1, 3.0 * FAR, [0, 0]),
+        ((FAR, 0), 1, -FAR, [0, 0]),
+        ((FAR, 0), 1, -3.0 * FAR, [0, 0]),
+        ((0, FAR), 1, -FAR, [0, 7]),
+        ((0, FAR), 1, -1.5 * FAR, [0, 0]),
+        ((0, FAR), 1, 1.5 * FAR, [0, 0]),
+        ((FAR, FAR), FAR, -3e9 + 0.5, [0, 0]),
+        ((FAR, FAR), FAR, FAR, [7, 0]),
+        ((FAR, FAR), FAR, -FAR, [0, 7]),
+    ],
+)
+def test_offset_and_place_that_are_both_far(pads, dilation, offset, expected, axis, dtype):
+    """What is read is at their sum; outside it is 0, with finite gradients."""
+    size = [1, 1]
+    size[axis] = 3
+    x = jnp.full((1, *size, 1), 7, jnp.float32)
+    taps, options = [1, 1], {"strides": [1, 1], "padding": [(0, 0), (0, 0)], "dilation": [1, 1]}
+    taps[axis] = 1 if dilation == 1 else 2
+    options["strides"][axis] = FAR
+    options["padding"][axis] = pads
+    options["dilation"][axis] = dilation
+    out = [1, 1]
+    out[axis] = 2
+    places = jnp.zeros((1, *out, 2 * math.prod(taps)), dtype).at[..., axis::2].set(offset)
+    operands = x, places, jnp.ones((*taps, 1, 1), jnp.float32), None, None
+    results = values_and_gradients(
+        lambda *a: oxijax.deform_conv(*a, **options), operands, jnp.ones((1, *out, 1), jnp.float32)
+    )
+    np.testing.assert_array_equal(np.ravel(results.pop("y")), expected)
+    for name, gradient in results.items():
+        assert np.isfinite(gradient).all(), name
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
