@@ -25,6 +25,7 @@ __all__ = [
     "check_keywords",
     "check_same_dtype",
     "check_shape",
+    "is_int",
     "output_size",
     "read_bool",
     "read_dtype",
@@ -228,6 +229,11 @@ def read_padding(
                 f"known: with strides {strides} give padding as numbers, or sizes that are "
                 "multiples of the strides, such as 2*h"
             )
+        if max(map(max, pads)) > _MOST:
+            raise ValueError(
+                f"padding {value!r} must be at most {_MOST}, got {pads} with kernel size "
+                f"{kernel_size} and dilation {dilation}"
+            )
         height, width = pads
         return (int(height[0]), int(height[1])), (int(width[0]), int(width[1]))
     values = [value] * rank if is_int(value) else value
@@ -312,7 +318,7 @@ def read_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
         with contextlib.suppress(ValueError):
             return lax.Precision(pair[0]), lax.Precision(pair[1])
     names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
-    got = f"None for {pair[0]!r}" if value is None else shown(value)
+    got = f"jax_default_matmul_precision {pair[0]!r}" if value is None else shown(value)
     raise ValueError(f"precision must be None, a jax.lax.Precision or one of {names}, got {got}")
 
 

@@ -30,6 +30,11 @@ WRONG = [
         ValueError,
         r"data_format must be one of 'NHWC', 'NCHW', 'NWC', 'NCW', got 'NWHC'",
     ),
+    (
+        {"weight": spec(5, 5, 3, 4), "dilation": 2**30},
+        ValueError,
+        r"padding 'SAME' must be at most 1073741824, got .* with kernel size \(5, 5\)",
+    ),
     ({"data_format": "NWC"}, ValueError, r"x must have 3 dim.*'NWC', got shape \(2, 8, 7, 6\)"),
 ]
 WRONG_NCHW = [
