@@ -309,7 +309,7 @@ TABLE |= {
         {},
         {
             "target": Argument(["sm_80", "sm_90"], ["sm_1", "", "no", None, 1, 2**63]),
-            "schedule": Argument([None, 0, 7], ["", "1", 1.5, [], {}, object()]),
+            "schedule": Argument([None, 0, 7], ["", "1", 1.5, True, -1, [], {}, object()]),
         },
         oxijax.testing.emulate_gpu,
         traced=False,
