@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -11,11 +12,12 @@ __all__ = ["build_handler"]
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _FOLDER = _ROOT / "oxijax" / "_core" / "launch"
+_SEAL = _FOLDER / "_seal.py"
 _TAIL = 6000  # characters of a compiler's output that are kept
 
 
 def build_handler() -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Compiles oxijax/_core/launch/libhandler.so, if it is not there or older than its source.
+    """Compiles oxijax/_core/launch/libhandler.so, if it is not there or of other source.
 
     As an installation would, with setup.py; if that fails, for example because setuptools is
     missing or old, with the C compiler alone.
@@ -24,7 +26,7 @@ def build_handler() -> tuple[dict[str, Any], list[dict[str, str]]]:
       What was done, and the failures, of which there are some if there is no handler then.
     """
     handler, source = _FOLDER / "libhandler.so", _FOLDER / "handler.c"
-    if handler.is_file() and handler.stat().st_mtime >= source.stat().st_mtime:
+    if handler.is_file() and runpy.run_path(str(_SEAL))["fault"](handler) is None:
         return {"built": "earlier"}, []
     handler.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -39,6 +41,7 @@ def build_handler() -> tuple[dict[str, Any], list[dict[str, str]]]:
         command += ["-I", str(pathlib.Path(folder) / "include")]
     status, second = _run([*command, str(source), "-o", str(handler)])
     if status == 0 and handler.is_file():
+        runpy.run_path(str(_SEAL))["seal"](handler, source)
         return {"built": "by cc, because setup.py failed", "setup_py": first}, []
     why = f"setup.py: {first}\ncc: {second}"
     return {"built": "not at all"}, [{"what": "building the launch handler", "why": why}]

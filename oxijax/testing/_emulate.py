@@ -29,7 +29,7 @@ def emulate_gpu(target: str = "sm_90", *, schedule: int | None = None) -> Iterat
     Raises:
       TypeError: schedule is no int.
       ValueError: there is no such target, or schedule is below 0.
-      HandlerMissingError: oxijax was installed without its handler; the message says what to do.
+      HandlerMissingError: oxijax has no handler that works; the message says what to do.
 
     Example:
       >>> with oxijax.testing.emulate_gpu("sm_80"):

@@ -23,6 +23,7 @@ from gpu_suite.timing import time_chain
 from support.paths import ROOT
 from support.places import PRECISIONS
 
+from oxijax._core.launch import _seal
 from oxijax._core.launch._emulation import EmulatedArray, _Loaded
 from oxijax._core.launch._handler import LAUNCH_FUNCTION
 from oxijax.testing import GPU_BENCHMARK_CASES
@@ -190,6 +191,7 @@ def test_handler_without_setuptools(tmp_path, monkeypatch):
     done, failures = handler.build_handler()
     assert (done["built"], failures) == ("by cc, because setup.py failed", [])
     assert ctypes.CDLL(str(tmp_path / "libhandler.so")).oxijax_api_minor() > 0
+    assert _seal.fault(tmp_path / "libhandler.so") is None
     assert handler.build_handler() == ({"built": "earlier"}, [])
     (tmp_path / "libhandler.so").unlink()
     (tmp_path / "handler.c").write_text(source + "nonsense")

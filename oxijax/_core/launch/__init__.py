@@ -23,5 +23,5 @@ __all__ = [
 try:
     _handler.connect(_resolve.resolve, _resolve.describe, _emulation.stop)
     _handler.register(TARGET_NAME)
-except (RuntimeError, OSError):
-    pass  # without the handler all works but `call`, which raises this error
+except Exception as error:
+    _handler.refuse(error)  # without the handler all works but `call`, which says this

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from oxijax._core.launch import _seal
+
 __all__ = [
     "LAUNCH_FUNCTION",
     "MAX_ARGUMENTS",
@@ -25,6 +27,7 @@ __all__ = [
     "connect",
     "find_handler",
     "library",
+    "refuse",
     "refuse_in_children",
     "register",
 ]
@@ -34,24 +37,22 @@ MAX_ALIASES = 8
 
 
 class HandlerMissingError(RuntimeError):
-    """oxijax was installed without its handler; the message says what to install."""
+    """oxijax has no handler, or none that works; the message says why, and what to install."""
+
+
+_INSTALL = (
+    "pip install --no-cache-dir --force-reinstall --no-deps oxijax, or pip install -e . in a clone"
+)
 
 
 def find_handler() -> pathlib.Path:
-    """The path of the handler library.
+    """The path of the handler library, which is loaded.
 
     Raises:
-      HandlerMissingError: it was not built when oxijax was installed.
+      HandlerMissingError: as `library` does.
     """
-    path = pathlib.Path(__file__).with_name("libhandler.so")
-    if not path.is_file():
-        raise HandlerMissingError(
-            "oxijax was installed without its launch handler, which runs kernels on a GPU and in "
-            "the emulator: there was no C compiler that builds it. Install one (for example with "
-            '"apt install gcc libc6-dev" or "conda install gcc"), then install oxijax again: '
-            "pip install --force-reinstall --no-deps oxijax, or pip install -e . in a clone"
-        )
-    return path
+    library()
+    return _path()
 
 
 @functools.cache
@@ -59,17 +60,57 @@ def library() -> ctypes.CDLL:
     """The handler library.
 
     Raises:
-      HandlerMissingError: it was not built when oxijax was installed.
-      RuntimeError: it was built from the source of another version.
+      HandlerMissingError: it was not built when oxijax was installed; it is damaged, or was
+        compiled from other source than this; it cannot be loaded, or registered with JAX.
     """
-    found = ctypes.CDLL(str(find_handler()))
+    for error in _refused:
+        if isinstance(error, HandlerMissingError):
+            raise HandlerMissingError(*error.args) from error
+        raise _unusable(f"it cannot be registered with JAX: {error!r}") from error
+    path = _path()
+    if not path.is_file():
+        raise HandlerMissingError(
+            "oxijax was installed without its launch handler, which runs kernels on a GPU and in "
+            "the emulator: there was no C compiler that builds it. Install one (for example with "
+            '"apt install gcc libc6-dev" or "conda install gcc"), then install oxijax again, '
+            f"without what pip has cached of it: {_INSTALL}. After pip cache remove oxijax no "
+            "other environment is given that again"
+        )
+    fault = _seal.fault(path)  # first: to load a file that was cut short ends the process
+    if fault is None:
+        try:
+            return _load(path)
+        except (OSError, AttributeError) as error:
+            fault = f"it cannot be loaded: {error}"
+    raise _unusable(fault)
+
+
+def refuse(error: Exception) -> None:
+    """From now on the handler is not used, because of what went wrong when it was registered."""
+    _refused.append(error)
+    library.cache_clear()
+
+
+_refused: list[Exception] = []
+
+
+def _path() -> pathlib.Path:
+    return pathlib.Path(__file__).with_name("libhandler.so")
+
+
+def _unusable(reason: object) -> HandlerMissingError:
+    return HandlerMissingError(
+        "oxijax's launch handler, which runs kernels on a GPU and in the emulator, cannot be "
+        f"used: {reason}\n{_path()}\nInstall oxijax again: {_INSTALL}"
+    )
+
+
+def _load(path: pathlib.Path) -> ctypes.CDLL:
+    found = ctypes.CDLL(str(path))
     found.oxijax_layout.restype = ctypes.c_uint64
     expected = ctypes.sizeof(LaunchRecord) << 32 | ctypes.sizeof(CallRecord)
     if found.oxijax_layout() != expected:
-        raise RuntimeError(
-            f"{find_handler()} was built from another version of oxijax than this one: install "
-            "oxijax again"
-        )
+        raise _unusable("it was built from another version of oxijax than this one")
     found.oxijax_shut_down.restype = ctypes.c_long
     found.oxijax_set_callbacks.argtypes = [_RESOLVE, _DESCRIBE]
     found.oxijax_set_callbacks.restype = None

@@ -16,6 +16,8 @@ import pytest
 from support.paths import ROOT
 from support.processes import python
 
+from oxijax._core.launch import _seal
+
 pytestmark = pytest.mark.gpu
 
 PROGRAM = Path(__file__).with_name("launch_path.py")
@@ -178,6 +180,7 @@ def compile_handler(folder: Path) -> None:
     flags = ["-O2", "-w", "-shared", "-fPIC", "-pthread", f"-I{include}"]
     target = ["-o", str(launch / "libhandler.so"), str(launch / "handler.c")]
     subprocess.run(["gcc", *flags, *target], check=True)
+    _seal.seal(launch / "libhandler.so", launch / "handler.c")
 
 
 @pytest.fixture
