@@ -7,7 +7,10 @@ import pytest
 from support.paths import ROOT
 
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
+    ),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 PATHS = re.compile(r"(?<![\w/.])(?:oxijax|ptx|tests|docs|benchmarks|examples)(?:/[-\w.*]+)+")
