@@ -215,7 +215,7 @@ def index(tmp_path):
     folder.mkdir(parents=True)
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
+        def log_message(self, format, *args):
             pass
 
     handler = functools.partial(Quiet, directory=str(folder.parent))
@@ -242,7 +242,7 @@ def new_environment(folder: pathlib.Path) -> pathlib.Path:
 
 
 def test_the_remedy_is_one(checkout, index, tmp_path):
-    """From a source archive pip builds once: it caches it builds of a source archive: what it built without a compiler too."""
+    """From a source archive pip builds once, with or without a compiler: it caches the wheel."""
     address, folder = index
     sdist = (
         "from setuptools import build_meta; import sys; print(build_meta.build_sdist(sys.argv[1]))"
