@@ -7,6 +7,7 @@ from oxijax import reference
 from oxijax._conv import conv
 from oxijax._conv.general_dilated import conv_general_dilated
 from oxijax._core.config import config
+from oxijax._core.launch import clear_caches
 from oxijax._core.sizes import EXPORT_CHECKS
 from oxijax._deform_conv import deform_conv
 from oxijax._gemm import gemm
@@ -16,6 +17,7 @@ from oxijax._version import __version__
 __all__ = [
     "EXPORT_CHECKS",
     "__version__",
+    "clear_caches",
     "config",
     "conv",
     "conv_general_dilated",

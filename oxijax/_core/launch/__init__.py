@@ -9,12 +9,14 @@ from oxijax._core.launch import _emulation, _handler, _resolve
 from oxijax._core.launch._call import TARGET_NAME, call
 from oxijax._core.launch._emulation import Emulation, emulation
 from oxijax._core.launch._handler import HandlerMissingError, find_handler
+from oxijax._core.launch._resolve import clear_caches
 
 __all__ = [
     "TARGET_NAME",
     "Emulation",
     "HandlerMissingError",
     "call",
+    "clear_caches",
     "emulation",
     "find_handler",
 ]

@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
@@ -24,9 +24,11 @@ __all__ = [
     "check",
     "describe",
     "emulation",
+    "handles",
     "launch_pointer",
     "load",
     "stop",
+    "unload",
 ]
 
 
@@ -114,9 +116,24 @@ def launch_pointer() -> int:
     return address
 
 
-def describe() -> str:
-    """The error of this thread's last launch."""
-    return _errors.pop(threading.get_native_id())
+def describe(otherwise: str = "KeyboardInterrupt") -> str:
+    """The error of this thread's last launch; one that Ctrl-C ended at once has left none."""
+    return _errors.pop(threading.get_native_id(), otherwise)
+
+
+def handles() -> list[int]:
+    """Of what is loaded."""
+    return list(_loaded)
+
+
+def unload(forgotten: Iterable[int]) -> None:
+    """Frees modules, of which no call is found any more, and what the emulator keeps of others.
+
+    A call that was found before, and is still to be launched, is told so.
+    """
+    for handle in forgotten:
+        _loaded.pop(handle, None)
+    parse.cache_clear()
 
 
 def stop() -> None:
@@ -124,6 +141,9 @@ def stop() -> None:
     _stopping.set()
 
 
+# How a launch went: handler.c has two by these names.
+LAUNCHED = 0
+FORGOTTEN = -2
 LAUNCH_FAILED = 719  # CUDA_ERROR_LAUNCH_FAILED
 
 _handles = itertools.count(1)
@@ -185,14 +205,23 @@ def _launch_callback():
 def _launch(
     function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra
 ) -> int:
+    outcome = ctypes.c_int.from_address(extra)
     try:
-        loaded = _loaded[function]
+        loaded = _loaded.get(function)
+        if loaded is None:
+            outcome.value = FORGOTTEN
+            return 0
         addresses = parameters[: len(loaded.arguments)]
         loaded.run((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared, addresses)
     except (EmulatorError, ValueError) as error:
         _errors[threading.get_native_id()] = f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt as error:
+        _handler.note_interrupt(error)
+        _errors[threading.get_native_id()] = "KeyboardInterrupt"
     except BaseException:  # nothing may pass through C; a fault of the emulator shows where
         _errors[threading.get_native_id()] = traceback.format_exc()
     else:
+        outcome.value = LAUNCHED
         return 0
-    return LAUNCH_FAILED
+    outcome.value = LAUNCH_FAILED
+    return 0

@@ -26,7 +26,10 @@ __all__ = [
     "check_not_forked",
     "connect",
     "find_handler",
+    "forget",
+    "is_loaded",
     "library",
+    "note_interrupt",
     "refuse",
     "refuse_in_children",
     "register",
@@ -115,6 +118,10 @@ def _load(path: pathlib.Path) -> ctypes.CDLL:
     found.oxijax_set_callbacks.argtypes = [_RESOLVE, _DESCRIBE]
     found.oxijax_set_callbacks.restype = None
     found.oxijax_after_fork.restype = None
+    found.oxijax_forget.restype = None
+    found.oxijax_set_interrupt.argtypes = [ctypes.c_void_p]
+    found.oxijax_set_interrupt.restype = None
+    found.oxijax_interrupt.restype = None
     return found
 
 
@@ -247,6 +254,7 @@ def connect(
         try:
             resolve(call.contents, launch.contents)
         except BaseException as error:  # nothing may pass through C
+            note_interrupt(error)
             _write(message, capacity, str(error) or type(error).__name__)
             return 1
         return 0
@@ -256,11 +264,14 @@ def connect(
         try:
             text = describe(number, status)
         except BaseException as error:  # nothing may pass through C
+            note_interrupt(error)
             text = f"oxijax: a launch failed with status {status}, and describing it: {error!r}"
         _write(message, capacity, text)
 
     handler = library()
     handler.oxijax_set_callbacks(resolve_callback, describe_callback)
+    interrupt = ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, ctypes.c_void_p)
+    handler.oxijax_set_interrupt(interrupt)
     _kept_alive.extend([resolve_callback, describe_callback])
 
     @atexit.register
@@ -269,6 +280,29 @@ def connect(
         stop()
         while handler.oxijax_shut_down():
             time.sleep(0.001)
+
+
+def note_interrupt(error: BaseException) -> None:
+    """Has a KeyboardInterrupt raised again, once the call in which it came is over.
+
+    To be called where Python was entered from C, before that returns with a failure.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        library().oxijax_interrupt()
+
+
+def is_loaded() -> bool:
+    """Whether there is a handler that works."""
+    try:
+        library()
+    except HandlerMissingError:
+        return False
+    return True
+
+
+def forget() -> None:
+    """Has the resolver asked for every call anew, once."""
+    library().oxijax_forget()
 
 
 def register(target_name: str) -> None:
@@ -317,7 +351,8 @@ _kept_alive: list = []
 
 def _write(message: int, capacity: int, text: str) -> None:
     """Writes a C string; of a text that is too long the middle is left out."""
-    data = text.replace("\0", "").encode()
+    # Half a surrogate pair is no UTF-8: names of files may have one, and so may their errors.
+    data = text.replace("\0", "").encode(errors="backslashreplace")
     if len(data) >= capacity:
         mark = f"\n[... {len(data) - capacity} bytes and more left out ...]\n".encode()
         half = (capacity - 1 - len(mark)) // 2

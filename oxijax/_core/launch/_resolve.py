@@ -22,7 +22,7 @@ from ptx.isa.targets import TARGETS
 from ptx.kernel import KernelDefinition, Shapes
 from ptx.launch import BufferAddress, Launch
 
-__all__ = ["describe", "resolve"]
+__all__ = ["clear_caches", "describe", "resolve"]
 
 _HOST = -1  # the handler's device number for host memory
 
@@ -75,10 +75,40 @@ def describe(number: int, status: int) -> str:
       number: the id of its record.
       status: what it returned.
     """
-    resolved = _resolved[number]
+    resolved = _resolved.get(number)
+    if resolved is None:
+        reason = _emulation.describe(f"status {status}")
+        return f"oxijax: a kernel failed whose call was forgotten meanwhile\n{reason}"
     if resolved.spec.emulation is not None:
         return resolved.message("failed in the emulator", _emulation.describe())
     return resolved.message("could not be launched", _driver.driver().describe(status))
+
+
+def clear_caches() -> None:
+    """Frees what oxijax keeps of the kernels that were launched so far.
+
+    For a process that runs ever new layers, beside `jax.clear_caches`, which frees the programs
+    that JAX has compiled and knows nothing of this. Programs that are still there go on: the next
+    call of each kind takes longer, because its kernel is looked for again. Calls that run meanwhile
+    in other threads are not disturbed.
+
+    It frees the PTX that the emulator runs, what it has parsed of it, and what errors say of a
+    call. What stays as long as the process: some 2 KB for each kind of call, in a table that is
+    read without a lock; the PTX of the last 1,024 kernels that were generated; and, on a GPU,
+    kernels that are loaded, since CUDA graphs may hold them.
+
+    Example:
+      >>> jax.clear_caches()
+      >>> oxijax.clear_caches()
+    """
+    if not _handler.is_loaded():
+        return  # there are no kernels
+    # First what is known, then the table: what a call is resolved to meanwhile stays.
+    numbers, handles = list(_resolved), _emulation.handles()
+    _handler.forget()
+    for number in numbers:
+        _resolved.pop(number, None)
+    _emulation.unload(handles)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,9 +75,21 @@ typedef struct {
 typedef int Resolve(const Call *call, Launch *launch, char *message, uint64_t capacity);
 /* Says what a launch that returned `status` has failed with. */
 typedef void Describe(uint64_t id, int status, char *message, uint64_t capacity);
+/* Python's PyErr_SetInterrupt: as if Ctrl-C had been pressed. */
+typedef void Interrupt(void);
+
+/* A launch in Python says how it went in an int that `extra` points to: one of these, or a status. It
+ * returns nothing of use: what ctypes returns where an exception comes out, as a signal's does before
+ * the function's first line, is arbitrary. */
+enum {
+  LAUNCHED,
+  ESCAPED = -1, /* until it is written */
+  FORGOTTEN = -2, /* the handler has to ask the resolver again; nothing ran */
+};
 
 static _Atomic(Resolve *) resolve;
 static _Atomic(Describe *) describe;
+static _Atomic(Interrupt *) interrupt;
 
 /* Python built against other structs than these must not go on. */
 EXPORT uint64_t oxijax_layout(void) { return sizeof(Launch) << 32 | sizeof(Call); }
@@ -88,7 +100,22 @@ EXPORT void oxijax_set_callbacks(Resolve *resolver, Describe *describer) {
   atomic_store(&describe, describer);
 }
 
-/* ---- the end of the interpreter, and forks ---- */
+EXPORT void oxijax_set_interrupt(Interrupt *function) { atomic_store(&interrupt, function); }
+
+/* ---- Ctrl-C, the end of the interpreter, and forks ---- */
+
+/* The thread whose call Ctrl-C has ended, as a number; 0: none. That is Python's main thread. */
+static atomic_uintptr_t interrupted;
+
+/* Python has caught a KeyboardInterrupt in this thread, which cannot pass through XLA. */
+EXPORT void oxijax_interrupt(void) { atomic_store(&interrupted, (uintptr_t)pthread_self()); }
+
+/* When a call has failed and is not in Python any more: its caller gets the KeyboardInterrupt. */
+static void interrupt_again(void) {
+  uintptr_t here = (uintptr_t)pthread_self();
+  Interrupt *function = atomic_load(&interrupt);
+  if (function && atomic_compare_exchange_strong(&interrupted, &here, 0)) function();
+}
 
 static atomic_bool shutting_down, forked;
 static atomic_long calls_in_python;
@@ -128,6 +155,14 @@ static XLA_FFI_Error *error(XLA_FFI_CallFrame *frame, const char *message) {
 
 static const char out_of_memory[] = "oxijax: out of memory";
 
+/* Fails with what Python has written. Where that is nothing, a signal's exception came between. */
+static XLA_FFI_Error *error_in_python(XLA_FFI_CallFrame *frame, const char *message) {
+  if (!*message) oxijax_interrupt();
+  XLA_FFI_Error *failure = error(frame, *message ? message : "oxijax: KeyboardInterrupt");
+  interrupt_again();
+  return failure;
+}
+
 static bool fails_after_fork(XLA_FFI_CallFrame *frame, XLA_FFI_Error **failure) {
   if (!atomic_load_explicit(&forked, memory_order_relaxed)) return false;
   *failure = error(frame,
@@ -137,7 +172,10 @@ static bool fails_after_fork(XLA_FFI_CallFrame *frame, XLA_FFI_Error **failure) 
   return true;
 }
 
-/* ---- the table of launches: lookups take no lock, entries live as long as the process ---- */
+/* ---- the table of launches: lookups take no lock, entries live as long as the process.
+ *
+ * Entries that are forgotten are kept too, some 2 KB each: to know that no thread uses one any more
+ * would cost every call. ---- */
 
 /* What a call says, but for its buffers. */
 typedef struct {
@@ -162,6 +200,8 @@ typedef struct Table {
 } Table;
 
 static _Atomic(Table *) table;
+static Table *forgotten; /* tables whose entries are found no more */
+static atomic_ulong times_forgotten;
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static XLA_FFI_Buffer *buffer_of(const XLA_FFI_CallFrame *frame, int64_t index) {
@@ -244,11 +284,31 @@ static Table *roomy_table(void) {
   return next;
 }
 
-/* Takes the entry over; the launch that is in the table afterwards, NULL without memory. */
-static const Launch *insert(Entry *entry, const Identity *identity, const XLA_FFI_CallFrame *frame) {
+/* From now on the resolver is asked for every call anew, once. */
+EXPORT void oxijax_forget(void) {
+  if (atomic_load(&forked)) return; /* the lock may be held by a thread that does not exist */
   pthread_mutex_lock(&table_lock);
-  const Launch *launch = lookup(identity, frame); /* another thread may have been faster */
-  Table *into = launch ? NULL : roomy_table();
+  Table *now = atomic_load_explicit(&table, memory_order_relaxed);
+  if (now) {
+    Table *first = now;
+    while (first->outgrown) first = first->outgrown;
+    first->outgrown = forgotten;
+    forgotten = now;
+    atomic_store_explicit(&table, NULL, memory_order_release);
+  }
+  atomic_fetch_add(&times_forgotten, 1);
+  pthread_mutex_unlock(&table_lock);
+}
+
+/* Takes the entry over; the launch that is in the table afterwards, NULL without memory, and where
+ * all has been forgotten since the resolver was asked: `outdated`. */
+static const Launch *insert(Entry *entry, const Identity *identity, const XLA_FFI_CallFrame *frame,
+                            unsigned long asked, bool *outdated) {
+  pthread_mutex_lock(&table_lock);
+  *outdated = asked != atomic_load(&times_forgotten);
+  /* Another thread may have been faster. */
+  const Launch *launch = *outdated ? NULL : lookup(identity, frame);
+  Table *into = launch || *outdated ? NULL : roomy_table();
   if (into) {
     place(into, entry);
     launch = &entry->launch;
@@ -346,9 +406,10 @@ static bool is_sound(const Launch *launch, const XLA_FFI_CallFrame *frame) {
   return launch->launch != NULL;
 }
 
-/* NULL, and `failure`, where there is none. */
+/* NULL, and `failure`, where there is none; or `outdated`, as in `insert`. */
 static const Launch *resolve_call(XLA_FFI_CallFrame *frame, const Identity *identity,
-                                  XLA_FFI_Error **failure) {
+                                  bool *outdated, XLA_FFI_Error **failure) {
+  unsigned long asked = atomic_load(&times_forgotten);
   Resolve *resolver = atomic_load(&resolve);
   Entry *entry = new_entry(frame, identity);
   char *message = calloc(1, MESSAGE_BYTES);
@@ -374,13 +435,13 @@ static const Launch *resolve_call(XLA_FFI_CallFrame *frame, const Identity *iden
     int status = resolver(&call, &entry->launch, message, MESSAGE_BYTES);
     leave_python();
     if (status) {
-      *failure = error(frame, message);
+      *failure = error_in_python(frame, message);
     } else if (!is_sound(&entry->launch, frame)) {
       *failure = error(frame, "oxijax: the resolver returned a launch that does not fit the call");
     } else {
-      launch = insert(entry, identity, frame);
+      launch = insert(entry, identity, frame, asked, outdated);
       entry = NULL;
-      if (!launch) *failure = error(frame, out_of_memory);
+      if (!launch && !*outdated) *failure = error(frame, out_of_memory);
     }
   }
   free(message);
@@ -405,8 +466,14 @@ static const Launch *find(XLA_FFI_CallFrame *frame, int64_t device, XLA_FFI_Erro
       .spec_size = spec->len,
   };
   hash_call(frame, &identity);
-  const Launch *launch = lookup(&identity, frame);
-  return launch ? launch : resolve_call(frame, &identity, failure);
+  const Launch *launch;
+  bool outdated;
+  do {
+    outdated = false;
+    launch = lookup(&identity, frame);
+    if (!launch) launch = resolve_call(frame, &identity, &outdated, failure);
+  } while (outdated);
+  return launch;
 }
 
 /* ---- the call ---- */
@@ -433,7 +500,7 @@ static XLA_FFI_Error *report_failure(XLA_FFI_CallFrame *frame, const Launch *lau
   } else {
     describer(launch->id, status, message, MESSAGE_BYTES);
     leave_python();
-    failure = error(frame, message);
+    failure = error_in_python(frame, message);
   }
   free(message);
   return failure;
@@ -453,7 +520,9 @@ static int copy_operands(XLA_FFI_CallFrame *frame, const Launch *launch, void *s
   return status;
 }
 
-static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, void *stream) {
+/* `again`: the launch is forgotten, and has to be found anew. */
+static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, void *stream,
+                                bool *again) {
   if (launch == &abandoned) return abandon(frame);
   int status = copy_operands(frame, launch, stream);
   if (status) return report_failure(frame, launch, status);
@@ -465,11 +534,29 @@ static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, 
                                          : (void *)&buffer_of(frame, argument->buffer)->data;
   }
   if (launch->in_python && !enter_python()) return abandon(frame);
+  int outcome = ESCAPED;
   status = launch->launch(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
                           launch->block[0], launch->block[1], launch->block[2],
-                          launch->dynamic_shared, stream, parameters, NULL);
-  if (launch->in_python) leave_python();
+                          launch->dynamic_shared, stream, parameters,
+                          launch->in_python ? (void **)&outcome : NULL);
+  if (launch->in_python) {
+    leave_python();
+    *again = outcome == FORGOTTEN;
+    if (outcome == ESCAPED) oxijax_interrupt();
+    status = *again ? 0 : outcome;
+  }
   return status ? report_failure(frame, launch, status) : NULL;
+}
+
+static XLA_FFI_Error *find_and_launch(XLA_FFI_CallFrame *frame, int64_t device, void *stream) {
+  XLA_FFI_Error *failure = NULL;
+  bool again;
+  do {
+    again = false;
+    const Launch *launch = find(frame, device, &failure);
+    if (launch) failure = launch_on(frame, launch, stream, &again);
+  } while (again);
+  return failure;
 }
 
 /* XLA asks once, when the handler is registered, which version it speaks. Extensions of other
@@ -514,22 +601,19 @@ EXPORT XLA_FFI_Error *oxijax_cuda_execute(XLA_FFI_CallFrame *frame) {
   int64_t device = 0;
   failure = device_of(frame, &device);
   if (failure) return failure;
-  const Launch *launch = find(frame, device, &failure);
-  if (!launch) return failure;
   XLA_FFI_Stream_Get_Args stream = {
       .struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE,
       .ctx = frame->ctx,
   };
   failure = frame->api->XLA_FFI_Stream_Get(&stream);
-  return failure ? failure : launch_on(frame, launch, stream.stream);
+  return failure ? failure : find_and_launch(frame, device, stream.stream);
 }
 
 /* In host memory: there is no stream, and all devices are one. */
 EXPORT XLA_FFI_Error *oxijax_host_execute(XLA_FFI_CallFrame *frame) {
   XLA_FFI_Error *failure = NULL;
   if (answer_metadata(frame) || fails_after_fork(frame, &failure)) return failure;
-  const Launch *launch = find(frame, -1, &failure);
-  return launch ? launch_on(frame, launch, NULL) : failure;
+  return find_and_launch(frame, -1, NULL);
 }
 
 /* ---- for benchmarks: what XLA charges for any handler, and a kernel that does nothing ---- */

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import threading
+import time
 from typing import Any
 
 import jax
@@ -16,8 +17,9 @@ from jax.sharding import PartitionSpec as P
 from support import launch_samples
 from support.launch_samples import Elementwise, accumulate, broken, scale_and_add
 
+import oxijax
 from oxijax._core import launch as _launch
-from oxijax._core.launch import _emulation, _handler
+from oxijax._core.launch import _emulation, _handler, _resolve
 from oxijax._core.launch._spec import Spec, key_of
 from oxijax.testing import emulate_gpu
 from ptx import DType, f16, f32, registry
@@ -333,6 +335,106 @@ def test_long_message_keeps_both_ends():
     assert "left out" in text
     assert room.index(0) < capacity
     assert room[capacity:] == b"\xff" * 8
+
+
+def test_message_of_any_text(monkeypatch):
+    """Half a surrogate pair, as in the name of a file that is no UTF-8, cannot be encoded."""
+
+    def fail(*args, **kwargs):
+        raise ValueError("no file \udcff.ptx")
+
+    monkeypatch.setattr(_emulation, "load", fail)
+    with (
+        emulate_gpu(),
+        pytest.raises(jax.errors.JaxRuntimeError, match=r"ValueError: no file \\udcff\.ptx"),
+    ):
+        jax.block_until_ready(jax.jit(scale_and_add)(matrix(2, 11), matrix(2, 11)))
+
+
+class TestClearCaches:
+    """What is compiled goes on; its kernels are looked for again, once."""
+
+    @pytest.fixture
+    def loads(self, monkeypatch):
+        """The kernels that the emulator is given, one entry each."""
+        seen = []
+        load = _emulation.load
+
+        def recorded(text, *args):
+            seen.append(text)
+            return load(text, *args)
+
+        monkeypatch.setattr(_emulation, "load", recorded)
+        return seen
+
+    def test_next_call_looks_again(self, loads):
+        x = matrix(3, 13)
+        with emulate_gpu():
+            compiled = jax.jit(scale_and_add).lower(x, x).compile()
+        for times in (1, 2, 3):
+            for _ in range(2):
+                np.testing.assert_array_equal(compiled(x, x), 3 * x)
+            assert len(loads) == times
+            oxijax.clear_caches()
+            assert not _emulation._loaded
+            assert not _resolve._resolved
+        oxijax.clear_caches()  # nothing is left to clear
+        np.testing.assert_array_equal(compiled(x, x), 3 * x)
+
+    def test_calls_of_other_threads_go_on(self, loads):
+        arrays = [matrix(n, 17) for n in range(1, 5)]
+        over = threading.Event()
+
+        def work(x):
+            with emulate_gpu():
+                compiled = jax.jit(scale_and_add).lower(x, x).compile()
+            calls = 0
+            while not over.is_set() or calls < 20:
+                np.testing.assert_array_equal(compiled(x, x), 3 * x)
+                calls += 1
+
+        with concurrent.futures.ThreadPoolExecutor(len(arrays)) as pool:
+            working = [pool.submit(work, x) for x in arrays]
+            for _ in range(100):
+                oxijax.clear_caches()
+                time.sleep(0.01)
+            over.set()
+            for future in working:
+                future.result()
+        assert len(loads) > 2 * len(arrays)
+
+    def test_a_call_that_was_found_before_looks_again(self, monkeypatch, loads):
+        """Another thread clears between the handler's look into its table and the launch."""
+        x = matrix(3, 19)
+        with emulate_gpu():
+            compiled = jax.jit(scale_and_add).lower(x, x).compile()
+        compiled(x, x).block_until_ready()
+        found = []
+
+        class Loaded(dict):
+            def get(self, key, default=None):
+                if not found:
+                    oxijax.clear_caches()
+                found.append(super().get(key, default))
+                return found[-1]
+
+        monkeypatch.setattr(_emulation, "_loaded", Loaded(_emulation._loaded))
+        np.testing.assert_array_equal(compiled(x, x), 3 * x)
+        assert [value is None for value in found] == [True, False]
+        assert len(loads) == 2
+
+    def test_an_error_of_a_forgotten_call(self, monkeypatch):
+        run = _emulation.emulator_launch
+
+        def clear(*args, **kwargs):
+            oxijax.clear_caches()
+            return run(*args, **kwargs)
+
+        monkeypatch.setattr(_emulation, "emulator_launch", clear)
+        with emulate_gpu(), pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            broken(matrix(4, 23), "out of bounds").block_until_ready()
+        assert "a kernel failed whose call was forgotten meanwhile" in str(caught.value)
+        assert FAULTS["out of bounds"] in str(caught.value)
 
 
 def test_emulate_gpu_checks_its_arguments():

@@ -243,3 +243,49 @@ _, status = os.waitpid(child, 0)
 print("status", os.waitstatus_to_exitcode(status))
 """
         assert run(program).strip() == "status 7"
+
+
+class TestInterrupt:
+    """Ctrl-C, in the thread that makes the call: JAX's error gives way to a KeyboardInterrupt."""
+
+    PROGRAM = """
+import signal
+from oxijax._core.launch import _emulation, _handler, _resolve
+
+def interrupt(*args, **kwargs):
+    signal.raise_signal(signal.SIGINT)
+
+escaped = []
+sys.unraisablehook = lambda unraisable: escaped.append(unraisable.exc_type)
+x, y = jax.block_until_ready(jax.device_put((x, y)))
+with emulate_gpu():
+    compiled = jax.jit(scale_and_add).lower(x, y).compile()
+where = sys.argv[1]
+if where == "load":
+    module, name = _emulation, "load"
+elif where == "launch":
+    module, name = _emulation, "emulator_launch"
+elif where == "before":  # the first line of the function that C calls
+    module, name = _emulation, "_launch_callback"
+    callback = _handler.LAUNCH_FUNCTION(interrupt)
+original = getattr(module, name)
+setattr(module, name, interrupt if where != "before" else lambda: callback)
+made = []
+try:
+    try:
+        made.append(compiled(x, y).block_until_ready())
+    except Exception as error:
+        print(type(error).__name__, end=" ")
+        for _ in range(10):
+            pass
+except KeyboardInterrupt:
+    print("KeyboardInterrupt", len(made), len(escaped))
+setattr(module, name, original)
+oxijax.clear_caches()
+np.testing.assert_array_equal(compiled(x, y), 2 * x + y)
+"""
+
+    @pytest.mark.parametrize(("where", "escaped"), [("load", 0), ("launch", 0), ("before", 1)])
+    def test_is_raised_after_the_call(self, where, escaped):
+        said = run(self.PROGRAM, where).split()
+        assert said[-3:] == ["KeyboardInterrupt", "0", str(escaped)]

@@ -37,6 +37,7 @@ static int kernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gri
   launched.dynamic_shared = dynamic_shared;
   for (uint64_t i = 0; i < answer.argument_count; ++i)
     memcpy(&launched.parameters[i], parameters[i], sizeof(uint64_t));
+  if (answer.in_python) *(int *)extra = launched.status ? launched.status : LAUNCHED;
   return launched.status;
 }
 
@@ -277,7 +278,8 @@ static void parameters(void) {
     CHECK(!memcmp(launched.parameters, expected, sizeof expected));
     CHECK(!memcmp(launched.grid, answer.grid, sizeof launched.grid));
     CHECK(!memcmp(launched.block, answer.block, sizeof launched.block));
-    CHECK(launched.dynamic_shared == 17 && launched.function == &asked && !launched.extra);
+    CHECK(launched.dynamic_shared == 17 && launched.function == &asked);
+    CHECK(!launched.extra == !answer.in_python);
     CHECK(launched.stream == &now->context && launched.count == i + 1);
   }
   answer.argument_count = MAX_ARGUMENTS; /* as many as there can be */
@@ -369,7 +371,7 @@ static void resolver_fails(void) {
   long before = blocks();
   static char longest[MESSAGE_BYTES];
   memset(longest, 'm', sizeof longest - 1);
-  const char *const messages[] = {"no such kernel", longest, ""};
+  const char *const messages[] = {"no such kernel", longest, "?"};
   for (int i = 0; i < 3; ++i) {
     complaint = messages[i];
     const char *message = call(oxijax_cuda_execute, &request);
@@ -616,6 +618,122 @@ static void shut_down_in_a_launch_in_python(void) {
   CHECK(inside == 1 && !described.count);
 }
 
+static void forgets(void) {
+  start();
+  Request request;
+  make_plain(&request);
+  oxijax_forget(); /* nothing yet */
+  for (int i = 1; i <= 3; ++i) {
+    CHECK(!call(oxijax_cuda_execute, &request) && !call(oxijax_cuda_execute, &request));
+    CHECK(asked.count == i && launched.count == 2 * i);
+    oxijax_forget();
+  }
+  CHECK(blocks() == 3 * 2); /* entries and tables are kept: a thread may be reading them */
+  for (int64_t key = 0; key < 1000; ++key) { /* the table grows again */
+    make_request(&request, key, 0, 1, 0, SHAPES(0));
+    CHECK(!call(oxijax_cuda_execute, &request));
+  }
+  CHECK(asked.count == 1003);
+  oxijax_forget();
+  oxijax_forget();
+  CHECK(!call(oxijax_cuda_execute, &request) && asked.count == 1004);
+  oxijax_after_fork();
+  pthread_mutex_lock(&table_lock); /* by a thread that a child does not have */
+  oxijax_forget();
+  pthread_mutex_unlock(&table_lock);
+}
+
+static int forget_in_resolver(const Call *call, Launch *launch, char *message, uint64_t capacity) {
+  if (asked.count < 3) oxijax_forget();
+  return record_call(call, launch, message, capacity);
+}
+
+/* What the resolver has answered before all was forgotten is not put into the table. */
+static void forgets_while_it_resolves(void) {
+  start();
+  oxijax_set_callbacks(forget_in_resolver, record_status);
+  Request request;
+  make_plain(&request);
+  CHECK(!call(oxijax_cuda_execute, &request) && launched.count == 1 && asked.count == 4);
+  CHECK(!call(oxijax_cuda_execute, &request) && launched.count == 2 && asked.count == 4);
+  CHECK(blocks() == 2);
+}
+
+static int interrupts;
+
+static void count_interrupt(void) {
+  CHECK(atomic_load(&calls_in_python) == 0); /* else it would be raised there, and lost */
+  ++interrupts;
+}
+
+static int interrupted_resolver(const Call *call, Launch *launch, char *message,
+                                uint64_t capacity) {
+  if (complaint) oxijax_interrupt();
+  return record_call(call, launch, message, capacity);
+}
+
+static int interrupted_kernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                              unsigned block_x, unsigned block_y, unsigned block_z,
+                              unsigned dynamic_shared, void *stream, void **parameters,
+                              void **extra) {
+  oxijax_launch_nothing(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
+                        dynamic_shared, stream, parameters, extra);
+  if (launched.status > 0) oxijax_interrupt();
+  *(int *)extra = launched.status;
+  return launched.status;
+}
+
+static void *fail_elsewhere(void *request) {
+  CHECK(says(call(oxijax_host_execute, request), "not this one") && !interrupts);
+  return NULL;
+}
+
+static void interrupt_comes_after_the_call(void) {
+  start();
+  answer.launch = interrupted_kernel;
+  answer.in_python = 1;
+  oxijax_set_callbacks(interrupted_resolver, record_status);
+  oxijax_set_interrupt(count_interrupt);
+  Request request;
+  make_plain(&request);
+  complaint = "interrupted";
+  CHECK(says(call(oxijax_host_execute, &request), "interrupted") && interrupts == 1);
+  complaint = NULL;
+  launched.status = 719;
+  CHECK(says(call(oxijax_host_execute, &request), "status 719") && interrupts == 2);
+  launched.status = ESCAPED; /* as where the function has not begun */
+  CHECK(says(call(oxijax_host_execute, &request), "status -1") && interrupts == 3);
+  interrupts = launched.status = 0;
+  answer.launch = kernel; /* not what is in the table */
+  oxijax_forget();
+  CHECK(!call(oxijax_host_execute, &request) && !interrupts);
+  oxijax_interrupt(); /* of this thread: the failure of another does not use it up */
+  pthread_t other;
+  oxijax_set_callbacks(record_call, record_status);
+  complaint = "not this one";
+  oxijax_forget();
+  CHECK(!pthread_create(&other, NULL, fail_elsewhere, &request));
+  pthread_join(other, NULL);
+  CHECK(says(call(oxijax_host_execute, &request), "not this one") && interrupts == 1);
+}
+
+static void describe_nothing(uint64_t id, int status, char *message, uint64_t capacity) {
+  (void)id, (void)status, (void)message, (void)capacity;
+}
+
+static void interrupted_description(void) {
+  start();
+  oxijax_set_callbacks(record_call, describe_nothing);
+  Request request;
+  make_plain(&request);
+  oxijax_set_interrupt(count_interrupt);
+  launched.status = 719;
+  CHECK(says(call(oxijax_cuda_execute, &request), "KeyboardInterrupt") && interrupts == 1);
+  complaint = ""; /* nor does the resolver say why */
+  oxijax_forget();
+  CHECK(says(call(oxijax_cuda_execute, &request), "KeyboardInterrupt") && interrupts == 2);
+}
+
 static void for_benchmarks(void) {
   Request request;
   make_plain(&request);
@@ -646,6 +764,10 @@ int main(int argc, char **argv) {
       {"abandoned_results", abandoned_results},
       {"shut_down_in_a_launch", shut_down_in_a_launch},
       {"shut_down_in_a_launch_in_python", shut_down_in_a_launch_in_python},
+      {"forgets", forgets},
+      {"forgets_while_it_resolves", forgets_while_it_resolves},
+      {"interrupt_comes_after_the_call", interrupt_comes_after_the_call},
+      {"interrupted_description", interrupted_description},
       {"for_benchmarks", for_benchmarks},
   };
   return run_case(argc, argv, cases, sizeof cases / sizeof *cases);

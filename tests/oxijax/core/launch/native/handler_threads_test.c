@@ -185,8 +185,68 @@ static void takes_no_lock(void) {
   CHECK(get(&resolved) == 2);
 }
 
+/* ---- cases: what was resolved is forgotten ---- */
+
+enum { FORGETTING_THREADS = 4, FORGETTING_CALLS = 20000, FORGETTING_SHAPES = 20 };
+
+static atomic_long oldest; /* launches with smaller numbers are gone */
+static atomic_long over;
+
+/* In Python, as far as the handler knows; parameters: the buffer to write to, the number. */
+static int write_or_forgotten(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                              unsigned block_x, unsigned block_y, unsigned block_z,
+                              unsigned dynamic_shared, void *stream, void **parameters,
+                              void **extra) {
+  bool gone = (long)*(uint64_t *)parameters[1] < get(&oldest);
+  *(int *)extra = gone ? FORGOTTEN : LAUNCHED;
+  if (gone) return 0;
+  write_value(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared, stream,
+              parameters, extra);
+  return 0;
+}
+
+static int resolve_to_forget(const Call *call, Launch *launch, char *message, uint64_t capacity) {
+  int status = resolve_to_number(call, launch, message, capacity);
+  if (!random_below(4)) sched_yield(); /* so that it may be forgotten before it is in the table */
+  launch->launch = write_or_forgotten, launch->in_python = 1;
+  return status;
+}
+
+static void call_while_forgetting(int thread) {
+  for (int i = 0; i < FORGETTING_CALLS; ++i) {
+    long before = get(&oldest);
+    Request request;
+    make_request(&request, 1, 0, 1, 0, SHAPES(1, random_below(FORGETTING_SHAPES)));
+    CHECK(!call(thread % 2 ? oxijax_host_execute : oxijax_cuda_execute, &request));
+    CHECK((long)request.memory[0][0] >= before); /* was not gone when the call began */
+  }
+  add(&over, 1);
+}
+
+/* As Python does it: what is known, then the table is forgotten, then what was known is dropped. */
+static void forget_all(void) {
+  long known = get(&resolved);
+  oxijax_forget();
+  atomic_store_explicit(&oldest, known + 1, memory_order_relaxed);
+}
+
+static void forget_while_calling(void) {
+  oxijax_set_callbacks(resolve_to_forget, NULL);
+  start_threads(FORGETTING_THREADS, call_while_forgetting);
+  while (get(&over) < FORGETTING_THREADS) {
+    forget_all();
+    for (volatile uint32_t i = random_below(20000); i; --i) continue;
+  }
+  join_threads(FORGETTING_THREADS);
+  forget_all();
+  long before = get(&resolved);
+  for (int i = 0; i < 3; ++i) call_one(0); /* asks once, and finds it then */
+  CHECK(get(&resolved) == before + 1);
+}
+
 /* ---- cases: shutdown and fork ---- */
 
+/* `function` is NULL where the launch is native. */
 static int wait_in_python(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                           unsigned block_x, unsigned block_y, unsigned block_z,
                           unsigned dynamic_shared, void *stream, void **parameters, void **extra) {
@@ -194,6 +254,7 @@ static int wait_in_python(void *function, unsigned grid_x, unsigned grid_y, unsi
                         dynamic_shared, stream, parameters, extra);
   add(&entered, 1);
   wait_until(&released, 1);
+  if (function) *(int *)extra = LAUNCHED;
   return 0;
 }
 
@@ -203,6 +264,7 @@ static int resolve_to_wait(const Call *call, Launch *launch, char *message, uint
   bool waits = call->spec_size == 6 && call->spec[5] <= '1';
   *launch = (Launch){.launch = waits ? wait_in_python : oxijax_launch_nothing, .grid = {1, 1, 1}};
   launch->in_python = waits && call->spec[5] == '1';
+  launch->function = launch->in_python ? (void *)&released : NULL;
   return 0;
 }
 
@@ -282,6 +344,7 @@ static int need_interpreter(void *function, unsigned grid_x, unsigned grid_y, un
   oxijax_launch_nothing(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                         dynamic_shared, stream, parameters, extra);
   CHECK(interpreter_alive);
+  *(int *)extra = LAUNCHED;
   return 0;
 }
 
@@ -357,7 +420,9 @@ static int stress_kernel(void *function, unsigned grid_x, unsigned grid_y, unsig
   write_value(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared, stream,
               parameters, extra);
   CHECK(!in_python || interpreter_alive);
-  return random_below(16) ? 0 : 700;
+  int status = random_below(16) ? 0 : 700;
+  if (in_python) *(int *)extra = status ? status : LAUNCHED;
+  return status;
 }
 
 /* In host memory a call is launched in Python, on a device natively. */
@@ -443,6 +508,7 @@ int main(int argc, char **argv) {
       {"growth", growth},
       {"publication", publication},
       {"takes_no_lock", takes_no_lock},
+      {"forget_while_calling", forget_while_calling},
       {"shut_down_counts", shut_down_counts},
       {"fork_while_launching", fork_while_launching},
       {"shut_down_is_final", shut_down_is_final},
