@@ -86,7 +86,7 @@ class Conversion(Emitter):
         using rounding to odd" (2008).
         """
         cut = self.convert(value, f32, "rz")
-        more = self.select(self.convert(cut, f64).ne(value), 1, 0, u32)
+        more = self._kernel.select(self.convert(cut, f64).ne(value), 1, 0, u32)
         return self.bitcast(self.bitcast(cut, u32) | more, f32)
 
     def round(self, value: Val, rounding: str) -> Val:

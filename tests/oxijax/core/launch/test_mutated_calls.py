@@ -23,6 +23,8 @@ from support.contents import PACKAGES, library, tool_version
 from support.paths import ROOT
 from support.sanitizers import gcc
 
+from oxijax._core.launch import _seal
+
 SECONDS, BYTES = 5, 2 * 2**30  # of processor time of a call, and of a process
 ROTATING = int(time.time()) // 3600
 SOURCES = "oxijax/_core/launch/*.[pc]*"
@@ -90,6 +92,7 @@ def test_handler_under_sanitizers(tmp_path, kept):
     includes = [f"-I{Path(folder) / 'include'}" for folder in jaxlib.__path__]
     source = handler.with_name("handler.c")
     subprocess.run([gcc(), *flags, *includes, str(source), "-o", str(handler)], check=True)
+    _seal.seal(handler, source)
     runtimes = (
         subprocess.check_output([gcc(), f"-print-file-name={name}"], text=True).strip()
         for name in ("libasan.so", "libubsan.so")

@@ -1,5 +1,6 @@
 """Images, offsets and masks of any types together have kernels, on every GPU."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -19,10 +20,10 @@ KERNELS = (
     deform_conv.BACKWARD_WEIGHT,
 )
 TYPES = (f16, bf16, f32, f64)
-SHAPES = {
-    "tiles": {"in_channels": 32, "out_channels": 16},
-    "groups of one": {"in_channels": 4, "out_channels": 4, "groups": 4},
-}
+CONFIGS = (
+    DeformConvConfig(32, 16, use_bias=True),  # tiles
+    DeformConvConfig(4, 4, groups=4, use_bias=True),  # direct
+)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -30,14 +31,13 @@ SHAPES = {
 def test_types(kept, float_type, target):
     if kept(library("ptx/**/*.py"), assembler()):
         return
-    for shape, offset_type, mask_type in itertools.product(SHAPES, TYPES, (*TYPES, None)):
-        config = DeformConvConfig(
-            **SHAPES[shape],
+    for config, offset_type, mask_type in itertools.product(CONFIGS, TYPES, (*TYPES, None)):
+        config = dataclasses.replace(
+            config,
             float_type=float_type,
             offset_type=offset_type,
             mask_type=mask_type,
             use_modulation=mask_type is not None,
-            use_bias=True,
         )
         for kernel in KERNELS:
             (assembled,) = assemble(kernel.write(config, target).text, target).values()
