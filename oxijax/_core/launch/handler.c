@@ -551,12 +551,15 @@ static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, 
 static XLA_FFI_Error *find_and_launch(XLA_FFI_CallFrame *frame, int64_t device, void *stream) {
   XLA_FFI_Error *failure = NULL;
   bool again;
+  unsigned long known;
   do {
     again = false;
+    known = atomic_load(&times_forgotten);
     const Launch *launch = find(frame, device, &failure);
     if (launch) failure = launch_on(frame, launch, stream, &again);
-  } while (again);
-  return failure;
+  } while (again && known != atomic_load(&times_forgotten));
+  /* Found again it would be the same launch. */
+  return again ? error(frame, "oxijax: the kernel of a launch is not loaded") : failure;
 }
 
 /* XLA asks once, when the handler is registered, which version it speaks. Extensions of other

@@ -243,6 +243,7 @@ import oxijax
 from oxijax._core.launch import _emulation
 from oxijax.testing import emulate_gpu
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell puts aside
 began, run = threading.Event(), _emulation.emulator_launch
 
 def recorded(*arguments, **options):

@@ -250,6 +250,7 @@ class TestInterrupt:
 
     PROGRAM = """
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell puts aside
 from oxijax._core.launch import _emulation, _handler, _resolve
 
 def interrupt(*args, **kwargs):
