@@ -127,7 +127,7 @@ def pads(*right: Any, wrong: Sequence = (), legal: Callable[[Any], bool] = _neve
             lambda v: (isinstance(v, int) and not isinstance(v, bool) and v == 0) or legal(v),
             *("FULL", "CIRCULAR", ((1, 1),), ((1, 1), (1,)), ((1, 1), (1, 2**63)), (True, 1)),
             *((1, 1, 1), ((1, 1), (1, None)), ((1.0, 1), (1, 1)), np.ones((2, 2)), 2**31, (1, "1")),
-            *(((1, 1), (1, 10**5000)), np.timedelta64(1), ["SAME", "SAME"], *wrong),
+            *(((1, 1), (1, 10**5000)), np.timedelta64(1, "s"), ["SAME", "SAME"], *wrong),
         ),
     )
 
