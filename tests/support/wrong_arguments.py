@@ -113,7 +113,7 @@ def pair(right: int, *, optional: bool = False) -> Argument:
         _junk(
             lambda v: v is None and optional,
             *((right,), (*both, right), (right, 0), (right, True), (right, 2**63), (1.0, right)),
-            *((right, 10**5000), np.array([1.0, 1.0]), np.timedelta64(right), both * 2),
+            *((right, 10**5000), np.array([1.0, 1.0]), np.timedelta64(right, "s"), both * 2),
             *({1: right, 2: right}, {1, 2}, (both, both), 2**31, np.array([both, both]), str(both)),
         ),
     )
