@@ -164,6 +164,7 @@ class KernelPrimitive:
                 dims = {name: each.merged(together, _CHANNELS) for name, each in dims.items()}
                 results = [each.merged(together, _CHANNELS) for each in results]
                 parallel.append(_CHANNELS)
+                break  # a part may have one group, whose channels are not split again
         bind = functools.partial(bind, config=config)
         return sharding.on_shards(bind, self.name, dims, operands, results, parallel)
 

@@ -14,8 +14,7 @@ __all__ = ["latency_metadata", "least_nanoseconds"]
 def latency_metadata(ctx: Any, config: Any, products: Any, *, split: bool) -> dict[str, str]:
     """The frontend attribute of a custom call that XLA's GPU schedulers read its time from.
 
-    A custom call without it counts as a microsecond, so that too much, or too little, would be put
-    beside a collective operation that is under way.
+    Custom calls without it all count the same, whatever they do.
 
     Args:
       ctx: of the lowering.

@@ -49,8 +49,8 @@ class Case:
     function: Callable[..., jax.Array]
     shapes: tuple[tuple[int, ...], ...]
     specs: tuple[P, ...]
-    forward: dict[str, int]
-    every: dict[str, int]
+    forward: dict[str, int] = dataclasses.field(default_factory=dict)
+    every: dict[str, int] = dataclasses.field(default_factory=dict)
     y: P = CHANNELS
 
 
@@ -160,3 +160,27 @@ def test_split_along_channels(name, path):
         assert result.sharding.is_equivalent_to(NamedSharding(mesh, spec), result.ndim)
     assert collectives(forward) == case.forward
     assert collectives(compiled) == case.every
+
+
+@pytest.mark.parametrize("function", ["conv", "deform_conv"])
+def test_groups_over_one_axis_and_their_inputs_over_another(function):
+    """Each device has one group, whose input channels are gathered, not split again."""
+    case = {
+        "conv": Case(conv, (IMAGES, (3, 3, 8, 6)), (CHANNELS, P(None, None, "data", "model"))),
+        "deform_conv": Case(
+            deform_conv,
+            (IMAGES, (2, 4, 5, 18), (3, 3, 8, 6)),
+            (CHANNELS, WHOLE, P(None, None, "data", "model")),
+        ),
+    }[function]
+    layer = Layer(case.function, case.shapes)
+    expected = layer.function(*layer.operands())
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        operands = [
+            jax.device_put(value, NamedSharding(mesh, spec))
+            for value, spec in zip(layer.operands(), case.specs, strict=True)
+        ]
+        y = jax.jit(layer.function)(*operands)
+    assert y.sharding.is_equivalent_to(NamedSharding(mesh, CHANNELS), 4)
+    assert_close(y, expected, TOLERANCE)
