@@ -3,18 +3,28 @@
 Checked on jax 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
+import dataclasses
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax._src import core, custom_partitioning_sharding_rule, sharding_impls
+from jax._src import core, custom_partitioning, custom_partitioning_sharding_rule, sharding_impls
 from jax._src.export import shape_poly
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import mlir
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 __all__ = [
+    "Partition",
+    "Rule",
+    "auto_mesh",
     "batch_sharding_rule",
     "check_varying",
     "match_varying",
+    "partitioned_call",
     "partitioned_devices",
     "require_when_known",
 ]
@@ -61,6 +71,158 @@ def partitioned_devices(ctx: Any) -> int:
     return 1
 
 
+def auto_mesh(ctx: Any) -> Any:
+    """The mesh over which XLA is about to split a program, during its lowering, or None.
+
+    It is None where nothing will be split, where no mesh is known, where operations have been split
+    already, inside `jax.shard_map`, and for `jax.export`, since what a process registers for XLA is
+    not in what it exports.
+
+    Args:
+      ctx: of a lowering rule.
+
+    `jax._src.sharding_impls.ShardingContext` and `for_export` of the lowering's parameters: no
+    public twin.
+    """
+    context = ctx.module_context.axis_context
+    if ctx.module_context.lowering_parameters.for_export:
+        return None
+    if not isinstance(context, sharding_impls.ShardingContext) or context.num_devices == 1:
+        return None
+    if not getattr(jax.config, "jax_use_shardy_partitioner", True):
+        return None
+    meshes = {aval.sharding.mesh for aval in ctx.avals_in if not aval.sharding.mesh.empty}
+    if len(meshes) != 1:
+        return None
+    (mesh,) = meshes
+    auto = any(kind == AxisType.Auto for kind in mesh.axis_types)
+    return mesh if auto and mesh.size == context.num_devices else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """How XLA is to split a call.
+
+    Attributes:
+      operands: how each operand is to be split.
+      results: how each result is then split.
+      function: what each device runs, on its parts. It may use collectives over the mesh's axes.
+    """
+
+    operands: Sequence[PartitionSpec]
+    results: Sequence[PartitionSpec]
+    function: Callable[..., Sequence[jax.Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How a split of one array of a call goes together with that of others.
+
+    Attributes:
+      text: a name for each dimension of operands and results, as in "i j, j k -> i k"; several in
+        parentheses where one dimension is made of several.
+      sizes: integers, of those in parentheses.
+      whole: those along which nothing may be split, in order.
+    """
+
+    text: str
+    sizes: dict[str, Any]
+    whole: tuple[str, ...]
+
+    def to_mlir(self, operands: Sequence[Any], results: Sequence[Any]) -> Any:
+        """The attribute `sdy.sharding_rule`, for operands and results of these MLIR types.
+
+        `jax._src.custom_partitioning_sharding_rule`: its public part makes rules, not attributes.
+        """
+        rule = custom_partitioning_sharding_rule.str_to_sdy_sharding_rule(
+            self.text, need_replication_factors=self.whole, **self.sizes
+        )
+        return custom_partitioning_sharding_rule.sdy_sharding_rule_to_mlir(
+            rule, list(operands), list(results)
+        )
+
+
+def partitioned_call(
+    ctx: Any,
+    operands: Sequence[Any],
+    mesh: Any,
+    *,
+    key: str,
+    rule: Rule,
+    partition: Callable[[Sequence[PartitionSpec], Sequence[PartitionSpec]], Partition],
+) -> Sequence[Any]:
+    """Lowers a call that XLA asks this process how to split, while it compiles the program.
+
+    `jax.experimental.custom_partitioning` does so too. But it names what it registers by an
+    address, so that no two processes make the same program and a persistent cache never hits, and
+    it has to be traced before devices are known.
+
+    Args:
+      ctx: of the lowering rule.
+      operands: MLIR values.
+      mesh: of `auto_mesh`.
+      key: names what `partition` does; calls with equal keys, types and meshes are split alike.
+      rule: for what XLA decides before it asks.
+      partition: called with how the operands and the results would be split if it were for their
+        neighbours in the program.
+
+    Returns:
+      MLIR values of the results.
+
+    `jax._src.custom_partitioning._ShardingCallbackInfo`, `_sharding_callbacks` and the target that
+    JAX registers for them: no public twin.
+    """
+    module_context = ctx.module_context
+    flat = jax.tree.structure(tuple(ctx.avals_in)), jax.tree.structure(tuple(ctx.avals_out))
+
+    def spec_of(sharding: Any, rank: int) -> PartitionSpec:
+        try:
+            spec = sharding_impls.parse_flatten_op_sharding(sharding, mesh)[0]
+        except (NotImplementedError, ValueError):  # split, but not along axes of this mesh
+            spec = ()
+        return PartitionSpec(*spec, *(None,) * (rank - len(spec)))
+
+    def on_shapes(mesh, arguments, results):
+        specs = ([value.sharding.spec for value in values] for values in (arguments, results))
+        split = partition(*specs)
+        shardings = (
+            tuple(NamedSharding(mesh, spec) for spec in specs)
+            for specs in (split.results, split.operands)
+        )
+        return mesh, lambda *parts: tuple(split.function(*parts)), *shardings
+
+    text = f"{key} {ctx.avals_in} {ctx.avals_out} {mesh} {module_context.platforms}"
+    name = hashlib.sha256(text.encode()).hexdigest()
+    callbacks = custom_partitioning._sharding_callbacks
+    info = callbacks.get(name.encode())
+    if info is None:
+        info = custom_partitioning._ShardingCallbackInfo(
+            None,
+            on_shapes,
+            lambda sharding, rank: NamedSharding(mesh, spec_of(sharding, rank)),
+            *flat,
+            None,
+            module_context,
+            mesh,
+            (),
+        )
+        callbacks[name.encode()] = info
+    module_context.add_keepalive(info)  # which the table does not do
+    types_in = [operand.type for operand in operands]
+    types_out = [mlir.aval_to_ir_type(module_context, aval) for aval in ctx.avals_out]
+    call = stablehlo.CustomCallOp(
+        types_out,
+        list(operands),
+        call_target_name=ir.StringAttr.get(custom_partitioning._CUSTOM_PARTITIONING_CALL_NAME),
+        has_side_effect=ir.BoolAttr.get(False),
+        api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2),
+        called_computations=ir.ArrayAttr.get([]),
+        backend_config=ir.StringAttr.get(name),
+    )
+    call.attributes["sdy.sharding_rule"] = rule.to_mlir(types_in, types_out)
+    return call.results
+
+
 def require_when_known(holds: Any, message: str) -> None:
     """Has a program raise where sizes do not fit, once they are known.
 
@@ -84,8 +246,6 @@ def batch_sharding_rule(batch_dims: int, operands: Sequence[Any], results: Seque
         dimension is undone before the call.
       operands: MLIR types of the operands.
       results: of the results.
-
-    `jax._src.custom_partitioning_sharding_rule`: its public part makes rules, but not attributes.
     """
     factors = [f"b{i}" for i in range(batch_dims)]
     whole = []
@@ -98,9 +258,5 @@ def batch_sharding_rule(batch_dims: int, operands: Sequence[Any], results: Seque
             dims.append(" ".join(factors + names))
         return ", ".join(dims)
 
-    rule = custom_partitioning_sharding_rule.str_to_sdy_sharding_rule(
-        f"{mapping(operands)} -> {mapping(results)}", need_replication_factors=tuple(whole)
-    )
-    return custom_partitioning_sharding_rule.sdy_sharding_rule_to_mlir(
-        rule, list(operands), list(results)
-    )
+    text = f"{mapping(operands)} -> {mapping(results)}"
+    return Rule(text, {}, tuple(whole)).to_mlir(operands, results)

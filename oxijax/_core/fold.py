@@ -32,6 +32,13 @@ class Dims:
         shareable = frozenset(name.rstrip("?") for name in names if name.endswith("?"))
         return Dims(tuple(name.rstrip("?") for name in names), shareable)
 
+    def unshared(self, shape: Sequence[Any]) -> list[str]:
+        """The names, empty for the dimensions along which an array of this shape is shared."""
+        return [
+            "" if size == 1 and dim in self.shareable else dim
+            for dim, size in zip(self.names, shape, strict=True)
+        ]
+
     def merged(self, names: str, into: str) -> "Dims":
         """With one name in place of several, of which an array has one at most."""
         return Dims(tuple(into if n in names.split() else n for n in self.names), self.shareable)

@@ -122,13 +122,13 @@ class KernelPrimitive:
         lower_reference = self._lower_reference
         mlir.register_lowering(primitive, lower_reference)
         if cuda is not None:
-            lower_cuda = _lowering(name, cuda)
+            lower_kernel = functools.partial(self._lower_kernel, cuda)
 
             def lower_on_cpu(ctx, *operands, **params):
-                lower = lower_reference if emulation.value is None else lower_cuda
+                lower = lower_reference if emulation.value is None else lower_kernel
                 return lower(ctx, *operands, **params)
 
-            mlir.register_lowering(primitive, lower_cuda, platform="cuda")
+            mlir.register_lowering(primitive, lower_kernel, platform="cuda")
             mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
         batching.primitive_batchers[primitive] = self._batch
         if product is None:
@@ -152,21 +152,58 @@ class KernelPrimitive:
         if not sharding.explicit_axes(arrays):
             return bind(*arrays, config=config)
         names = self._present_operands(present)
-        operands, dims = dict(zip(names, arrays, strict=True)), self.operands
-        results = [Dims.parse(result.dims) for result in self._present_results(present).values()]
-        parallel = self.parallel(config, names).split()
-        shapes = {name: array.shape for name, array in operands.items()}
+        call = self._whole_call(config, present)
+        shapes = [array.shape for array in arrays]
+        call = self._part_of(call, names, shapes, sharding.explicit_parts(arrays)) or call
+        bind = functools.partial(bind, config=call.config)
+        return sharding.on_shards(bind, self.name, dict(zip(names, arrays, strict=True)), call)
+
+    def _whole_call(self, config: Config, present: Sequence[bool]) -> sharding.Call:
+        names = self._present_operands(present)
+        return sharding.Call(
+            config,
+            [self.operands[name] for name in names],
+            [Dims.parse(result.dims) for result in self._present_results(present).values()],
+            self.parallel(config, names).split(),
+        )
+
+    def _part_of(
+        self,
+        call: sharding.Call,
+        names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        parts_along: Callable[[Sequence[Dims], Sequence[str]], int],
+    ) -> sharding.Call | None:
+        """The call in which several dimensions are split together, as channels and their groups.
+
+        Args:
+          call: the whole one.
+          names: of its operands.
+          shapes: of its operands.
+          parts_along: called with the operands' dimensions and some of their names, returns into
+            how many parts these are to be split.
+        """
         for fold in self.folds:
-            parts = sharding.parts_along(fold.dims.split(), dims, operands)
-            part = fold.part(config, shapes, parts) if parts > 1 else None
+            parts = parts_along(call.operands, fold.dims.split())
+            sizes = dict(zip(names, shapes, strict=True))
+            part = fold.part(call.config, sizes, parts) if parts > 1 else None
             if part is not None:
                 together, config = part
-                dims = {name: each.merged(together, _CHANNELS) for name, each in dims.items()}
-                results = [each.merged(together, _CHANNELS) for each in results]
-                parallel.append(_CHANNELS)
-                break  # a part may have one group, whose channels are not split again
-        bind = functools.partial(bind, config=config)
-        return sharding.on_shards(bind, self.name, dims, operands, results, parallel)
+                operands, results = (
+                    [dims.merged(together, _CHANNELS) for dims in each]
+                    for each in (call.operands, call.results)
+                )
+                whole = all(
+                    size % parts == 0
+                    for dims, shape in zip(operands, shapes, strict=True)
+                    for dim, size in zip(dims.names, shape, strict=True)
+                    if dim == _CHANNELS
+                )
+                if not whole:
+                    return None
+                # A part may have one group, whose channels are not split again.
+                return sharding.Call(config, operands, results, [*call.parallel, _CHANNELS])
+        return None
 
     def _present_operands(self, present: Sequence[bool]) -> list[str]:
         return [key for key, here in zip(self.operands, present, strict=True) if here]
@@ -201,6 +238,23 @@ class KernelPrimitive:
                         f"{self.name}: {key} has {dim} = {size}, other operands {sizes[dim]}"
                     )
         return {**ones, **sizes}
+
+    def _lower_kernel(self, cuda, ctx, *values, config: Config, present: Sequence[bool]):
+        """Lowers the kernel: where XLA can ask how to split it over devices, so that it does."""
+        call, names = self._whole_call(config, present), self._present_operands(present)
+        mesh = _compat.auto_mesh(ctx)
+        if mesh is None or not call.parallel or any(0 in aval.shape for aval in ctx.avals_in):
+            return _lowering(self.name, cuda)(ctx, *values, config=config, present=present)
+        gpu = emulation.value
+
+        def bind(config: Config, *parts: jax.Array) -> list[jax.Array]:
+            # XLA may ask when the program has left the context that it was lowered in.
+            with emulation(gpu), jax.named_scope(self.name):
+                return _call(cuda, parts, config, present)
+
+        key = f"{self.name} {present} {gpu}"
+        part_of = functools.partial(self._part_of, call, names)
+        return sharding.lower_split(ctx, values, mesh, bind, key, call, part_of)
 
     def _lower_reference(self, ctx, *arrays, config: Config, present: Sequence[bool]):
         """Lowers the reference: where there are several devices, on groups of the batch.

@@ -106,6 +106,8 @@ def call(
             shared=without_batch(kernel.operands(config), given),
             sums=without_batch(results, shapes),
             grouped=False,
+            # XLA may ask for a part of a program when it has left the context that it was made in.
+            emulated=emulation.value,
         )
     )
     every = [parameter for parameter in kernel.parameters if isinstance(parameter, Out)]
@@ -117,12 +119,12 @@ def _abstract_eval(*avals, kernel, results, **_):
     return [avals[0].update(shape=s, dtype=dtype, weak_type=False) for s, dtype in results]
 
 
-def _lower(ctx, *operands, emulated, **params):
+def _lower(ctx, *operands, **params):
     groups = _groups(ctx, params)
     if groups > 1:
         grouped = functools.partial(_launch_grouped, groups, **params)
         return mlir.lower_fun(grouped, multiple_results=True)(ctx, *operands)
-    return _lower_one(ctx, *operands, emulated=emulated, **params)
+    return _lower_one(ctx, *operands, **params)
 
 
 def _groups(ctx, params) -> int:
@@ -182,11 +184,11 @@ def _lower_one(
         kernel,
         config,
         grouped=shared if grouped else None,
-        emulation=emulation.value if emulated else None,
+        emulation=emulated,
     )
     text = spec.to_json()
     attributes, frontend = {}, {}
-    if not emulated:
+    if emulated is None:
         frontend |= latency_metadata(ctx, config, products, split=bool(batch_dims))
     if batch_dims:
         types_in = [operand.type for operand in operands]
@@ -203,14 +205,14 @@ def _lower_one(
 
 
 def _lower_for_cuda(ctx, *operands, **params):
-    return _lower(ctx, *operands, emulated=False, **params)
+    return _lower(ctx, *operands, **{**params, "emulated": None})
 
 
-def _lower_for_cpu(ctx, *operands, **params):
-    assert emulation.value is not None  # else the CPU has another lowering
-    if emulation.value.dry_run:
+def _lower_for_cpu(ctx, *operands, emulated, **params):
+    assert emulated is not None  # else the CPU has another lowering
+    if emulated.dry_run:
         allow_dry_runs()
-    return _lower(ctx, *operands, emulated=True, **params)
+    return _lower(ctx, *operands, emulated=emulated, **params)
 
 
 _launch_p = Primitive("launch")

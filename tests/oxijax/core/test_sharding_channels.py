@@ -14,6 +14,7 @@ from support.layers import PATHS, TOLERANCE, Layer, collectives, program_of
 
 import oxijax
 
+TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 WHOLE, CHANNELS, INPUTS, BIAS = (
     P(),
     P(None, None, None, "model"),
@@ -44,6 +45,7 @@ class Case:
       forward: what the forward call sends.
       every: what it sends with all gradients.
       y: how the output is sharded.
+      free: what it sends with all gradients where XLA chooses how results are sharded.
     """
 
     function: Callable[..., jax.Array]
@@ -52,6 +54,7 @@ class Case:
     forward: dict[str, int] = dataclasses.field(default_factory=dict)
     every: dict[str, int] = dataclasses.field(default_factory=dict)
     y: P = CHANNELS
+    free: dict[str, int] | None = None
 
 
 CASES = {
@@ -83,7 +86,7 @@ CASES = {
     ),
     # Each device takes its channels of x, and all get the others' of its gradient.
     "groups-of-weights": Case(
-        conv, (IMAGES, (3, 3, 4, 8)), (WHOLE, CHANNELS), {}, {"all-gather": 1}
+        conv, (IMAGES, (3, 3, 4, 8)), (WHOLE, CHANNELS), {}, {"all-gather": 1}, free={}
     ),
     "inputs": Case(
         conv,
@@ -135,16 +138,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("kind", "path"), [("explicit", "xla"), ("explicit", "kernels"), ("auto", "kernels")]
+)
 @pytest.mark.parametrize("name", CASES)
-def test_split_along_channels(name, path):
+def test_split_along_channels(name, kind, path):
     case = CASES[name]
     layer = Layer(case.function, case.shapes)
     values, program = layer.operands(), program_of(layer)
     shape = jax.eval_shape(layer.function, *values).shape
     grad_y = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     expected = program(values, grad_y)
-    mesh = jax.make_mesh((4,), ("model",), axis_types=(AxisType.Explicit,))
+    mesh = jax.make_mesh((4,), ("model",), axis_types=(TYPES[kind],))
     with jax.set_mesh(mesh), PATHS[path]():
         operands = [
             jax.device_put(value, NamedSharding(mesh, spec))
@@ -157,9 +162,11 @@ def test_split_along_channels(name, path):
     for result, value in zip(results, expected, strict=True):
         assert_close(result, value, TOLERANCE)
     for result, spec in zip(results, (case.y, *case.specs), strict=True):
-        assert result.sharding.is_equivalent_to(NamedSharding(mesh, spec), result.ndim)
+        if kind == "explicit":
+            assert result.sharding.is_equivalent_to(NamedSharding(mesh, spec), result.ndim)
     assert collectives(forward) == case.forward
-    assert collectives(compiled) == case.every
+    free = kind == "auto" and case.free is not None
+    assert collectives(compiled) == (case.free if free else case.every)
 
 
 @pytest.mark.parametrize("function", ["conv", "deform_conv"])
