@@ -2,10 +2,12 @@
 
 import concurrent.futures
 import dataclasses
+import gc
 import json
 import re
 import threading
 import time
+import weakref
 from typing import Any
 
 import jax
@@ -380,6 +382,16 @@ class TestClearCaches:
             assert not _resolve._resolved
         oxijax.clear_caches()  # nothing is left to clear
         np.testing.assert_array_equal(compiled(x, x), 3 * x)
+
+    def test_texts_are_freed(self):
+        def keep():
+            return weakref.ref(launch_samples.SCALE_AND_ADD.write(Elementwise(), "sm_90"))
+
+        written = keep()
+        assert keep()() is written() is not None
+        oxijax.clear_caches()
+        gc.collect()
+        assert written() is None
 
     def test_calls_of_other_threads_go_on(self, loads):
         arrays = [matrix(n, 17) for n in range(1, 5)]
