@@ -24,7 +24,7 @@ from oxijax._core import launch as _launch
 from oxijax._core.launch import _emulation, _handler, _resolve
 from oxijax._core.launch._spec import Spec, key_of
 from oxijax.testing import emulate_gpu
-from ptx import DType, f16, f32, registry
+from ptx import TARGETS, DType, f16, f32, registry
 from ptx.kernel import KernelDefinition
 from ptx.launch import BufferAddress
 
@@ -455,6 +455,12 @@ def test_emulate_gpu_checks_its_arguments():
         emulate_gpu("sm_70"),
     ):
         pass
+    for target in ([], None, 80, TARGETS["sm_80"]):
+        with (
+            pytest.raises(TypeError, match=r"target must be a str, got (\[\]|None|80|Target\()"),
+            emulate_gpu(target),  # pyright: ignore[reportArgumentType]
+        ):
+            pass
     with pytest.raises(TypeError, match="schedule must be"), emulate_gpu(schedule="x"):  # pyright: ignore[reportArgumentType]
         pass
 
