@@ -33,6 +33,7 @@ __all__ = [
     "Size",
     "Sizes",
     "Written",
+    "clear_texts",
 ]
 
 Config = TypeVar("Config")
@@ -369,7 +370,8 @@ class KernelDefinition(Generic[Config]):
 
         Raises:
           UnsupportedError: the target lacks an instruction.
-          ValueError: a configuration that makes no sense.
+          ValueError: a configuration that makes no sense, or that unrolls more lines than a kernel
+            may have, or takes longer than it may.
         """
         target = as_target(target)
         self.validate(config)
@@ -460,6 +462,7 @@ def _written(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -
 def _write(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> Written:
     entry = kernel.name if kernel.entry is None else kernel.entry(config, plan)
     k = Kernel(entry, target, block=plan.threads, min_blocks=plan.min_blocks)
+    k.limit_time(config)
     parameters = types.SimpleNamespace(**dict.fromkeys(p.name for p in kernel.parameters))
     for parameter in kernel.present_parameters(config, plan):
         if isinstance(parameter, Size):
@@ -472,6 +475,14 @@ def _write(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> 
     if text is None:
         text = k.text(kernel.signature(config, plan))
     return Written(text, k.dynamic_shared_bytes)
+
+
+def clear_texts() -> None:
+    """Frees the texts that are kept, the last 1,024 of this process: they are written again.
+
+    For a process that writes ever new kernels, some 10 to 50 KB each. What has a text goes on.
+    """
+    _write.cache_clear()
 
 
 GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)  # blocks that a launch can have in x, y and z

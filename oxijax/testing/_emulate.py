@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import jax
 
 from oxijax._core import launch as _launch
+from oxijax._core.arguments import shown
 from ptx.isa.targets import as_target
 
 __all__ = ["emulate_gpu"]
@@ -27,7 +28,7 @@ def emulate_gpu(target: str = "sm_90", *, schedule: int | None = None) -> Iterat
         order.
 
     Raises:
-      TypeError: schedule is no int.
+      TypeError: target is no str, or schedule no int.
       ValueError: there is no such target, or schedule is below 0.
       HandlerMissingError: oxijax has no handler that works; the message says what to do.
 
@@ -35,9 +36,11 @@ def emulate_gpu(target: str = "sm_90", *, schedule: int | None = None) -> Iterat
       >>> with oxijax.testing.emulate_gpu("sm_80"):
       ...     y = jax.jit(f)(x)
     """
+    if not isinstance(target, str):
+        raise TypeError(f"target must be a str, got {shown(target)}")
     as_target(target)
     if schedule is not None and type(schedule) is not int:
-        raise TypeError(f"schedule must be an int or None, got {schedule!r}")
+        raise TypeError(f"schedule must be an int or None, got {shown(schedule)}")
     if schedule is not None and schedule < 0:
         raise ValueError(f"schedule must be at least 0, got {schedule}")
     _launch.find_handler()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import numbers
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -50,7 +52,11 @@ _HALVES = {
 }
 
 
-MOST_LINES = 30_000  # of a kernel: a longer one would take ptxas minutes
+# The budget of a kernel, so that a configuration which asks for too much ends in an error. Those
+# that are registered have 9,000 lines at most, and take half a second. Registers need no limit of
+# their own: the text declares those that its lines name, of which a line has a few.
+MOST_LINES = 30_000  # a longer one would take ptxas minutes
+MOST_SECONDS = 60.0
 
 
 class Emitter:
@@ -69,6 +75,16 @@ class Emitter:
         self._blocks = [self._root]
         self._names: set[str] = set()
         self._labels: dict[str, int] = {}
+        self._whose = "its configuration"
+        self._deadline = math.inf
+
+    def limit_time(self, config: object) -> None:
+        """From now on writing the kernel may take `MOST_SECONDS`; errors say its configuration.
+
+        Without it, as for a kernel that a person writes line by line, time does not count.
+        """
+        self._whose = f"its configuration {config}"
+        self._deadline = time.monotonic() + MOST_SECONDS
 
     # ---- for kernels that need an instruction which has no method
 
@@ -83,7 +99,7 @@ class Emitter:
 
         Raises:
           ValueError: the table has no such instruction, or none with such operands; or the kernel
-            has `MOST_LINES` already.
+            has `MOST_LINES` already, or has taken `MOST_SECONDS` (see `limit_time`).
           UnsupportedError: the target lacks it.
         """
         destination = Register(dtype, origin=name)
@@ -96,8 +112,13 @@ class Emitter:
         """Emits instruction `name` of the opcode table; for arguments and errors see `op`."""
         if len(self._items) >= MOST_LINES:
             raise ValueError(
-                f"kernel {self.kernel_name} would have more than {MOST_LINES} lines: its "
-                "configuration unrolls too much"
+                f"kernel {self.kernel_name} would have more than {MOST_LINES} lines: {self._whose} "
+                "unrolls too much"
+            )
+        if time.monotonic() > self._deadline:
+            raise ValueError(
+                f"kernel {self.kernel_name} would take more than {MOST_SECONDS:g} seconds to "
+                f"write, and has {len(self._items)} lines by now: {self._whose} asks for too much"
             )
         opcode = lookup(name)
         opcode.require(self.target, self.kernel_name)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import jax
 import numpy as np
 import pytest
 from support.paths import ROOT
@@ -23,18 +24,22 @@ STEPS = 60
 SAVE_EVERY = 4
 RTOL = 1e-5  # in float32, of each loss
 TIMEOUT = 120  # seconds
+# Of XLA, whose optimisations take longer than sixty steps; without any the steps do.
+FLAGS = ["--xla_backend_optimization_level=1"]
+if jax.__version_info__ < (0, 11):  # later ones have other flags
+    FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 
 Run = Callable[..., tuple[np.ndarray, str]]
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of the examples: XLA's own flags, and each program is compiled once."""
+    """Environment of the examples: each program is compiled once, and little optimised."""
     directory = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         directory = directory.parent  # of all test processes
     return {
-        "XLA_FLAGS": "",
+        "XLA_FLAGS": " ".join(FLAGS),
         "PYTHONWARNINGS": "error",
         "JAX_COMPILATION_CACHE_DIR": str(directory / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

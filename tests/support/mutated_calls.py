@@ -85,9 +85,9 @@ _MORE = {
         _deform_conv, ((1, 4, 5, 4), (1, 4, 5, 18), (3, 3, 1, 4), (1, 4, 5, 9))
     ),
     "version-1": Layer(_deform_conv, ((1, 4, 5, 8), (1, 4, 5, 18), (3, 3, 8, 4))),
-    "split-sum": Layer(functools.partial(_gemm, strategy="warp_parallel"), ((8, 256), (256, 8))),
+    "split-sum": Layer(functools.partial(_gemm, strategy="warp_parallel"), ((8, 64), (64, 8))),
     "in-shared-memory": Layer(
-        functools.partial(_gemm, strategy="cache_persistent", alpha=2.0), ((200, 24), (24, 8))
+        functools.partial(_gemm, strategy="cache_persistent", alpha=2.0), ((136, 24), (24, 8))
     ),
 }
 
@@ -111,7 +111,8 @@ def real_calls() -> tuple[Call, ...]:
             grouped=grouped, shared=shared, **params,
         )  # fmt: skip
 
-    small = {name: LAYERS[name] for name in ("conv", "deform_conv", "gemm-batch", "gemm-both")}
+    small = {name: LAYERS[name] for name in ("conv", "deform_conv", "gemm-batch")}
+    small["gemm-both"] = dataclasses.replace(LAYERS["gemm-both"], shapes=((16, 128), (16, 8)))
     with emulate_gpu("sm_80"), mock.patch.object(_call, "_lower_one", recorded):
         for layer in (small | _MORE).values():
             for dtype, deterministic in (

@@ -19,7 +19,7 @@ from oxijax._core.launch._handler import BufferType
 from oxijax._core.launch._spec import VERSION, Spec, key_of, registered
 from oxijax._core.precision import numpy_dtype
 from ptx.isa.targets import TARGETS
-from ptx.kernel import KernelDefinition, Shapes
+from ptx.kernel import KernelDefinition, Shapes, clear_texts
 from ptx.launch import BufferAddress, Launch
 
 __all__ = ["clear_caches", "describe", "resolve"]
@@ -89,20 +89,21 @@ def clear_caches() -> None:
 
     For a process that runs ever new layers, beside `jax.clear_caches`, which frees the programs
     that JAX has compiled and knows nothing of this. Programs that are still there go on: the next
-    call of each kind takes longer, because its kernel is looked for again. Calls that run meanwhile
+    call of each kind takes longer, because its kernel is generated again. Calls that run meanwhile
     in other threads are not disturbed.
 
-    It frees the PTX that the emulator runs, what it has parsed of it, and what errors say of a
-    call. What stays as long as the process: some 2 KB for each kind of call, in a table that is
-    read without a lock; the PTX of the last 1,024 kernels that were generated; and, on a GPU,
-    kernels that are loaded, since CUDA graphs may hold them.
+    It frees the PTX of the last 1,024 kernels that were generated, that which the emulator runs,
+    what it has parsed of it, and what errors say of a call. What stays as long as the process: some
+    2 KB for each kind of call, in a table that is read without a lock; and, on a GPU, kernels that
+    are loaded, since CUDA graphs may hold them.
 
     Example:
       >>> jax.clear_caches()
       >>> oxijax.clear_caches()
     """
+    clear_texts()
     if not _handler.is_loaded():
-        return  # there are no kernels
+        return  # no kernel was launched
     # First what is known, then the table: what a call is resolved to meanwhile stays.
     numbers, handles = list(_resolved), _emulation.handles()
     _handler.forget()

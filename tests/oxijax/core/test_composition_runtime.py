@@ -226,7 +226,7 @@ def test_two_hundred_configurations():
 
 
 def test_two_hundred_configurations_that_are_cleared():
-    """With `oxijax.clear_caches` too only the texts stay, 1,024 at most, of which few are left."""
+    """With `oxijax.clear_caches` too the texts go, and hardly anything stays."""
     *resident, last = run(MEMORY, "oxijax").splitlines()
     resident = [int(value) for value in resident]
     of_175, of_repeated, loaded, loaded_again = map(int, last.split())

@@ -29,6 +29,7 @@ import oxijax.equinox
 import oxijax.linen
 import oxijax.nnx
 import oxijax.testing
+from ptx import TARGETS
 
 KEY = jax.random.key(0)
 MODES = ("eval_shape", "jit", "eager")
@@ -309,7 +310,10 @@ TABLE |= {
         enter(oxijax.testing.emulate_gpu),
         {},
         {
-            "target": Argument(["sm_80", "sm_90"], ["sm_1", "", "no", None, 1, 2**63]),
+            "target": Argument(
+                ["sm_80", "sm_90", np.str_("sm_80")],
+                [*wrong.JUNK, ["sm_80"], {"sm_80": 1}, b"sm_80", TARGETS["sm_80"], "sm_1", "SM_80"],
+            ),
             "schedule": Argument([None, 0, 7], ["", "1", 1.5, True, -1, [], {}, object()]),
         },
         oxijax.testing.emulate_gpu,

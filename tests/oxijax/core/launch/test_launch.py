@@ -2,10 +2,12 @@
 
 import concurrent.futures
 import dataclasses
+import gc
 import json
 import re
 import threading
 import time
+import weakref
 from typing import Any
 
 import jax
@@ -22,7 +24,7 @@ from oxijax._core import launch as _launch
 from oxijax._core.launch import _emulation, _handler, _resolve
 from oxijax._core.launch._spec import Spec, key_of
 from oxijax.testing import emulate_gpu
-from ptx import DType, f16, f32, registry
+from ptx import TARGETS, DType, f16, f32, registry
 from ptx.kernel import KernelDefinition
 from ptx.launch import BufferAddress
 
@@ -381,6 +383,16 @@ class TestClearCaches:
         oxijax.clear_caches()  # nothing is left to clear
         np.testing.assert_array_equal(compiled(x, x), 3 * x)
 
+    def test_texts_are_freed(self):
+        def keep():
+            return weakref.ref(launch_samples.SCALE_AND_ADD.write(Elementwise(), "sm_90"))
+
+        written = keep()
+        assert keep()() is written() is not None
+        oxijax.clear_caches()
+        gc.collect()
+        assert written() is None
+
     def test_calls_of_other_threads_go_on(self, loads):
         arrays = [matrix(n, 17) for n in range(1, 5)]
         over = threading.Event()
@@ -443,6 +455,12 @@ def test_emulate_gpu_checks_its_arguments():
         emulate_gpu("sm_70"),
     ):
         pass
+    for target in ([], None, 80, TARGETS["sm_80"]):
+        with (
+            pytest.raises(TypeError, match=r"target must be a str, got (\[\]|None|80|Target\()"),
+            emulate_gpu(target),  # pyright: ignore[reportArgumentType]
+        ):
+            pass
     with pytest.raises(TypeError, match="schedule must be"), emulate_gpu(schedule="x"):  # pyright: ignore[reportArgumentType]
         pass
 
