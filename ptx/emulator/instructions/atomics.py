@@ -57,8 +57,8 @@ def _atomic(form: Form) -> Step:
     if name in ("exch", "cas") and not answers:
         form.unknown(f"modifier .{name}")
     count = int(form.choice("v2", "v4", "v8", default="v1")[1])
-    dtype, operation = _operation(form, name, count)
     space = state_space(form)
+    dtype, operation = _operation(form, name, count, space)
     if count > 1 and space == "shared":
         form.unknown("vectors in shared memory")
     form.has(*_ORDERS)
@@ -78,7 +78,7 @@ def _atomic(form: Form) -> Step:
     return at_addresses(space, access, address, update)
 
 
-def _operation(form: Form, name: str, count: int) -> tuple[DType, Operation]:
+def _operation(form: Form, name: str, count: int, space: str | None) -> tuple[DType, Operation]:
     """The type, and what is done to the memory."""
     if name not in _FLOAT:
         return form.dtype(*_TYPES[name]), _TABLE[name]
@@ -89,7 +89,8 @@ def _operation(form: Form, name: str, count: int) -> tuple[DType, Operation]:
         dtype = form.dtype(*(_HALVES if halves else _TYPES[name]))
     if not dtype.is_float:
         return dtype, _INTEGER[name]
-    if dtype.name == "f32" and count > 1:  # the vectors, unlike the scalars, have no denormals
+    if dtype.name == "f32" and name == "add" and space != "shared":
+        # The manual, "red": in global memory denormals are flushed, of what is added and of sums.
         return dtype, lambda old, a: ieee.flush(ieee.add(ieee.flush(old), ieee.flush(a)))
     return dtype, packed(_FLOAT[name], dtype)
 

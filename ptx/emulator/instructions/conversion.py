@@ -11,7 +11,7 @@ from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.float8 import PAIRS, convert_pair
 from ptx.emulator.instructions.table import PACKED_HALVES, instruction
 from ptx.emulator.lanes import Step, numpy_type
-from ptx.isa.dtypes import DTYPES, DType, b32, f32
+from ptx.isa.dtypes import DTYPES, DType, b32, f32, f64
 
 __all__: list[str] = []
 
@@ -84,6 +84,11 @@ def _float_to_integer(form: Form, source: DType, result: DType) -> Conversion:
     form.has("sat")  # integers are clamped in any case
     kind = numpy_type(result)
     least, most = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    # The manual, "cvt": of a NaN, 0 in narrow conversions, and else the highest bit alone.
+    wide = source == f64 or result.bytes == 8
+    of_nan = np.array([1 << (8 * result.bytes - 1) if wide else 0], f"u{result.bytes}").view(kind)[
+        0
+    ]
 
     def convert(a: np.ndarray) -> np.ndarray:
         if flush:
@@ -92,6 +97,7 @@ def _float_to_integer(form: Form, source: DType, result: DType) -> Conversion:
         above, below = value >= most, value <= least
         inside = ~(above | below | (value != value))
         integer = np.where(inside, value, 0).astype(kind)
+        integer = np.where(value != value, of_nan, integer)
         integer = np.where(above, kind(most), integer)
         return np.where(below, kind(least), integer)
 

@@ -411,6 +411,39 @@ def test_atomics_happen_one_after_the_other(name, space):
             assert cell.array[0] == final
 
 
+@pytest.mark.parametrize(
+    ("space", "kept"),
+    [("global", [0, 0, 3 * 2**-127, 0]), ("shared", [2**-130, 3 * 2**-130, 2**-126, 2**-127])],
+)
+def test_additions_in_global_memory_flush_denormals(space, kept):
+    """What is added, what it is added to, and the sum."""
+    text = kernel(
+        f"""
+        setp.ge.u32 %p0, %t, 4;
+        @%p0 bra END;
+        mul.wide.u32 %d0, %t, 4;
+        add.u64 %d1, %d0, %x;
+        ld.global.f32 %f0, [%d1];
+        mul.lo.u32 %r0, %t, 4;
+        mov.u32 %r1, a;
+        add.u32 %r1, %r1, %r0;
+        add.u64 %d2, %d0, %y;
+        ld.global.f32 %f1, [%d2];
+        st.shared.f32 [%r1], %f1;
+        red.{space}.add.f32 [{"%r1" if space == "shared" else "%d2"}], %f0;
+        ld.shared.f32 %f2, [%r1];
+        {"st.global.f32 [%d2], %f2;" if space == "shared" else ""}
+        END:
+        """,
+        "x y",
+        ".shared .b32 a[4];",
+    )
+    added = np.array([2**-130, 2**-130, 3 * 2**-127, 3 * 2**-127], np.float32)
+    before = Buffer(np.array([0, 2**-129, -(2**-127), -(2**-126)], np.float32))
+    run(text, Buffer(added), before)
+    np.testing.assert_array_equal(before.array, np.array(kept, np.float32))
+
+
 def test_compare_and_swap_takes_turns():
     text = kernel(
         """
