@@ -325,7 +325,8 @@ def test_over_2_31_elements(gpu):
     """Images of 2^31.04 elements, zero but for the corners of samples.
 
     Each output pixel is as that of a layer which has its corners alone. Images and their gradient
-    are in programs of their own, so that a GPU needs memory for one of them.
+    are in programs of their own, so that a GPU needs memory for one of them; the gradient is in
+    float32, in which half precision would be summed too.
     """
     batch, size, channels, stride = 3, 1024, 704, 512
     assert batch * size * size * channels > 2**31
@@ -344,15 +345,17 @@ def test_over_2_31_elements(gpu):
     indices = tuple(np.asarray(i) for i in indices)
 
     layer = functools.partial(oxijax.deform_conv, strides=stride, padding="VALID")
-    zeros = functools.partial(jnp.zeros, (batch, size, size, channels), jnp.float16)
+    images = batch, size, size, channels
 
     def of_images(offset, weight, grad_y, small):
-        x = zeros().at[indices].set(small)
+        x = jnp.zeros(images, jnp.float16).at[indices].set(small)
         y, vjp = jax.vjp(lambda *operands: layer(x, *operands), offset, weight)
         return y, *vjp(grad_y)
 
     def to_images(offset, weight, grad_y):
-        grad_x = jax.vjp(lambda x: layer(x, offset, weight), zeros())[1](grad_y)[0]
+        weight, grad_y = weight.astype(jnp.float32), grad_y.astype(jnp.float32)
+        x = jnp.zeros(images, jnp.float32)
+        grad_x = jax.vjp(lambda x: layer(x, offset, weight), x)[1](grad_y)[0]
         return grad_x[indices], jnp.any(grad_x != 0, axis=3).sum()
 
     of, (y, grad_offset, grad_weight) = run(gpu, of_images, offset, weight, grad_y, small)
