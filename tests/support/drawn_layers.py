@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from jax import lax
 import oxijax
 from support import formulas
 
-__all__ = ["FAMILIES", "Drawn", "draw"]
+__all__ = ["FAMILIES", "Drawn", "Family", "draw"]
 
 Generator = np.random.Generator
 Formula = Callable[[Mapping[str, np.ndarray], np.ndarray | None, bool], dict[str, np.ndarray]]
@@ -22,7 +23,8 @@ Formula = Callable[[Mapping[str, np.ndarray], np.ndarray | None, bool], dict[str
 # the sums, by their terms' absolute values, on a CPU and by kernels.
 ROUNDING = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
 MOST_OUTPUTS = 2000
-PRECISIONS = (None, None, "default", "high", "highest", "float32", lax.Precision.HIGHEST)
+EXACT = ("highest", "float32", lax.Precision.HIGHEST)  # of float32, which is else TF32 on a GPU
+PRECISIONS = (None, None, "default", "high", *EXACT)
 FAR = (7.0, -7.0, 100.5, -100.5, 6e4, -6e4)  # within float16
 FARTHER = (np.inf, -np.inf, 2.0**31, -(2.0**31), 1e30, -1e30)
 
@@ -40,6 +42,7 @@ class Drawn:
       grad_y: the gradient of the output.
       formula: called with the operands, the output's gradient and whether to take the terms'
         magnitudes, returns "y", and the gradients "d..." by name.
+      kernels: at least so many calls of kernels are in its program on a GPU.
       sampled_in_float32: whether samples are weighed in float32 whatever the images have.
     """
 
@@ -50,7 +53,8 @@ class Drawn:
     options: Mapping[str, Any]
     grad_y: np.ndarray
     formula: Formula
-    sampled_in_float32: bool = False
+    kernels: int
+    sampled_in_float32: bool
 
     def __repr__(self) -> str:
         arrays = [f"{name}={v.dtype.name}{[*v.shape]}" for name, v in self.arrays.items()]
@@ -89,7 +93,9 @@ class Drawn:
         error = np.abs(np.asarray(result, np.float64) - wanted)
         if (error <= bound).all():
             return ""
-        worst = np.unravel_index(np.argmax(np.where(error <= bound, 0, error / bound)), wanted.shape)
+        worst = np.unravel_index(
+            np.argmax(np.where(error <= bound, 0, error / bound)), wanted.shape
+        )
         return (
             f"{name}{[*map(int, worst)]} is {np.asarray(result, np.float64)[worst]}, not "
             f"{wanted[worst]}, where terms of magnitude {magnitude[worst]} are added; "
@@ -108,24 +114,21 @@ class Drawn:
             return max(ROUNDING[dtype], self._of_sums("y", kernels))
         if not kernels:
             return ROUNDING["float32"]
-        given = self.options["precision"]
-        exact = given is not None and lax.Precision(given) == lax.Precision.HIGHEST
+        exact = self.options["precision"] in EXACT
         return 1e-3 if dtype == "float32" and not exact else ROUNDING[dtype]
 
 
 def draw(family: str, number: tuple[int, ...], float64: bool) -> Drawn:
     """A call; what it is depends on these alone."""
     generator = np.random.default_rng([*number, *family.encode(), float64])
-    arrays, options, formula = FAMILIES[family](generator, float64)
+    arrays, options, formula = FAMILIES[family].draw(generator, float64)
     y = formula(arrays, None, False)["y"]
-    dtype = next(iter(arrays.values())).dtype
-    like = next(iter(arrays))
-    single = "offset" in arrays and arrays["offset"].dtype != np.float64
-    grad_y = values(generator, y.shape, arrays[like].dtype)
     assert y.size <= MOST_OUTPUTS
+    grad_y = values(generator, y.shape, next(iter(arrays.values())).dtype)
     return Drawn(
-        family, number, float64, arrays, {**options}, grad_y, formula,
-        sampled_in_float32=single and dtype == np.float64,
+        family, number, float64, arrays, options, grad_y, formula,
+        kernels=FAMILIES[family].kernels(arrays, options) if y.size else 0,
+        sampled_in_float32="offset" in arrays and arrays["offset"].dtype != np.float64,
     )  # fmt: skip
 
 
@@ -211,7 +214,9 @@ def channels_of(generator: Generator, pixels: int) -> tuple[int, int, int, int]:
         groups, channels = channels, channels  # depthwise
     elif chance(generator, 0.15):  # wide enough for whole tiles of tensor cores
         channels = least * int(generator.integers(8, 33) // least + 1)
-    most = max(1, min(40 if chance(generator, 0.15) else 6, MOST_OUTPUTS // max(1, pixels)) // groups)
+    most = max(
+        1, min(40 if chance(generator, 0.15) else 6, MOST_OUTPUTS // max(1, pixels)) // groups
+    )
     return channels, groups * int(generator.integers(1, most + 1)), groups, offset_groups
 
 
@@ -290,9 +295,7 @@ def in_layout(
     ours = {theirs: name for name, theirs in names.items()}
 
     def formula(arrays, grad_y, magnitudes):
-        plain = {
-            ours.get(n, n): turned(n, v, layout, rank, back=True) for n, v in arrays.items()
-        }
+        plain = {ours.get(n, n): turned(n, v, layout, rank, back=True) for n, v in arrays.items()}
         grad = None if grad_y is None else turned("y", grad_y, layout, rank, back=True)
         if rank == 1:  # an image of height 1
             plain |= {"x": plain["x"][:, None], "weight": plain["weight"][None]}
@@ -304,9 +307,7 @@ def in_layout(
         if rank == 1:
             results |= {n: results[n].squeeze(1) for n in ("y", "dx") if n in results}
             results |= {n: results[n].squeeze(0) for n in ("dweight",) if n in results}
-        results = {
-            n if n == "y" else f"d{names.get(n[1:], n[1:])}": v for n, v in results.items()
-        }
+        results = {n if n == "y" else f"d{names.get(n[1:], n[1:])}": v for n, v in results.items()}
         return {name: turned(name, v, layout, rank) for name, v in results.items()}
 
     return formula
@@ -361,7 +362,9 @@ def gemm(generator: Generator, float64: bool) -> tuple:
     depth = size({"shallow_k": 32, "cache_persistent": 130}.get(strategy, 300))
     m, n = size(60), size(24)
     m, n = (m, n) if chance(generator) else (n, m)
-    whole = tuple(int(one_of(generator, 1, 2, 3)) for _ in range(int(one_of(generator, 0, 0, 1, 2))))
+    whole = tuple(
+        int(one_of(generator, 1, 2, 3)) for _ in range(int(one_of(generator, 0, 0, 1, 2)))
+    )
     if whole and chance(generator, 0.05):
         whole = (0, *whole[1:])
     while np.prod([*whole, m, n]) > MOST_OUTPUTS:
@@ -409,11 +412,29 @@ def gemm(generator: Generator, float64: bool) -> tuple:
     return arrays, options, formula
 
 
-# By the name of the public function: called with a generator and whether there are 64 bits,
-# returns the operands, all other arguments, and the formula.
-FAMILIES: dict[str, Callable[[Generator, bool], tuple[dict, dict, Formula]]] = {
-    "deform_conv": lambda generator, float64: convolution(generator, float64, True),
-    "conv": lambda generator, float64: convolution(generator, float64, False),
-    "conv_general_dilated": conv_general_dilated,
-    "gemm": gemm,
+def gemm_kernels(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> int:
+    """The product's own, where it is not XLA's by the rule of "auto", or for want of a depth."""
+    return int(options["strategy"] != "auto" and 0 not in arrays["a"].shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A public function.
+
+    Attributes:
+      draw: called with a generator and whether JAX has 64 bits, returns the operands, all other
+        arguments, and the formula.
+      kernels: called with these operands and arguments, returns how many calls of kernels the
+        program of the output and all gradients has at least, on a GPU.
+    """
+
+    draw: Callable[[Generator, bool], tuple[dict[str, np.ndarray], dict[str, Any], Formula]]
+    kernels: Callable[[Mapping[str, np.ndarray], Mapping[str, Any]], int]
+
+
+FAMILIES = {
+    "deform_conv": Family(functools.partial(convolution, deformable=True), lambda *_: 4),
+    "conv": Family(functools.partial(convolution, deformable=False), lambda *_: 3),
+    "conv_general_dilated": Family(conv_general_dilated, lambda *_: 3),
+    "gemm": Family(gemm, gemm_kernels),
 }

@@ -50,8 +50,9 @@ def convolution(
       arrays: x [N, H, W, C], weight [Kh, Kw, C/G, Co], perhaps bias, and for a deformable one
         offset and perhaps mask. Without offset all samples are where the taps are.
       grad_y: the output's gradient, [N, Ho, Wo, Co].
-      strides, dilation: (vertical, horizontal).
+      strides: of the output's pixels, (vertical, horizontal).
       pads: ((above, below), (left, right)).
+      dilation: of the taps, (vertical, horizontal).
       magnitudes: whether each term counts with its absolute value.
     """
     o = {name: np.asarray(value, np.float64) for name, value in arrays.items()}
@@ -63,11 +64,14 @@ def convolution(
     x, weight, mask = o["x"], o["weight"], o.get("mask")
     (images, height, width, channels), (kh, kw, in_group, outputs) = x.shape, weight.shape
     groups, taps = channels // in_group, kh * kw
-    pixels = images, *(
-        (size + sum(pad) - (k - 1) * gap - 1) // stride + 1
-        for size, pad, k, gap, stride in zip(
-            x.shape[1:3], pads, weight.shape, dilation, strides, strict=False
-        )
+    pixels = (
+        images,
+        *(
+            (size + sum(pad) - (k - 1) * gap - 1) // stride + 1
+            for size, pad, k, gap, stride in zip(
+                x.shape[1:3], pads, weight.shape, dilation, strides, strict=False
+            )
+        ),
     )
     offset_groups = 1 if shift is None else shift.shape[3] // (2 * taps)
     minus = np.add if magnitudes else np.subtract
@@ -149,7 +153,8 @@ def matrix_product(
     Args:
       arrays: a, b, alpha, and perhaps c and beta, which are used only together.
       grad_y: the product's gradient.
-      transpose_a, transpose_b: whether a and b are transposed first.
+      transpose_a: whether a is transposed first.
+      transpose_b: whether b is.
       magnitudes: whether each term counts with its absolute value.
     """
     o = {name: np.asarray(value, np.float64) for name, value in arrays.items()}
