@@ -109,7 +109,7 @@ class Drawn:
             return ROUNDING["float32" if self.sampled_in_float32 else "float64"]
         # These are sums over products that are rounded as a result is: that alpha has no part in,
         # and the shares that several products have in the gradient of an operand of them all.
-        shared = name in ("da", "db") and self.arrays[name[1:]].shape[:-2] != self.grad_y.shape[:-2]
+        shared = name in ("da", "db", "dc") and self.arrays[name[1:]].shape[:-2] != self.grad_y.shape[:-2]
         if shared or name == "dalpha":
             return max(ROUNDING[dtype], self._of_sums("y", kernels))
         if not kernels:
