@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -109,7 +110,10 @@ class Drawn:
             return ROUNDING["float32" if self.sampled_in_float32 else "float64"]
         # These are sums over products that are rounded as a result is: that alpha has no part in,
         # and the shares that several products have in the gradient of an operand of them all.
-        shared = name in ("da", "db", "dc") and self.arrays[name[1:]].shape[:-2] != self.grad_y.shape[:-2]
+        shared = (
+            name in ("da", "db", "dc")
+            and self.arrays[name[1:]].shape[:-2] != self.grad_y.shape[:-2]
+        )
         if shared or name == "dalpha":
             return max(ROUNDING[dtype], self._of_sums("y", kernels))
         if not kernels:
@@ -278,7 +282,7 @@ def turned(
 ) -> np.ndarray:
     """An array NHWC or HWIO, or its gradient, in the layout (x, weight, y), or back from it."""
     name = name if name == "y" else name.removeprefix("d")
-    if name in ("bias", "rhs_bias"):
+    if name == "bias":
         return array
     spatial = "HW"[-rank:]
     ours = spatial + "IO" if name in ("weight", "rhs") else "N" + spatial + "C"
@@ -288,21 +292,28 @@ def turned(
 
 
 def in_layout(
-    g: Geometry, rank: int, layout: tuple[str, str, str], names: Mapping[str, str] | None = None
+    g: Geometry,
+    rank: int,
+    layout: tuple[str, str, str],
+    names: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Formula:
     """The formula of a convolution on operands in a layout; `names` are what the caller has."""
-    names = names or {}
+    strides, dilation = (
+        (pair[0], pair[-1]) if rank == 2 else (1, pair[0]) for pair in (g.strides, g.dilation)
+    )
     ours = {theirs: name for name, theirs in names.items()}
 
-    def formula(arrays, grad_y, magnitudes):
+    def formula(
+        arrays: Mapping[str, np.ndarray], grad_y: np.ndarray | None, magnitudes: bool
+    ) -> dict[str, np.ndarray]:
         plain = {ours.get(n, n): turned(n, v, layout, rank, back=True) for n, v in arrays.items()}
         grad = None if grad_y is None else turned("y", grad_y, layout, rank, back=True)
         if rank == 1:  # an image of height 1
             plain |= {"x": plain["x"][:, None], "weight": plain["weight"][None]}
             grad = None if grad is None else grad[:, None]
         results = formulas.convolution(
-            plain, grad, strides=(1, *g.strides)[-2:], pads=((0, 0), *g.pads)[-2:],
-            dilation=(1, *g.dilation)[-2:], magnitudes=magnitudes,
+            plain, grad, strides=strides, pads=((0, 0), *g.pads)[-2:], dilation=dilation,
+            magnitudes=magnitudes,
         )  # fmt: skip
         if rank == 1:
             results |= {n: results[n].squeeze(1) for n in ("y", "dx") if n in results}
@@ -412,6 +423,12 @@ def gemm(generator: Generator, float64: bool) -> tuple:
     return arrays, options, formula
 
 
+def general_kernels(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> int:
+    """Three, but XLA drops the gradient to images of which negative padding leaves no pixel."""
+    padding = options["padding"]
+    return 3 if isinstance(padding, str) or np.min(padding) >= 0 else 2
+
+
 def gemm_kernels(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> int:
     """The product's own, where it is not XLA's by the rule of "auto", or for want of a depth."""
     return int(options["strategy"] != "auto" and 0 not in arrays["a"].shape)
@@ -435,6 +452,6 @@ class Family:
 FAMILIES = {
     "deform_conv": Family(functools.partial(convolution, deformable=True), lambda *_: 4),
     "conv": Family(functools.partial(convolution, deformable=False), lambda *_: 3),
-    "conv_general_dilated": Family(conv_general_dilated, lambda *_: 3),
+    "conv_general_dilated": Family(conv_general_dilated, general_kernels),
     "gemm": Family(gemm, gemm_kernels),
 }

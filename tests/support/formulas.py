@@ -125,8 +125,8 @@ def convolution(
             results["doffset"][..., 2 * sample] = along_y[..., 0]
             results["doffset"][..., 2 * sample + 1] = along_x[..., 0]
             if mask is not None:
-                d = [f * d for f, d in zip(fractions, (d1, d2, d3, d4), strict=True)]
-                results["dmask"][..., sample] = sum(d)[..., 0]
+                for fraction, d in zip(fractions, (d1, d2, d3, d4), strict=True):
+                    results["dmask"][..., sample] += (fraction * d)[..., 0]
     return results
 
 
