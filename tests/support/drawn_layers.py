@@ -214,8 +214,8 @@ def channels_of(generator: Generator, pixels: int) -> tuple[int, int, int, int]:
     offset_groups = int(one_of(generator, 1, 1, 1, 2, 3, 4))
     least = int(np.lcm(groups, offset_groups))
     channels = least * int(generator.integers(1, 4))
-    if chance(generator, 0.1):
-        groups, channels = channels, channels  # depthwise
+    if chance(generator, 0.1) and channels * pixels <= MOST_OUTPUTS:
+        groups = channels  # depthwise
     elif chance(generator, 0.15):  # wide enough for whole tiles of tensor cores
         channels = least * int(generator.integers(8, 33) // least + 1)
     most = max(
