@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
+import pkgutil
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 import oxijax
+from oxijax._core.primitive import KernelPrimitive
 from oxijax.testing import emulate_gpu
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "Layer",
     "collectives",
     "expected",
+    "kernel_primitives",
     "primitives_of",
     "program_of",
     "values_of",
@@ -108,6 +112,22 @@ def values_of(layer: Layer) -> tuple[tuple[jax.Array, ...], np.ndarray]:
     shape = jax.eval_shape(layer.function, *layer.operands()).shape
     grad_y = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     return program_of(layer)(layer.operands(), grad_y), grad_y
+
+
+def kernel_primitives() -> dict[str, set[KernelPrimitive]]:
+    """The primitives that each package of oxijax has, by its name; only those that have some."""
+    packages = [
+        f"{oxijax.__name__}.{m.name}"
+        for m in pkgutil.iter_modules(oxijax.__path__)
+        if m.ispkg and m.name[0] == "_"
+    ]
+    found: dict[str, set[KernelPrimitive]] = {}
+    for package in packages:
+        for value in vars(importlib.import_module(package)).values():
+            for each in value.values() if isinstance(value, dict) else [value]:
+                if isinstance(each, KernelPrimitive):
+                    found.setdefault(package, set()).add(each)
+    return found
 
 
 def collectives(compiled: Any) -> dict[str, int]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from support.conv_checks import DTYPES, NAMES, lax_conv, operands_of
+from support.formulas import convolution
 from support.helpers import TOLERANCES, assert_close, values_and_gradients
 
 import oxijax
@@ -133,6 +134,23 @@ def test_formula(name):
     case = CONV_CASES[name]
     y = oxijax.conv(*operands_of(name, "float64"), **case.options)
     assert_close(y, conv_loops(case, *case.operands()), TOLERANCES["float64"])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_taps_two_pixels_apart(turned):
+    """XLA's compiler ends the process on what `jax.lax` makes of the gradient of these."""
+    rng = np.random.default_rng(0)
+    sizes = [(4, 6), (3, 2)]  # image and kernel
+    image, kernel = ((w, h) for h, w in sizes) if turned else sizes
+    x, weight = (rng.standard_normal(s, np.float32) for s in ((2, *image, 5), (*kernel, 5, 4)))
+    function = functools.partial(oxijax.conv, strides=2, padding=1)
+    grad_y = rng.standard_normal(jax.eval_shape(function, x, weight).shape, np.float32)
+    results = values_and_gradients(function, (x, weight), grad_y, NAMES[:2])
+    arrays = {"x": x, "weight": weight}
+    geometry = {"strides": (2, 2), "pads": ((1, 1), (1, 1)), "dilation": (1, 1)}
+    expected = convolution(arrays, grad_y, **geometry)
+    for name, result in results.items():
+        assert_close(result, expected[name], TOLERANCES["float32"], name)
 
 
 @pytest.mark.quick

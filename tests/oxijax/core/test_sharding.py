@@ -1,9 +1,7 @@
 """Every primitive on several devices: what is split, what is sent, and what comes out."""
 
 import gc
-import importlib
 import pathlib
-import pkgutil
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +16,13 @@ from support.layers import (
     TOLERANCE,
     collectives,
     expected,
+    kernel_primitives,
     primitives_of,
     program_of,
 )
 from support.processes import python
 
 import oxijax
-from oxijax._core.primitive import KernelPrimitive
 from oxijax.testing import emulate_gpu
 
 TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
@@ -62,14 +60,7 @@ def mesh_of(*axes, kind="auto", sizes=None):
 
 def test_every_primitive_is_in_a_layer():
     """A primitive of a new family needs a layer here."""
-    families = [
-        m.name for m in pkgutil.iter_modules(oxijax.__path__) if m.ispkg and m.name[0] == "_"
-    ]
-    found = set()
-    for family in families:
-        for value in vars(importlib.import_module(f"oxijax.{family}")).values():
-            among = value.values() if isinstance(value, dict) else [value]
-            found |= {primitive for primitive in among if isinstance(primitive, KernelPrimitive)}
+    found = set().union(*kernel_primitives().values())
     used = set()
     for name, layer in LAYERS.items():
         _, grad_y = expected(name)
