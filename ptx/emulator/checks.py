@@ -232,8 +232,8 @@ class GlobalRaces:
 
     def __init__(self, size: int, granule: int):
         self._granule = granule
-        self._writes = np.zeros(-(-size // granule), np.int64)
-        self._reads = np.zeros_like(self._writes)
+        # Not `zeros_like`, which writes: what no thread touches takes no memory.
+        self._writes, self._reads = (np.zeros(-(-size // granule), np.int64) for _ in range(2))
 
     def access(self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access) -> None:
         """Checks an access against those before it, and remembers it."""

@@ -356,7 +356,8 @@ def test_over_2_31_elements(gpu):
         weight, grad_y = weight.astype(jnp.float32), grad_y.astype(jnp.float32)
         x = jnp.zeros(images, jnp.float32)
         grad_x = jax.vjp(lambda x: layer(x, offset, weight), x)[1](grad_y)[0]
-        return grad_x[indices], jnp.any(grad_x != 0, axis=3).sum()
+        # Compared with zeros of that size, which the kernel adds to, it would be there twice.
+        return grad_x[indices], (jnp.abs(grad_x).max(axis=3) != 0).sum()
 
     of, (y, grad_offset, grad_weight) = run(gpu, of_images, offset, weight, grad_y, small)
     to, (corners, written) = run(gpu, to_images, offset, weight, grad_y)
