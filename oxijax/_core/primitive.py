@@ -18,8 +18,11 @@ from jax.interpreters import ad, batching, mlir
 
 from oxijax._core import compat as _compat
 from oxijax._core import modes, sharding
+from oxijax._core.config import config as settings
+from oxijax._core.config import is_deterministic
 from oxijax._core.fold import Dims, Fold, broadcast, split
-from oxijax._core.launch import emulation
+from oxijax._core.launch import VERSION, emulation
+from oxijax._version import __version__
 
 __all__ = ["Fold", "KernelPrimitive", "Product", "Result", "map_present"]
 
@@ -245,14 +248,16 @@ class KernelPrimitive:
         mesh = _compat.auto_mesh(ctx)
         if mesh is None or not call.parallel or any(0 in aval.shape for aval in ctx.avals_in):
             return _lowering(self.name, cuda)(ctx, *values, config=config, present=present)
-        gpu = emulation.value
+        gpu, deterministic = emulation.value, is_deterministic()
 
         def bind(config: Config, *parts: jax.Array) -> list[jax.Array]:
             # XLA may ask when the program has left the context that it was lowered in.
-            with emulation(gpu), jax.named_scope(self.name):
+            same_mode = settings.deterministic_mode(deterministic)
+            with emulation(gpu), same_mode, jax.named_scope(self.name):
                 return _call(cuda, parts, config, present)
 
-        key = f"{self.name} {present} {gpu}"
+        # All that the parts depend on: a cache of programs knows what XLA asks for by this alone.
+        key = f"{self.name} {present} {gpu} {deterministic} {VERSION} {__version__}"
         part_of = functools.partial(self._part_of, call, names)
         return sharding.lower_split(ctx, values, mesh, bind, key, call, part_of)
 

@@ -10,9 +10,11 @@ from oxijax._core.launch._call import TARGET_NAME, call
 from oxijax._core.launch._emulation import Emulation, emulation
 from oxijax._core.launch._handler import HandlerMissingError, find_handler
 from oxijax._core.launch._resolve import clear_caches
+from oxijax._core.launch._spec import VERSION
 
 __all__ = [
     "TARGET_NAME",
+    "VERSION",
     "Emulation",
     "HandlerMissingError",
     "call",
