@@ -7,9 +7,21 @@ import pytest
 
 from ptx.emulator import Buffer, EmulatorError, RaceError, Report, UninitializedError, launch
 
-__all__ = ["COUNTING", "fails", "kernel", "line_of_fault", "output", "passes", "races", "run"]
+__all__ = [
+    "COUNTING",
+    "SCHEDULES",
+    "fails",
+    "kernel",
+    "line_of_fault",
+    "output",
+    "passes",
+    "races",
+    "result",
+    "run",
+]
 
 COUNTING = np.arange(64, dtype=np.uint32)
+SCHEDULES = (None, 0, 1, 2)
 
 
 def kernel(body: str, parameters: str = "x y", shared: str = "") -> str:
@@ -58,6 +70,17 @@ def output(count: int = 32, dtype: type = np.uint32) -> Buffer:
 
 def run(text: str, *arguments: Buffer | int, grid: object = 1, block: object = 32, **kw) -> Report:
     return launch(text, grid, block, list(arguments), **kw)  # type: ignore[arg-type]
+
+
+def result(text: str, *arguments: Buffer, **kw) -> np.ndarray:
+    """What the kernel leaves in its last argument; the same in every schedule."""
+    before, found = arguments[-1].array, []
+    for schedule in SCHEDULES:
+        arguments[-1].array = before
+        run(text, *arguments, schedule=schedule, **kw)
+        found.append(arguments[-1].array)
+        np.testing.assert_array_equal(found[-1], found[0])
+    return found[0]
 
 
 def line_of_fault(text: str) -> int:
