@@ -17,7 +17,7 @@ from oxijax._core.driver import driver
 from oxijax._core.launch import _emulation
 from oxijax._core.launch._handler import LAUNCH_FUNCTION
 from oxijax.testing import emulate_gpu
-from ptx.launch import entry_name
+from ptx.launch import Launch, entry_name
 
 __all__ = ["device_launches"]
 
@@ -45,7 +45,7 @@ def device_launches() -> Iterator[list[str]]:
 
 def _run(loaded: Any, grid, block, dynamic_shared: int, parameters) -> None:
     """As `_Loaded.run`, with cuLaunchKernel."""
-    kernel = driver().load(loaded.text, dynamic_shared, 0)
+    kernel = driver().load(Launch(grid, block, (), loaded.text, dynamic_shared), 0)
     memory: dict[int, tuple[int, np.ndarray, bool]] = {}
     values: list[Any] = []
     try:

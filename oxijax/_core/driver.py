@@ -7,49 +7,24 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.util
-import re
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from oxijax._core.driver_errors import (
+    ADVICE,
+    LOWEST,
+    Device,
+    DriverError,
+    cannot_open,
+    load_advice,
+    too_old,
+)
 from ptx.isa.targets import TARGETS, Target, UnsupportedError, target_for
-from ptx.launch import entry_name
+from ptx.launch import Launch, entry_name
 
 __all__ = ["Device", "Driver", "DriverError", "driver", "install_command"]
-
-
-class DriverError(RuntimeError):
-    """The CUDA driver is missing or refuses a call; the message says what to do."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Device:
-    """A GPU that this process sees.
-
-    Attributes:
-      ordinal: its number among the visible GPUs, as the driver counts them.
-      name: as the driver calls it.
-      sm: the SM version, for example 90 for compute capability 9.0.
-      memory: bytes of global memory.
-      shared_per_block: bytes of shared memory that one block can have (dynamic, opted in).
-      sms: how many SMs it has.
-      clock_khz: of the SMs at most, in kHz.
-      memory_clock_khz: in kHz; 0 where the driver does not know it.
-      bus_width: of the memory, in bits.
-    """
-
-    ordinal: int
-    name: str
-    sm: int
-    memory: int
-    shared_per_block: int
-    sms: int
-    clock_khz: int
-    memory_clock_khz: int
-    bus_width: int
-
-    def __str__(self) -> str:
-        return f"GPU {self.ordinal}, {self.name} of sm_{self.sm}"
 
 
 def driver() -> "Driver":
@@ -79,7 +54,8 @@ class Driver:
       copy_pointer: address of cuMemcpyDtoDAsync.
       devices: the GPUs, by ordinal.
 
-    Source: CUDA driver API, "Initialization", "Device Management", "Library Management".
+    Source: CUDA driver API, "Initialization", "Device Management", "Library Management",
+    "Occupancy".
     """
 
     version: tuple[int, int]
@@ -89,24 +65,25 @@ class Driver:
 
     def __init__(self) -> None:
         self._api = api = _import_bindings()
+        self._address_of = _address_reader()
         self._lock = threading.Lock()
-        self._slots: dict[tuple[bytes, int], _Slot] = {}
+        self._libraries: dict[bytes, _Library] = {}
 
         try:
             status, *_ = api.cuInit(0)
         except RuntimeError as error:
-            raise _cannot_open(error) from error
+            raise cannot_open(error) from error
         self._check("cuInit", status)
         (version,) = self._call("cuDriverGetVersion")
         self.version = version // 1000, version % 1000 // 10
-        if self.version < _LOWEST:
-            raise _too_old("{}.{}".format(*self.version))
+        if self.version < LOWEST:
+            raise too_old("{}.{}".format(*self.version))
         self.launch_pointer = self._address(b"cuLaunchKernel")
         self.copy_pointer = self._address(b"cuMemcpyDtoDAsync")
 
         (count,) = self._call("cuDeviceGetCount")
         if count == 0:
-            raise DriverError(f"the driver shows no GPU: {_ADVICE['CUDA_ERROR_NO_DEVICE']}")
+            raise DriverError(f"the driver shows no GPU: {ADVICE['CUDA_ERROR_NO_DEVICE']}")
         self._handles = [self._call("cuDeviceGet", ordinal)[0] for ordinal in range(count)]
         self.devices = tuple(self._describe_device(ordinal) for ordinal in range(count))
 
@@ -120,6 +97,7 @@ class Driver:
           DriverError: no context is current.
         """
         (handle,) = self._call("cuCtxGetDevice")
+        # A CUdevice is a number and no address: int() is what the bindings have for it.
         return [int(known) for known in self._handles].index(int(handle))
 
     def target(self, device: int) -> Target:
@@ -134,15 +112,15 @@ class Driver:
         except UnsupportedError as error:
             raise DriverError(f"{gpu} is too old: oxijax needs {min(TARGETS.values())}") from error
 
-    def load(self, text: str, dynamic_shared: int, device: int) -> int:
-        """Loads a kernel into a GPU, so that a launch has nothing left to load.
+    def load(self, launch: Launch, device: int) -> int:
+        """Loads the kernel of a launch into a GPU, so that the launch has nothing left to load.
 
-        A text is loaded once for each GPU: other threads that ask for it meanwhile wait for it,
-        and those that ask for another text do not.
+        A text is loaded once for all GPUs, and its kernel is fetched once for each. Other threads
+        that ask for the same text on the same GPU wait meanwhile. Those that ask for it on another
+        GPU wait only until the library is there, and those that ask for another text do not wait.
 
         Args:
-          text: PTX with one kernel.
-          dynamic_shared: bytes of dynamic shared memory that a block of it is launched with.
+          launch: the launch; of its text, the one kernel.
           device: ordinal of the GPU.
 
         Returns:
@@ -152,17 +130,18 @@ class Driver:
           DriverError: the driver refuses; the message has the log of its compiler.
           ValueError: the text has no kernel, or several.
         """
-        name, gpu = entry_name(text), self._device(device)
-        _check_shared(gpu, name, 0, dynamic_shared)
-        key = hashlib.sha256(text.encode()).digest(), device
+        name, gpu = entry_name(launch.text), self._device(device)
+        _check_shared(gpu, name, 0, launch.dynamic_shared)
+        key = hashlib.sha256(launch.text.encode()).digest()
         with self._lock:
-            slot = self._slots.setdefault(key, _Slot())
+            if key not in self._libraries:
+                self._libraries[key] = _Library(name, [_Slot() for _ in self.devices])
+            library = self._libraries[key]
+        slot = library.slots[device]
         with slot.lock:
-            if slot.kernel is None:
-                slot.kernel = self._load(text, name, dynamic_shared, gpu)
-            else:
-                self._allow_shared(slot.kernel, dynamic_shared, gpu)
-            return int(slot.kernel.handle)
+            if slot.kernel is None or _shape(launch) not in slot.kernel.prepared:
+                slot.kernel = self._prepare(library, slot.kernel, launch, gpu)
+            return self._address_of(slot.kernel.handle)
 
     def describe(self, status: int) -> str:
         """What a CUresult means: its name, number and the driver's words for it."""
@@ -190,6 +169,8 @@ class Driver:
                 attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
                 attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+                attribute.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK,
                 attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                 attribute.CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
                 attribute.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
@@ -199,40 +180,89 @@ class Driver:
         # The bytes after the first zero are padding.
         return Device(ordinal, _string(name), 10 * major + minor, memory, *others)
 
-    def _load(self, text: str, name: str, dynamic_shared: int, gpu: Device) -> "_Kernel":
-        logs, handle = _Logs(), self._handles[gpu.ordinal]
-        advice = _load_advice(text, gpu, self.version)
-
-        def call(function: str, *args: Any) -> Any:
-            (result,) = self._call(function, *args, advice=advice, log=logs.shown)
-            return result
-
+    def _prepare(
+        self, library: "_Library", kernel: "_Kernel | None", launch: Launch, gpu: Device
+    ) -> "_Kernel":
+        """Makes all ready for a launch on a GPU, which has the kernel already unless it is None."""
         with contextlib.ExitStack() as undo:
-            with self._primary_context(handle):
-                options = logs.options(self._api.CUjit_option)
-                library = call(
-                    "cuLibraryLoadData",
-                    text.encode() + b"\0",
-                    *(list(options), list(options.values()), len(options)),
-                    *([], [], 0),
-                )
-                undo.callback(self._unload, library)
-                kernel = _Kernel(call("cuLibraryGetKernel", library, name.encode()), name, logs)
-                # Where modules load lazily, this compiles: a launch may come inside the capture
-                # of a CUDA graph, where that can fail.
-                call("cuKernelGetFunction", kernel.handle)
-                kernel.static_shared = call(
-                    "cuKernelGetAttribute",
-                    self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
-                    *(kernel.handle, handle),
-                )
-                self._allow_shared(kernel, dynamic_shared, gpu)
+            with self._primary_context(self._handles[gpu.ordinal]):
+                if kernel is None:
+                    self._open(library, launch.text, gpu)
+                    undo.callback(self._close, library)
+                    kernel = self._fetch(library, launch.text, gpu)
+                self._allow_shared(kernel, launch.dynamic_shared, gpu)
+                self._carve_out(kernel, launch, gpu)
+                kernel.prepared.add(_shape(launch))
             undo.pop_all()  # all went well: the library stays
         return kernel
+
+    def _open(self, library: "_Library", text: str, gpu: Device) -> None:
+        """Loads a library if no GPU has it, and notes that one more will have it.
+
+        Where CUDA loads modules eagerly (CUDA_MODULE_LOADING=EAGER, drivers before CUDA 12.2) the
+        text is compiled here for all GPUs that have a context, once each, and not once for each
+        GPU that asks for it. Where it loads lazily, `_fetch` has it compiled for one GPU.
+
+        A text is for one target, so on a machine with several kinds of GPUs each kind asks for its
+        own. A lazy driver compiles each for those that ask. An eager one compiles it for the older
+        ones too, which cannot run it, and may refuse the library for that. Nothing but lazy
+        loading keeps it from that, and it is chosen before CUDA starts: the advice says so.
+        """
+        with library.lock:
+            if not library.users:
+                handle = self._load_call("cuLibraryLoadData", text, gpu, *_library_image(text))
+                try:
+                    name = library.name.encode()
+                    library.kernel = self._load_call("cuLibraryGetKernel", text, gpu, handle, name)
+                except BaseException:
+                    self._unload(handle)
+                    raise
+                library.handle = handle
+            library.users += 1
+
+    def _close(self, library: "_Library") -> None:
+        """Takes back what `_open` has done."""
+        with library.lock:
+            library.users -= 1
+            if not library.users:
+                self._unload(library.handle)
 
     def _unload(self, library: Any) -> None:
         with contextlib.suppress(DriverError):  # what went wrong before is what counts
             self._call("cuLibraryUnload", library)
+
+    def _fetch(self, library: "_Library", text: str, gpu: Device) -> "_Kernel":
+        """The kernel of a library on the GPU whose context is current."""
+        # Where modules load lazily, this compiles: a launch may come inside the capture of a CUDA
+        # graph, where that can fail. It is for one context alone, so each GPU does it.
+        self._load_call("cuKernelGetFunction", text, gpu, library.kernel)
+        (static,) = self._call(
+            "cuKernelGetAttribute",
+            self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+            *(library.kernel, self._handles[gpu.ordinal]),
+        )
+        return _Kernel(library.kernel, library.name, static)
+
+    def _load_call(self, function: str, text: str, gpu: Device, *args: Any) -> Any:
+        """Calls a function that may compile a text, and returns its one result."""
+        advice = load_advice(text, gpu, self.devices, self.version)
+        (result,) = self._call(function, *args, advice=advice, log=lambda: self._log_of(text))
+        return result
+
+    def _log_of(self, text: str) -> str:
+        """What the driver's compiler says of a text, as lines of a message; "" for nothing.
+
+        The text is loaded once more, as a module of the current context, which is compiled before
+        the call returns. A library may be compiled later than it is loaded, and the driver writes
+        the options' values then too: the bindings have freed them.
+        """
+        logs = _Logs()
+        options = logs.options(self._api.CUjit_option)
+        image, lists = text.encode() + b"\0", (list(options), list(options.values()))
+        with contextlib.suppress(DriverError):
+            (module,) = self._call("cuModuleLoadDataEx", image, len(options), *lists)
+            self._call("cuModuleUnload", module)
+        return logs.shown()
 
     def _allow_shared(self, kernel: "_Kernel", dynamic_shared: int, gpu: Device) -> None:
         """Raises the kernel's limit of dynamic shared memory, where it is lower than that."""
@@ -241,13 +271,39 @@ class Driver:
         if dynamic_shared <= kernel.allowed_shared:
             return
         _check_shared(gpu, kernel.name, kernel.static_shared, dynamic_shared)
-        attribute = self._api.CUfunction_attribute
-        self._call(
-            "cuKernelSetAttribute",
-            attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            *(dynamic_shared, kernel.handle, self._handles[gpu.ordinal]),
-        )
+        limit = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._set(limit, dynamic_shared, kernel, gpu)
         kernel.allowed_shared = dynamic_shared
+
+    def _carve_out(self, kernel: "_Kernel", launch: Launch, gpu: Device) -> None:
+        """Asks for as much of an SM's L1 as the kernel's blocks can use as shared memory.
+
+        With too little of it fewer blocks run on an SM than could, and nothing says so; what is
+        asked for beyond is lost to L1, which the kernels that sample images live on.
+        """
+        threads, dynamic_shared = _shape(launch)
+        shared = kernel.static_shared + dynamic_shared
+        if not shared:
+            return  # what the driver does by itself is right
+        preference = (
+            self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        )
+        # What was asked for before may bound the blocks that the driver counts.
+        self._set(preference, 100, kernel, gpu)
+        (blocks,) = self._call(
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            # Of a CUkernel, which it takes too, it counts for the current context.
+            self._api.CUfunction(self._address_of(kernel.handle)),
+            *(threads, dynamic_shared),
+        )
+        block = math.ceil(shared / _SHARED_UNIT) * _SHARED_UNIT + gpu.reserved_shared
+        percent = min(math.ceil(100 * blocks * block / gpu.shared_per_sm), 100)
+        kernel.carve_out = max(kernel.carve_out, percent)  # of all launches that it has
+        self._set(preference, kernel.carve_out, kernel, gpu)
+
+    def _set(self, attribute: Any, value: int, kernel: "_Kernel", gpu: Device) -> None:
+        handle = self._handles[gpu.ordinal]
+        self._call("cuKernelSetAttribute", attribute, value, kernel.handle, handle)
 
     def _address(self, symbol: bytes) -> int:
         """The address of a function of the driver, in the version that CUDA 12 has."""
@@ -292,35 +348,59 @@ class Driver:
     ) -> None:
         if status == self._api.CUresult.CUDA_SUCCESS:
             return
-        do = (advice or _ADVICE).get(status.name)
+        do = (advice or ADVICE).get(status.name)
         message = f"{function} failed: {self.describe(int(status))}" + (f". {do}" if do else "")
         raise DriverError(message + log())
 
 
 @dataclasses.dataclass
 class _Kernel:
-    """A loaded kernel.
+    """A kernel as one GPU has it.
 
     Attributes:
-      logs: where its compiler writes. A library that is loaded lazily may be compiled later than
-        it is loaded, so the buffers live as long as the library.
+      handle: the CUkernel, which is the same on all GPUs.
+      name: of its PTX entry.
       static_shared: bytes of static shared memory of a block.
       allowed_shared: bytes of dynamic shared memory up to which its limit has been raised.
+      carve_out: percent of an SM's shared memory that it has asked for.
+      prepared: the launches that it is ready for, by `_shape`.
     """
 
     handle: Any
     name: str
-    logs: "_Logs"
-    static_shared: int = 0
+    static_shared: int
     allowed_shared: int = 0
+    carve_out: int = 0
+    prepared: set[tuple[int, int]] = dataclasses.field(default_factory=set)
 
 
 class _Slot:
-    """Where a kernel is kept once it is loaded, and the lock of those who wait for it."""
+    """Where a GPU's kernel is kept once it is there, and the lock of those who wait for it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.kernel: _Kernel | None = None
+
+
+@dataclasses.dataclass
+class _Library:
+    """A text as the driver has it, for all GPUs.
+
+    Attributes:
+      name: of its kernel.
+      slots: its kernel on each GPU, by ordinal.
+      lock: guards what follows. Who holds a slot's lock may take it, and not the other way round.
+      handle: the CUlibrary.
+      kernel: its CUkernel.
+      users: the GPUs that have it, or are about to; without any, nothing is loaded.
+    """
+
+    name: str
+    slots: list[_Slot]
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    handle: Any = None
+    kernel: Any = None
+    users: int = 0
 
 
 class _Logs:
@@ -372,23 +452,25 @@ def _import_bindings() -> Any:
     return driver
 
 
-def _cannot_open(error: RuntimeError) -> DriverError:
-    """What it means that `cuda.bindings` raises at its first call, which opens libcuda."""
-    # The bindings find all functions through this one, which came with CUDA 12.0.
-    if "cuGetProcAddress_v2" in str(error):
-        return _too_old("11")
-    return DriverError(
-        f"there is no NVIDIA driver: libcuda cannot be opened ({error}). Install the driver, with "
-        "which nvidia-smi lists the GPUs; a container has to be started with access to them, for "
-        "example docker run --gpus all"
-    )
+def _address_reader() -> Callable[[Any], int]:
+    """What reads the address out of a handle that the bindings have made."""
+    try:
+        from cuda.bindings.utils import (
+            get_cuda_native_handle,  # pyright: ignore[reportAttributeAccessIssue, reportMissingImports]
+        )
+    except ImportError:
+        return int  # which bindings from 12.9 on, that have the other, deprecate
+    return get_cuda_native_handle
 
 
-def _too_old(version: str) -> DriverError:
-    return DriverError(
-        f"the NVIDIA driver supports CUDA up to {version}, and oxijax needs cuLibraryLoadData, "
-        "which came with CUDA 12.0: update the driver"
-    )
+def _shape(launch: Launch) -> tuple[int, int]:
+    """What a kernel is prepared for: threads and bytes of dynamic shared memory of a block."""
+    return math.prod(launch.block), launch.dynamic_shared
+
+
+def _library_image(text: str) -> tuple[Any, ...]:
+    """The arguments of cuLibraryLoadData for a text, without options."""
+    return text.encode() + b"\0", [], [], 0, [], [], 0
 
 
 def _check_shared(gpu: Device, name: str, static: int, dynamic: int) -> None:
@@ -416,64 +498,6 @@ def _string(buffer: bytes | bytearray) -> str:
     return bytes(buffer).partition(b"\0")[0].decode(errors="replace")
 
 
-def _load_advice(text: str, gpu: Device, cuda: tuple[int, int]) -> dict[str, str]:
-    """What to do about a CUresult of loading a text."""
-    version = re.search(r"^\s*\.version\s+([\d.]+)", text, re.M)
-    target = re.search(r"^\s*\.target\s+(\w+)", text, re.M)
-    gib = gpu.memory / 2**30
-    return {
-        **_ADVICE,
-        "CUDA_ERROR_INVALID_PTX": "The compiler of the driver rejects the PTX",
-        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": (
-            f"The PTX is of version {version[1] if version else '?'}, which the driver, of CUDA "
-            f"{cuda[0]}.{cuda[1]}, does not know: update the driver"
-        ),
-        "CUDA_ERROR_NO_BINARY_FOR_GPU": (
-            f"PTX for {target[1] if target else '?'} does not run on {gpu}: write it for this GPU"
-        ),
-        "CUDA_ERROR_OUT_OF_MEMORY": (
-            f"The {gib:.0f} GiB of {gpu} have no room for the kernel: leave some to it by a lower "
-            "XLA_PYTHON_CLIENT_MEM_FRACTION, and see in nvidia-smi who else uses the GPU"
-        ),
-    }
-
-
-_LOWEST = (12, 0)  # CUDA version that brought cuLibraryLoadData
+_SHARED_UNIT = 256  # bytes in which a block's shared memory comes at most: 128 from sm_80 on
 _NAME_SIZE = 128
 _LOG_SIZE = 8192
-
-_ADVICE = {
-    "CUDA_ERROR_NO_DEVICE": (
-        "See whether nvidia-smi lists a GPU, and that CUDA_VISIBLE_DEVICES is unset or names one"
-    ),
-    "CUDA_ERROR_STUB_LIBRARY": (
-        "The libcuda.so.1 that was found is the CUDA toolkit's stub: take the folder stubs off "
-        "LD_LIBRARY_PATH"
-    ),
-    "CUDA_ERROR_DEVICE_UNAVAILABLE": (
-        "See in nvidia-smi whether another process has the GPU for itself"
-    ),
-    "CUDA_ERROR_NOT_INITIALIZED": (
-        "In a process that was forked from one that used CUDA: start it by spawn instead of fork"
-    ),
-    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": (
-        "libcuda and the kernel module are of different versions: reboot"
-    ),
-    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": (
-        "This GPU takes no forward compatibility: take cuda-compat off LD_LIBRARY_PATH, or update "
-        "the driver"
-    ),
-    "CUDA_ERROR_JIT_COMPILER_NOT_FOUND": (
-        "The driver lacks its PTX compiler, libnvidia-ptxjitcompiler: install the whole driver; a "
-        "container needs compute among NVIDIA_DRIVER_CAPABILITIES"
-    ),
-    "CUDA_ERROR_JIT_COMPILATION_DISABLED": "Unset CUDA_DISABLE_PTX_JIT and CUDA_DISABLE_JIT",
-    "CUDA_ERROR_ILLEGAL_ADDRESS": (
-        "A kernel that ran before has used a wrong address, and the process cannot use the GPU "
-        "any more: start it again"
-    ),
-    "CUDA_ERROR_OUT_OF_MEMORY": (
-        "The GPU's memory is full: lower XLA_PYTHON_CLIENT_MEM_FRACTION, and see in nvidia-smi who "
-        "else uses the GPU"
-    ),
-}

@@ -30,6 +30,8 @@ class Gpu:
     sm: int = 90
     memory: int = 80 * 2**30
     shared_per_block: int = 227 * 1024
+    shared_per_sm: int = 228 * 1024
+    reserved_shared: int = 1024
     sms: int = 132
     clock_khz: int = 1_980_000
     memory_clock_khz: int = 2_619_000
@@ -58,12 +60,15 @@ class CUdevice_attribute(enum.IntEnum):  # noqa: N801
     CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH = 37
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81
     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
+    CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK = 111
 
 
 class CUfunction_attribute(enum.IntEnum):  # noqa: N801
     CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 
 class CUjit_option(enum.IntEnum):  # noqa: N801
@@ -82,21 +87,35 @@ class CUdriverProcAddressQueryResult(enum.IntEnum):
     CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1
 
 
-class _Handle:
+class CUdevice:
+    """A number, which int() is for."""
+
     def __init__(self, init_value: int = 0) -> None:
-        self._value = init_value
+        self.value = init_value
 
     def __int__(self) -> int:
-        return self._value
+        return self.value
 
 
-class CUdevice(_Handle): ...
+class _Handle:
+    """An address, which `cuda.bindings.utils` reads where the bindings have it."""
+
+    def __init__(self, init_value: int = 0) -> None:
+        self.value = init_value
+
+    def __int__(self) -> int:
+        if getattr(sys.modules["cuda.bindings"], "utils", None):
+            raise DeprecationWarning(f"int() of a {type(self).__name__}")
+        return self.value
 
 
 class CUcontext(_Handle): ...
 
 
 class CUlibrary(_Handle): ...
+
+
+class CUmodule(_Handle): ...
 
 
 class CUkernel(_Handle): ...
@@ -111,13 +130,16 @@ class _Library:
 
     Attributes:
       compiled: ordinals of the GPUs that it has been compiled for.
+      fetched: ordinals of the GPUs that its kernel has been fetched for, in order.
       dynamic_shared: the limit that was set, by ordinal.
+      carve_out: the percentage of shared memory that was asked for last, by ordinal.
     """
 
     text: str
-    logs: dict[CUjit_option, Any]
     compiled: set[int] = dataclasses.field(default_factory=set)
+    fetched: list[int] = dataclasses.field(default_factory=list)
     dynamic_shared: dict[int, int] = dataclasses.field(default_factory=dict)
+    carve_out: dict[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def static_shared(self) -> int:
@@ -166,8 +188,10 @@ class FakeCuda(types.ModuleType):
       current: the GPU whose context the caller, who is XLA, has made current.
       version: of CUDA, as cuDriverGetVersion returns it.
       newest_ptx: the newest PTX version that its compiler takes.
-      lazy: whether a library is compiled when a kernel of it is asked for, as where
-        CUDA_MODULE_LOADING is LAZY, rather than when it is loaded.
+      lazy: whether a library is compiled for a GPU when a kernel of it is asked for there, as where
+        CUDA_MODULE_LOADING is LAZY, rather than for all GPUs when it is loaded: XLA has made a
+        context for each.
+      registers: of a thread of every kernel.
       fail: what a function returns instead of doing anything, or the exception that it raises.
       hooks: called with a function's arguments before it does anything.
       counts: how often each function was called.
@@ -180,7 +204,7 @@ class FakeCuda(types.ModuleType):
     CUdriverProcAddress_flags = CUdriverProcAddress_flags
     CUdriverProcAddressQueryResult = CUdriverProcAddressQueryResult
     CUdevice, CUcontext, CUlibrary = CUdevice, CUcontext, CUlibrary
-    CUkernel, CUfunction = CUkernel, CUfunction
+    CUmodule, CUkernel, CUfunction = CUmodule, CUkernel, CUfunction
 
     launch_kernel = 0x7F0000001000  # an address of more than 32 bits
     copy = 0x7F0000002000
@@ -193,25 +217,31 @@ class FakeCuda(types.ModuleType):
         self.version = 12080
         self.newest_ptx = (8, 7)
         self.lazy = lazy
+        self.registers = 32
         self.fail: dict[str, CUresult | Exception] = {}
         self.hooks: dict[str, Callable] = {}
         self.counts: collections.Counter[str] = collections.Counter()
         self.lock = threading.Lock()
         self.initialized = False
         self.libraries: dict[int, _Library] = {}
+        self.modules: set[int] = set()
         self.retained: collections.Counter[int] = collections.Counter()
         self.pushed = 0
         self._stack = threading.local()  # of contexts: each thread has its own
 
         bindings = types.ModuleType("cuda.bindings")
         bindings.driver = self  # pyright: ignore[reportAttributeAccessIssue]
+        bindings.utils = utils = types.ModuleType("cuda.bindings.utils")  # pyright: ignore[reportAttributeAccessIssue]
+        utils.get_cuda_native_handle = _native_handle  # pyright: ignore[reportAttributeAccessIssue]
         monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
         monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
         monkeypatch.setitem(sys.modules, "cuda.bindings.driver", self)
+        monkeypatch.setitem(sys.modules, "cuda.bindings.utils", utils)
         monkeypatch.setattr(_driver, "_opened", None)
 
     def assert_balanced(self) -> None:
-        """No context is retained or pushed."""
+        """No context is retained or pushed, and no module is left."""
+        assert self.modules == set()
         assert +self.retained == {}
         assert self.pushed == 0
 
@@ -285,7 +315,9 @@ class FakeCuda(types.ModuleType):
             37: gpu.bus_width,
             75: gpu.sm // 10,
             76: gpu.sm % 10,
+            81: gpu.shared_per_sm,
             97: gpu.shared_per_block,
+            111: gpu.reserved_shared,
         }
         return (values[int(attrib)],)
 
@@ -308,8 +340,8 @@ class FakeCuda(types.ModuleType):
     @_call(0)
     def cuCtxPushCurrent(self, ctx):  # noqa: N802
         _expect(ctx, CUcontext)
-        assert self.retained[int(ctx) - 0x100] > 0, "the context is not retained"
-        self._contexts.append(int(ctx) - 0x100)
+        assert self.retained[ctx.value - 0x100] > 0, "the context is not retained"
+        self._contexts.append(ctx.value - 0x100)
         with self.lock:
             self.pushed += 1
         return ()
@@ -341,13 +373,14 @@ class FakeCuda(types.ModuleType):
         assert type(code) is bytes, "PTX is taken as a buffer"
         assert code.endswith(b"\0"), "PTX ends with a zero"
         assert (list(libraryOptions), list(libraryOptionValues), numLibraryOptions) == ([], [], 0)
-        library = _Library(
-            code[:-1].decode(), _jit_options(jitOptions, jitOptionsValues, numJitOptions)
-        )
-        _write(library.logs, "INFO", "info of the compiler")
+        # The driver may write to the values of options when it compiles, which may be later; the
+        # bindings have freed them by then.
+        assert (list(jitOptions), list(jitOptionsValues), numJitOptions) == ([], [], 0)
+        library = _Library(code[:-1].decode())
         if not self.lazy:
-            for ordinal in +self.retained:
-                self._compile(library, ordinal)
+            for ordinal in range(len(self.gpus)):
+                self._compile(library.text, ordinal)
+                library.compiled.add(ordinal)
         with self.lock:
             handle = 0x7F0000002000 + 16 * self.counts["cuLibraryLoadData"]
             while handle in self.libraries:
@@ -359,24 +392,28 @@ class FakeCuda(types.ModuleType):
     def cuLibraryGetKernel(self, library, name):  # noqa: N802
         _expect(library, CUlibrary)
         assert type(name) is bytes, "char* name takes bytes"
-        text = self.libraries[int(library)].text
+        text = self.libraries[library.value].text
         if not re.search(rf"\.entry\s+{re.escape(name.decode())}\s*\(", text):
             raise _RefusedError(CUresult.CUDA_ERROR_NOT_FOUND)
-        return (CUkernel(int(library) + 1),)
+        return (CUkernel(library.value + 1),)
 
     @_call(0)
     def cuLibraryUnload(self, library):  # noqa: N802
         _expect(library, CUlibrary)
         with self.lock:
-            del self.libraries[int(library)]
+            del self.libraries[library.value]
         return ()
 
     @_call(1)
     def cuKernelGetFunction(self, kernel):  # noqa: N802
         library = self._library(kernel)
         assert self._contexts, "no context is current in this thread"
-        self._compile(library, self._contexts[-1])
-        return (CUfunction(int(kernel) + 1),)
+        ordinal = self._contexts[-1]
+        if ordinal not in library.compiled:
+            self._compile(library.text, ordinal)
+            library.compiled.add(ordinal)
+        library.fetched.append(ordinal)
+        return (CUfunction(kernel.value + 1),)
 
     @_call(1)
     def cuKernelGetAttribute(self, attrib, kernel, dev):  # noqa: N802
@@ -386,12 +423,64 @@ class FakeCuda(types.ModuleType):
 
     @_call(0)
     def cuKernelSetAttribute(self, attrib, val, kernel, dev):  # noqa: N802
-        assert attrib is CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _expect(attrib, CUfunction_attribute)
         _expect(val, int)
         library = self._library(kernel)
+        if attrib == CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+            if not -1 <= val <= 100:
+                raise _RefusedError(CUresult.CUDA_ERROR_INVALID_VALUE)
+            library.carve_out[int(dev)] = val
+            return ()
+        assert attrib is CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if library.static_shared + val > self._gpu(dev).shared_per_block:
             raise _RefusedError(CUresult.CUDA_ERROR_INVALID_VALUE)
         library.dynamic_shared[int(dev)] = val
+        return ()
+
+    @_call(1)
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(  # noqa: N802
+        self,
+        func,
+        blockSize,  # noqa: N803
+        dynamicSMemSize,  # noqa: N803
+    ):
+        """For a CUkernel in place of a CUfunction: of the current context."""
+        _expect(func, CUfunction)
+        assert self._contexts, "no context is current in this thread"
+        ordinal = self._contexts[-1]
+        gpu, library = self.gpus[ordinal], self.libraries[func.value - 1]
+        if dynamicSMemSize > library.dynamic_shared.get(ordinal, 48 * 1024 - library.static_shared):
+            return (0,)
+        # The preference bounds the blocks, but for the first one.
+        all_shared = library.carve_out.get(ordinal, 100) * gpu.shared_per_sm // 100
+        of_block = library.static_shared + dynamicSMemSize + gpu.reserved_shared
+        by_shared = max(all_shared // of_block, 1) if of_block else 32
+        return (min(32, 2048 // blockSize, 65536 // (blockSize * self.registers), by_shared),)
+
+    # ---- modules
+
+    @_call(1)
+    def cuModuleLoadDataEx(  # noqa: N802
+        self,
+        image,
+        numOptions,  # noqa: N803
+        options,
+        optionValues,  # noqa: N803
+    ):
+        assert type(image) is bytes, "PTX is taken as a buffer"
+        assert image.endswith(b"\0"), "PTX ends with a zero"
+        assert self._contexts, "no context is current in this thread"
+        logs = _jit_options(options, optionValues, numOptions)
+        _write(logs, "INFO", "info of the compiler")
+        self._compile(image[:-1].decode(), self._contexts[-1], logs)
+        handle = 0x7F0000003000 + 16 * self.counts["cuModuleLoadDataEx"]
+        self.modules.add(handle)
+        return (CUmodule(handle),)
+
+    @_call(0)
+    def cuModuleUnload(self, hmod):  # noqa: N802
+        _expect(hmod, CUmodule)
+        self.modules.remove(hmod.value)
         return ()
 
     def _gpu(self, device: Any) -> Gpu:
@@ -400,24 +489,33 @@ class FakeCuda(types.ModuleType):
 
     def _library(self, kernel: Any) -> _Library:
         _expect(kernel, CUkernel)
-        return self.libraries[int(kernel) - 1]  # KeyError: its library is unloaded
+        return self.libraries[kernel.value - 1]  # KeyError: its library is unloaded
 
     @property
     def _contexts(self) -> list[int]:
         return self._stack.__dict__.setdefault("contexts", [])
 
-    def _compile(self, library: _Library, ordinal: int) -> None:
+    def _compile(
+        self, text: str, ordinal: int, logs: dict[CUjit_option, Any] | None = None
+    ) -> None:
         """What the driver's compiler does, and refuses to do."""
-        version = re.search(r"^\.version (\d+)\.(\d+)$", library.text, re.M)
-        target = re.search(r"^\.target sm_(\d+)$", library.text, re.M)
-        if version is None or target is None or "st.globule" in library.text:
-            _write(library.logs, "ERROR", "ptxas line 9: error : Unknown modifier '.globule'")
+        version = re.search(r"^\.version (\d+)\.(\d+)$", text, re.M)
+        target = re.search(r"^\.target sm_(\d+)$", text, re.M)
+        if version is None or target is None or "st.globule" in text:
+            if logs:
+                _write(logs, "ERROR", "ptxas line 9: error : Unknown modifier '.globule'")
             raise _RefusedError(CUresult.CUDA_ERROR_INVALID_PTX)
         if (int(version[1]), int(version[2])) > self.newest_ptx:
             raise _RefusedError(CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
         if int(target[1]) > self.gpus[ordinal].sm:
             raise _RefusedError(CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU)
-        library.compiled.add(ordinal)
+
+
+def _native_handle(handle: Any) -> int:
+    """`cuda.bindings.utils.get_cuda_native_handle`."""
+    if not isinstance(handle, _Handle):
+        raise TypeError(f"Unknown type: {type(handle)}")
+    return handle.value
 
 
 def _expect(value: Any, kind: type) -> None:

@@ -186,7 +186,7 @@ def _fill(record: _handler.LaunchRecord, resolved: _Resolved, device: int) -> No
     if spec.emulation is None:
         record.launch, record.in_python = _driver.driver().launch_pointer, False
         record.copy = _driver.driver().copy_pointer
-        record.function = _driver.driver().load(launch.text, launch.dynamic_shared, device)
+        record.function = _driver.driver().load(launch, device)
     elif spec.emulation.dry_run:
         record.launch, record.in_python = _handler.address("oxijax_launch_nothing"), False
     else:

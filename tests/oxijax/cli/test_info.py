@@ -44,7 +44,7 @@ def value_of(label: str, lines: list[str]) -> str:
 
 @pytest.mark.quick
 def test_one_gpu(run, monkeypatch):
-    fake = FakeCuda(monkeypatch, Gpu("Fake L4", 89, 23 * 2**30, 99 * 1024))
+    fake = FakeCuda(monkeypatch, Gpu("Fake L4", 89, 23 * 2**30, 99 * 1024, 100 * 1024))
     lines, report = run()
     assert value_of("oxijax", lines) == report["versions"]["oxijax"] == oxijax.__version__
     assert value_of("python", lines) == platform.python_version()
@@ -64,6 +64,8 @@ def test_one_gpu(run, monkeypatch):
             "sm": 89,
             "memory": 23 * 2**30,
             "shared_per_block": 99 * 1024,
+            "shared_per_sm": 100 * 1024,
+            "reserved_shared": 1024,
             "sms": 132,
             "clock_khz": 1_980_000,
             "memory_clock_khz": 2_619_000,

@@ -153,10 +153,10 @@ def test_one_of_two_devices_that_cannot_load_says_why():
             from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
             from oxijax._core import driver
             load = driver.Driver.load
-            def load_on_the_first(self, text, dynamic_shared, device):
+            def load_on_the_first(self, launch, device):
                 if device == 1:
                     raise driver.DriverError("no room on the second")
-                return load(self, text, dynamic_shared, device)
+                return load(self, launch, device)
             driver.Driver.load = load_on_the_first
             mesh = Mesh(np.array(jax.devices("cuda")), "b")
             x = jax.device_put(np.ones((2, 8, 8, 8), np.float32), NamedSharding(mesh, P("b")))
