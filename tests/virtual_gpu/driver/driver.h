@@ -177,6 +177,7 @@ typedef struct Entry {
   unsigned max_threads; /* that .maxntid or .reqntid allow */
   int registers;        /* of a thread; 0 where nobody knows */
   int dynamic_shared[MAX_DEVICES]; /* what a launch may ask for, where it was set; else 0 */
+  int carve_out[MAX_DEVICES]; /* percent of an SM's shared memory; -1: no preference */
   struct CUfunc_st *kernel, *functions[MAX_DEVICES]; /* its handles, once asked for */
 } Entry;
 
@@ -188,6 +189,8 @@ typedef struct CUfunc_st {
 
 /* Bytes of dynamic shared memory that a launch on a device may ask for. */
 int dynamic_shared_limit(const Entry *entry, int device);
+/* Loads a CUkernel into a device that does not have it yet, as lazy loading does. */
+CUresult kernel_load(Kernel *kernel, int device);
 
 /* ---- operations.c ---- */
 

@@ -68,6 +68,7 @@ CUresult launch_operation(Operation *operation, const LaunchParameters *launch, 
   if (kernel->object.device >= 0 && kernel->object.device != device)
     return fail(CUDA_ERROR_INVALID_HANDLE, "%s is loaded on device %d, and launched on device %d",
                 entry->name, kernel->object.device, device);
+  TRY(kernel_load(kernel, device));
   TRY(check_shape(entry, launch, device));
   char *parameters = malloc(entry->parameter_bytes + 1);
   if (!parameters) abort();
@@ -158,19 +159,35 @@ API cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **p
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
+/* The blocks that shared memory leaves room for: as much of it as the kernel prefers, but enough for
+ * one block. A GPU takes the next larger of a few sizes, which is never less. */
+static int blocks_by_shared(const Entry *entry, size_t shared, int device) {
+  if (shared > (size_t)dynamic_shared_limit(entry, device)) return 0;
+  size_t reserved = model_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
+  size_t of_block = entry->static_shared + shared + reserved;
+  size_t all = model()->shared_per_multiprocessor;
+  int percent = entry->carve_out[device];
+  int most = (int)(all / of_block);
+  if (percent == CU_SHAREDMEM_CARVEOUT_DEFAULT) return most;
+  int preferred = (int)(all * percent / 100 / of_block);
+  return preferred ? preferred : smaller(most, 1);
+}
+
 API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function,
                                                          int threads, size_t shared,
                                                          unsigned flags) {
   ENTER;
   (void)flags;
+  Context *context;
+  TRY(current_context(&context));
   TRY(object_check(function, KERNEL));
   if (threads <= 0) return fail(CUDA_ERROR_INVALID_VALUE, "%d threads a block", threads);
   const Model *gpu = model();
   Entry *entry = function->entry;
   int warps = (threads + 31) / 32;
   *blocks = smaller(gpu->blocks_per_multiprocessor, gpu->threads_per_multiprocessor / (32 * warps));
-  size_t of_block = entry->static_shared + shared + 1024; /* the driver keeps 1 KiB of each */
-  *blocks = smaller(*blocks, (int)((size_t)gpu->shared_per_multiprocessor / of_block));
+  /* For a CUkernel, which has no device, the current context counts. */
+  *blocks = smaller(*blocks, blocks_by_shared(entry, shared, context->device));
   int of_warp = (entry->registers * 32 + 255) / 256 * 256;
   if (of_warp) *blocks = smaller(*blocks, 65536 / of_warp / warps);
   return CUDA_SUCCESS;

@@ -67,6 +67,8 @@ EXPORT int virtual_gpu_add_kernel(uint64_t id, const char *name, const uint64_t 
     entry->offsets[i] = (entry->parameter_bytes + alignment - 1) / alignment * alignment;
     entry->parameter_bytes = entry->offsets[i] + sizes[i];
   }
+  for (int device = 0; device < MAX_DEVICES; ++device)
+    entry->carve_out[device] = CU_SHAREDMEM_CARVEOUT_DEFAULT;
   lock();
   entry->library = library_of(id);
   entry->next = entry->library->entries;
@@ -259,11 +261,25 @@ API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
   return find_kernel(function, library, name, context->device);
 }
 
+/* A library's kernel is loaded into a context when its function is asked for there or, if that has
+ * not happened, when it is launched there: loading is no call that a capture allows. */
+CUresult kernel_load(Kernel *kernel, int device) {
+  Entry *entry = kernel->entry;
+  if (kernel->object.device >= 0 || entry->functions[device]) return CUDA_SUCCESS;
+  CUresult status = capture_forbids();
+  if (status)
+    return fail(status, "%s is not loaded into device %d, and a capture forbids to load it",
+                entry->name, device);
+  handle_of(entry, device);
+  return CUDA_SUCCESS;
+}
+
 API cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
   ENTER;
   Context *context;
   TRY(current_context(&context));
   TRY(object_check(kernel, KERNEL));
+  TRY(kernel_load((Kernel *)kernel, context->device));
   *function = handle_of(((Kernel *)kernel)->entry, context->device);
   return CUDA_SUCCESS;
 }
@@ -335,8 +351,10 @@ static CUresult get_attribute(int *value, CUfunction_attribute attribute, Kernel
       break;
     case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
     case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
-    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = 0; break;
+    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: *value = 0; break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      *value = entry->carve_out[device];
+      break;
     default: return fail(CUDA_ERROR_NOT_SUPPORTED, "attribute %d is not implemented", attribute);
   }
   return CUDA_SUCCESS;
@@ -346,7 +364,13 @@ static CUresult set_attribute(CUfunction_attribute attribute, int value, Kernel 
                               int device) {
   TRY(object_check(kernel, KERNEL));
   Entry *entry = kernel->entry;
-  if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) return CUDA_SUCCESS;
+  if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+    if (value < CU_SHAREDMEM_CARVEOUT_DEFAULT || value > CU_SHAREDMEM_CARVEOUT_MAX_SHARED)
+      return fail(CUDA_ERROR_INVALID_VALUE, "a carve-out of %d percent for %s", value,
+                  entry->name);
+    entry->carve_out[device] = value;
+    return CUDA_SUCCESS;
+  }
   if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
     return fail(CUDA_ERROR_NOT_SUPPORTED, "attribute %d is not implemented", attribute);
   int most = model()->shared_per_block - (int)entry->static_shared;

@@ -210,6 +210,36 @@ static void the_shared_memory_of_another_device(void) {
         launch((CUfunction)kernel, NULL, 1, 1, 100 << 10));
 }
 
+static void the_carve_out_of_another_device(void) {
+  start(2);
+  load_module();
+  const CUfunction_attribute carve_out = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+  const size_t shared = 40 << 10;
+  CUlibrary library;
+  CUkernel kernel;
+  int blocks, percent;
+  OK(cuLibraryLoadData(&library, "kernels", NULL, NULL, 0, NULL, NULL, 0));
+  OK(cuLibraryGetKernel(&kernel, library, "small"));
+  CUfunction small = (CUfunction)kernel;
+  FAILS(CUDA_ERROR_INVALID_VALUE, "101 percent for small",
+        cuKernelSetAttribute(carve_out, 101, kernel, 1));
+  OK(cuKernelSetAttribute(carve_out, 50, kernel, 1));
+  OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, small, 64, shared));
+  CHECK(blocks == 5); /* of 41 KiB in 228 */
+  OK(cuKernelGetAttribute(&percent, carve_out, kernel, 0));
+  CHECK(percent == CU_SHAREDMEM_CARVEOUT_DEFAULT);
+  enter(1);
+  OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, small, 64, shared));
+  CHECK(blocks == 2); /* in 114 */
+  OK(cuKernelGetAttribute(&percent, carve_out, kernel, 1));
+  CHECK(percent == 50);
+  OK(cuKernelSetAttribute(carve_out, 0, kernel, 1));
+  OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, small, 64, shared));
+  CHECK(blocks == 1); /* a kernel runs, whatever it prefers */
+  OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, small, 64, 49 << 10));
+  CHECK(blocks == 0); /* more than it may have */
+}
+
 static void too_many_threads(void) {
   start(1);
   CUmodule module = load_module();
@@ -321,6 +351,7 @@ const Case fault_cases[] = {
     CASE(an_error_sticks),
     CASE(too_much_shared_memory),
     CASE(the_shared_memory_of_another_device),
+    CASE(the_carve_out_of_another_device),
     CASE(too_many_threads),
     CASE(too_many_blocks),
     CASE(a_missing_parameter),

@@ -73,6 +73,36 @@ static void in_another_thread(void) {
   pthread_join(thread, NULL);
 }
 
+static void a_capture_loads_no_kernel(void) {
+  start(2);
+  load_module();
+  CUlibrary library;
+  CUkernel kernel;
+  CUfunction function;
+  OK(cuLibraryLoadData(&library, "kernels", NULL, NULL, 0, NULL, NULL, 0));
+  OK(cuLibraryGetKernel(&kernel, library, "small"));
+  OK(cuKernelGetFunction(&function, kernel));
+  for (int device = 0; device < 2; ++device) {
+    enter(device);
+    CUstream stream = stream_new_nonblocking();
+    CUgraph graph;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    if (device == 0) { /* whose function was asked for */
+      OK(launch((CUfunction)kernel, stream, 1, 1, 0));
+      OK(cuStreamEndCapture(stream, &graph));
+      continue;
+    }
+    FAILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "small is not loaded into device 1",
+          launch((CUfunction)kernel, stream, 1, 1, 0));
+    FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "spoiled by cuLaunchKernel",
+          cuStreamEndCapture(stream, &graph));
+    OK(launch((CUfunction)kernel, stream, 1, 1, 0)); /* which loads it */
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(launch((CUfunction)kernel, stream, 1, 1, 0));
+    OK(cuStreamEndCapture(stream, &graph));
+  }
+}
+
 static void a_global_capture_forbids_other_threads_too(void) {
   start(1);
   CUstream stream = stream_new_nonblocking();
@@ -326,6 +356,7 @@ static void functions_are_found_by_version(void) {
 const Case graph_cases[] = {
     CASE(a_capture_does_nothing_until_it_is_launched),
     CASE(a_capture_forbids_unsafe_calls),
+    CASE(a_capture_loads_no_kernel),
     CASE(a_global_capture_forbids_other_threads_too),
     CASE(a_capturing_stream_cannot_be_waited_for),
     CASE(the_null_stream_spoils_the_capture_of_a_blocking_one),
