@@ -17,8 +17,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import oxijax
-from oxijax._core.driver import Driver
+from oxijax._core.driver import Driver, driver
 from oxijax.testing import emulate_gpu
+from ptx import TARGETS
+from ptx.launch import Launch
 
 RNG = np.random.default_rng(0)
 GRAPH = {
@@ -65,11 +67,47 @@ def products_of_two_sizes_and_two_kinds():
 
 
 def much_shared_memory_on_each_device():
-    """More than a block has without being asked for."""
+    """More than a block has without being asked for; of one library, which both have loaded."""
     a, b = rand(64, 256), rand(256, 32)
     times = jax.jit(large_product)
-    for device in DEVICES:
-        assert_same(times(jax.device_put(a, device), jax.device_put(b, device)), a @ b)
+    with noted_loads() as loads:
+        for device in DEVICES:
+            assert_same(times(jax.device_put(a, device), jax.device_put(b, device)), a @ b)
+    if ON_CPU:
+        return
+    (first, kernel), (second, same) = loads
+    assert (first, kernel) == (second, same), "two libraries of one text"
+    carve_outs = [carve_out(kernel, device) for device in (0, 1)]
+    assert carve_outs == [carve_out_of(first)] * 2, f"the carve-outs are {carve_outs}"
+
+
+@contextlib.contextmanager
+def noted_loads():
+    """The launches that kernels are loaded for meanwhile, and the CUkernels."""
+    noted, load = [], Driver.load
+
+    def note(self, launch, device):
+        noted.append((launch, load(self, launch, device)))
+        return noted[-1][1]
+
+    with mock.patch.object(Driver, "load", note):
+        yield noted
+
+
+def carve_out(kernel: int, device: int) -> int:
+    """The percentage of an SM's shared memory that a kernel prefers, as the driver has it."""
+    api = driver()._api
+    attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+    status, percent = api.cuKernelGetAttribute(attribute, api.CUkernel(kernel), device)
+    assert status == api.CUresult.CUDA_SUCCESS
+    return percent
+
+
+def carve_out_of(launch: Launch) -> int:
+    """What a launch can use, if nothing but shared memory bounds the blocks of an SM."""
+    h100 = TARGETS["sm_90"]
+    block = launch.dynamic_shared + 1024
+    return -(-100 * (h100.shared_per_sm // block * block) // h100.shared_per_sm)
 
 
 def loss(x, offset, weight):
@@ -92,7 +130,7 @@ def gradients_divided_over_two_devices():
 
 
 def a_cuda_graph():
-    """Calls that XLA captures, of kernels that no call before has loaded."""
+    """Calls that XLA captures, of kernels that no call before has loaded; then on the other GPU."""
     x, offset, weight = rand(1, 5, 6, 12), rand(1, 5, 6, 18), rand(3, 3, 12, 12) / 9
 
     def steps(loss):
@@ -104,9 +142,11 @@ def a_cuda_graph():
         return step
 
     expected = on_cpu(steps(reference_loss), x, offset, weight)
-    compiled = jax.jit(steps(loss)).lower(x, offset, weight).compile({} if ON_CPU else GRAPH)
-    for _ in range(4):
-        assert_same(compiled(x, offset, weight), expected)
+    for device in DEVICES:
+        operands = jax.device_put((x, offset, weight), device)
+        compiled = jax.jit(steps(loss)).lower(*operands).compile({} if ON_CPU else GRAPH)
+        for _ in range(4):
+            assert_same(compiled(*operands), expected)
 
 
 def a_launch_that_fails():

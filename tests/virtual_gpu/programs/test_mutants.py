@@ -48,6 +48,10 @@ EACH_DIMENSION = "for (int64_t d = 0; d < buffer->rank; ++d) hash = mix("
 IDENTITY = ".device = device,"
 GRID = "launch->grid[0], launch->grid[1], launch->grid[2],"
 BLOCK = "launch->block[0], launch->block[1], launch->block[2],"
+FETCH = 'self._load_call("cuKernelGetFunction", text, gpu, library.kernel)'
+CONTEXT = "with self._primary_context(self._handles[gpu.ordinal]):"
+LIMIT = "self._set(limit, dynamic_shared, kernel, gpu)"
+PREFERENCE = "self._set(preference, kernel.carve_out, kernel, gpu)"
 SHARED = "if kernel.static_shared + dynamic_shared <= Target.static_shared_per_block:"
 
 MUTANTS = {
@@ -102,7 +106,17 @@ MUTANTS = {
     "loaded_into_the_first_device": Mutant(
         RESOLVE, {"device = _driver.driver().current_device()": "device = 0"}
     ),
-    "loaded_once_for_all_devices": Mutant(DRIVER, {"digest(), device\n": "digest(), 0\n"}),
+    # One text for all devices, and on each what is its own.
+    "a_library_for_each_device": Mutant(DRIVER, {"digest()\n": "digest() + bytes([device])\n"}),
+    "fetched_on_the_first_device_alone": Mutant(
+        DRIVER, {FETCH: f"if gpu.ordinal == 0:\n            {FETCH}"}
+    ),
+    "fetched_in_the_context_of_the_first_device": Mutant(
+        DRIVER, {CONTEXT: "with self._primary_context(self._handles[0]):"}
+    ),
+    "the_limit_of_the_first_device_is_that_of_both": Mutant(
+        DRIVER, {"slot = library.slots[device]": "slot = library.slots[0]"}
+    ),
     "freed_while_it_is_in_the_table": Mutant(
         HANDLER, {"launch = &entry->launch;\n    entry = NULL;": "launch = &entry->launch;"}
     ),
@@ -114,8 +128,13 @@ MUTANTS = {
     "no_shared_memory": Mutant(HANDLER, {LAUNCH: f"0 * {LAUNCH}"}),
     "shared_memory_is_not_asked_for": Mutant(DRIVER, {SHARED: "if kernel:"}),
     "shared_memory_on_the_first_device": Mutant(
-        DRIVER, {"kernel.handle, self._handles[gpu.ordinal])": "kernel.handle, self._handles[0])"}
+        DRIVER, {LIMIT: f"gpu = self.devices[0]\n        {LIMIT}"}
     ),
+    "carve_out_on_the_first_device": Mutant(
+        DRIVER, {PREFERENCE: f"gpu = self.devices[0]\n        {PREFERENCE}"}
+    ),
+    "all_of_the_shared_memory": Mutant(DRIVER, {PREFERENCE: ""}),
+    "no_carve_out": Mutant(DRIVER, {"if not shared:\n": "if True:\n"}),
     "unloaded_at_once": Mutant(DRIVER, {"undo.pop_all()  #": "#"}),
     "failures_are_not_told": Mutant(HANDLER, {f"  {REPORT}\n}}": "  return NULL;\n}"}),
     "nothing_is_launched": Mutant(HANDLER, {"if (!launch->grid[0] ||": "if (launch->grid[0] ||"}),
@@ -131,9 +150,15 @@ MISSED = {
     "copy_the_other_way",
     "of_the_first_device",
     "loaded_into_the_first_device",
-    "loaded_once_for_all_devices",
+    "a_library_for_each_device",
+    "fetched_on_the_first_device_alone",
+    "fetched_in_the_context_of_the_first_device",
+    "the_limit_of_the_first_device_is_that_of_both",
     "shared_memory_is_not_asked_for",
     "shared_memory_on_the_first_device",
+    "carve_out_on_the_first_device",
+    "all_of_the_shared_memory",
+    "no_carve_out",
     "unloaded_at_once",
     "failures_are_not_told",
 }
