@@ -189,8 +189,10 @@ typedef struct CUfunc_st {
 
 /* Bytes of dynamic shared memory that a launch on a device may ask for. */
 int dynamic_shared_limit(const Entry *entry, int device);
-/* Loads a CUkernel into a device that does not have it yet, as lazy loading does. */
-CUresult kernel_load(Kernel *kernel, int device);
+/* Whether a device has a kernel already. */
+bool kernel_is_loaded(const Kernel *kernel, int device);
+/* Loads a CUkernel into a device, as lazy loading does. */
+void kernel_load(Kernel *kernel, int device);
 
 /* ---- operations.c ---- */
 

@@ -68,7 +68,7 @@ CUresult launch_operation(Operation *operation, const LaunchParameters *launch, 
   if (kernel->object.device >= 0 && kernel->object.device != device)
     return fail(CUDA_ERROR_INVALID_HANDLE, "%s is loaded on device %d, and launched on device %d",
                 entry->name, kernel->object.device, device);
-  TRY(kernel_load(kernel, device));
+  kernel_load(kernel, device);
   TRY(check_shape(entry, launch, device));
   char *parameters = malloc(entry->parameter_bytes + 1);
   if (!parameters) abort();
@@ -88,11 +88,22 @@ CUresult launch_operation(Operation *operation, const LaunchParameters *launch, 
   return CUDA_SUCCESS;
 }
 
+/* A CUkernel is loaded into a device when its function is asked for there, or else at its first
+ * launch there, which may have to wait for the device. So a launch that is captured loads nothing,
+ * whatever the mode of the capture. */
+static CUresult check_loaded(const Kernel *kernel, Stream *stream) {
+  TRY(object_check(kernel, KERNEL));
+  if (!stream->capture || kernel_is_loaded(kernel, stream->context->device)) return CUDA_SUCCESS;
+  return capture_spoil(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                       "the kernel is not loaded into this device yet");
+}
+
 static CUresult submit(const LaunchParameters *launch, CUstream handle) {
   Stream *stream;
   Operation operation;
   TRY(stream_of(handle, &stream));
   TRY(context_status(stream->context));
+  TRY(check_loaded(launch->function, stream));
   TRY(launch_operation(&operation, launch, stream->context->device));
   note("  %s <<<%u %u %u, %u %u %u, %u>>>", operation.entry->name, launch->grid[0],
        launch->grid[1], launch->grid[2], launch->block[0], launch->block[1], launch->block[2],

@@ -261,17 +261,12 @@ API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
   return find_kernel(function, library, name, context->device);
 }
 
-/* A library's kernel is loaded into a context when its function is asked for there or, if that has
- * not happened, when it is launched there: loading is no call that a capture allows. */
-CUresult kernel_load(Kernel *kernel, int device) {
-  Entry *entry = kernel->entry;
-  if (kernel->object.device >= 0 || entry->functions[device]) return CUDA_SUCCESS;
-  CUresult status = capture_forbids();
-  if (status)
-    return fail(status, "%s is not loaded into device %d, and a capture forbids to load it",
-                entry->name, device);
-  handle_of(entry, device);
-  return CUDA_SUCCESS;
+bool kernel_is_loaded(const Kernel *kernel, int device) {
+  return kernel->object.device >= 0 || kernel->entry->functions[device];
+}
+
+void kernel_load(Kernel *kernel, int device) {
+  if (!kernel_is_loaded(kernel, device)) handle_of(kernel->entry, device);
 }
 
 API cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
@@ -279,7 +274,7 @@ API cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
   Context *context;
   TRY(current_context(&context));
   TRY(object_check(kernel, KERNEL));
-  TRY(kernel_load((Kernel *)kernel, context->device));
+  if (!kernel_is_loaded((Kernel *)kernel, context->device)) TRY(capture_forbids());
   *function = handle_of(((Kernel *)kernel)->entry, context->device);
   return CUDA_SUCCESS;
 }

@@ -86,18 +86,18 @@ static void a_capture_loads_no_kernel(void) {
     enter(device);
     CUstream stream = stream_new_nonblocking();
     CUgraph graph;
-    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     if (device == 0) { /* whose function was asked for */
       OK(launch((CUfunction)kernel, stream, 1, 1, 0));
       OK(cuStreamEndCapture(stream, &graph));
       continue;
     }
-    FAILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "small is not loaded into device 1",
+    FAILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "not loaded into this device",
           launch((CUfunction)kernel, stream, 1, 1, 0));
     FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "spoiled by cuLaunchKernel",
           cuStreamEndCapture(stream, &graph));
     OK(launch((CUfunction)kernel, stream, 1, 1, 0)); /* which loads it */
-    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(launch((CUfunction)kernel, stream, 1, 1, 0));
     OK(cuStreamEndCapture(stream, &graph));
   }

@@ -5,6 +5,7 @@ It runs with two devices. With an argument, a target of the emulator, it does on
 """
 
 import contextlib
+import ctypes
 import pathlib
 import sys
 from unittest import mock
@@ -83,24 +84,45 @@ def much_shared_memory_on_each_device():
 
 @contextlib.contextmanager
 def noted_loads():
-    """The launches that kernels are loaded for meanwhile, and the CUkernels."""
+    """The launches that kernels are loaded for meanwhile, and the CUkernels; each is captured."""
     noted, load = [], Driver.load
 
     def note(self, launch, device):
-        noted.append((launch, load(self, launch, device)))
-        return noted[-1][1]
+        kernel = load(self, launch, device)
+        noted.append((launch, kernel))
+        capture(launch, kernel)
+        return kernel
 
     with mock.patch.object(Driver, "load", note):
         yield noted
+
+
+def capture(launch: Launch, kernel: int) -> None:
+    """Captures a launch in the current context, and never does it: nothing is left to load."""
+    values = (ctypes.c_uint64 * len(launch.arguments))()
+    size = ctypes.sizeof(ctypes.c_uint64)
+    addresses = [ctypes.addressof(values) + i * size for i in range(len(values))]
+    parameters = (ctypes.c_void_p * len(values))(*addresses)
+    stream = of_the_driver("cuStreamCreate", 1)  # CU_STREAM_NON_BLOCKING
+    mode = driver()._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    of_the_driver("cuStreamBeginCapture", stream, mode)
+    function = driver()._api.CUfunction(kernel)
+    shape = *launch.grid, *launch.block, launch.dynamic_shared
+    of_the_driver("cuLaunchKernel", function, *shape, stream, ctypes.addressof(parameters), 0)
+    of_the_driver("cuGraphDestroy", of_the_driver("cuStreamEndCapture", stream))
+    of_the_driver("cuStreamDestroy", stream)
+
+
+def of_the_driver(function: str, *arguments):
+    """The result of a function of the driver, which has to succeed."""
+    return next(iter(driver()._call(function, *arguments)), None)
 
 
 def carve_out(kernel: int, device: int) -> int:
     """The percentage of an SM's shared memory that a kernel prefers, as the driver has it."""
     api = driver()._api
     attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-    status, percent = api.cuKernelGetAttribute(attribute, api.CUkernel(kernel), device)
-    assert status == api.CUresult.CUDA_SUCCESS
-    return percent
+    return of_the_driver("cuKernelGetAttribute", attribute, api.CUkernel(kernel), device)
 
 
 def carve_out_of(launch: Launch) -> int:
