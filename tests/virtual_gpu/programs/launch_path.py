@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import pathlib
 import sys
+from typing import Any
 from unittest import mock
 
 import jax
@@ -113,7 +114,7 @@ def capture(launch: Launch, kernel: int) -> None:
     of_the_driver("cuStreamDestroy", stream)
 
 
-def of_the_driver(function: str, *arguments):
+def of_the_driver(function: str, *arguments) -> Any:
     """The result of a function of the driver, which has to succeed."""
     return next(iter(driver()._call(function, *arguments)), None)
 
