@@ -192,3 +192,26 @@ def test_a_gpu_without_data_sheet_gets_kernels():
             VIRTUAL_GPU_MODEL="l4",
         )
     )
+
+
+def test_nothing_is_collected_in_a_callback():
+    """XLA holds a lock there that a program takes when it is freed."""
+    assert_works(
+        child(
+            """
+            import gc, numpy as np, jax
+            from virtual_driver import loading, running
+            noted = []
+            def noting(function):
+                def note(*arguments):
+                    noted.append((function.__name__, gc.isenabled()))
+                    return function(*arguments)
+                return note
+            loading.load, running.run = noting(loading.load), noting(running.run)
+            assert jax.jit(lambda x: x.sum() * 3)(np.ones(5, np.float32)) == 15
+            assert set(noted) == {("load", False), ("run", False)}, noted
+            assert gc.isenabled()
+            print("done")
+            """
+        )
+    )
