@@ -4,7 +4,7 @@ A row of A is produced by the four lanes that hold it in the atom's fragment. K 
 64 bytes along K, lane member q of a group has 16 neighbouring bytes, elements that one load brings,
 instead of the scattered pairs that the fragment's layout names. A product does not see an order of
 K that A and B share, so B is read with the same permutation: 16 neighbouring bytes of one of its
-rows. N is permuted likewise, so that a lane's sums are 8 neighbouring columns of C.
+rows. N is permuted likewise, so that a lane's sums are neighbouring columns of C: see `Columns`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from ptx.tile.loop import Cursor
 from ptx.tile.math import Row
 from ptx.tile.shared import SharedTile, Stage
 
-__all__ = ["ROW_BYTES", "LaneRows", "RowProducer", "StreamedProduct", "StreamedTile"]
+__all__ = [
+    "NEIGHBOURS",
+    "ROW_BYTES",
+    "Columns",
+    "LaneRows",
+    "RowProducer",
+    "StreamedProduct",
+    "StreamedTile",
+]
 
 
 class RowProducer(Protocol):
@@ -74,6 +82,50 @@ class LaneRows:
         return row // 2 * 16 + row % 2 * 8
 
 
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Which columns of C a lane has: of each 32, for each member of a group of four lanes, 8.
+
+    Attributes:
+      run: neighbours. With 8, a lane stores 16 bytes of halves at once. With 4, the four lanes have
+        16 neighbours, and as many 16 columns on; with 1, four neighbours, and so on. So what they
+        add to memory together fills its sectors: four of f32 in one instruction, or one.
+    """
+
+    run: int = 8
+
+    def __post_init__(self):
+        if self.run not in (1, 4, 8):
+            raise ValueError(f"run must be 1, 4 or 8, got {self.run}")
+
+    def fragment(self, j: int) -> int:
+        """The first row of B, in shared memory, of fragment j."""
+        within = {8: j % 4 * 2, 4: j % 4 // 2 * 16 + j % 2 * 2, 1: j % 4 * 8}
+        return j // 4 * 32 + within[self.run]
+
+    def row(self, group: Val) -> Val:
+        """The row of B of a lane's group, from its fragment's first one on.
+
+        Eight lanes that read together read two rows: one with an even number and one with an odd
+        number, which lie in different banks.
+        """
+        first, second = group >> 1, group & 1
+        if self.run == 1:
+            return second * 4 + (first ^ second)
+        return first * self.run + second
+
+    def stored(self, row: Val) -> Val:
+        """The row of shared memory where a column's weights are."""
+        return row ^ ((row >> 2) & 1) if self.run == 1 else row
+
+    def starts(self) -> list[tuple[int, int]]:
+        """Of each 32 columns, where a lane's runs begin: what each member adds, and all."""
+        return [(self.run, 4 * self.run * number) for number in range(8 // self.run)]
+
+
+NEIGHBOURS = Columns()
+
+
 class StreamedTile:
     """Rows of B, 64 bytes along K a step: a source of a ring in dynamic shared memory.
 
@@ -86,7 +138,8 @@ class StreamedTile:
         a predicate: whether the row so much further on exists, or None where all do. Called for the
         first of 16 bytes, with a row of which `pitch` elements on the next one follows.
       pitch: elements in global memory; see `locate`.
-      threads: threads of the block.
+      threads: threads of the block, a multiple of 32.
+      columns: which columns a lane has.
     """
 
     def __init__(
@@ -99,6 +152,7 @@ class StreamedTile:
         locate: Callable[[Val, Val], tuple[Pointer, Callable[[int], Val | None]]],
         pitch: int,
         threads: int,
+        columns: Columns = NEIGHBOURS,
     ):
         self.k, self.locate, self.pitch, self.step = k, locate, pitch, threads // 4
         layout = Layout.dense(dtype, rows)
@@ -106,7 +160,8 @@ class StreamedTile:
             k.dynamic_shared(dtype, stages * layout.bytes // dtype.bytes), layout
         )
         self.row, self.column = k.tid() >> 2, (k.tid() & 3) * (16 // dtype.bytes)
-        self.own = self.tile.first.add_bytes(k.tid() * 16)  # rows have 64 bytes
+        stored = columns.stored(self.row) * ROW_BYTES + (k.tid() & 3) * 16
+        self.own = self.tile.first.add_bytes(stored)
 
     @staticmethod
     def shared_bytes(rows: int, stages: int) -> int:
@@ -142,12 +197,21 @@ class StreamedProduct:
       a: makes the rows of A.
       b: rows of 64 bytes, as many as C has columns, a multiple of 32.
       lane_rows: the rows of this lane.
+      columns: which columns it has, the same as those of the tile.
     """
 
     accumulator = f32
     row_lanes = (1, 2)
 
-    def __init__(self, k: Kernel, atom: Atom, a: RowProducer, b: SharedTile, lane_rows: LaneRows):
+    def __init__(
+        self,
+        k: Kernel,
+        atom: Atom,
+        a: RowProducer,
+        b: SharedTile,
+        lane_rows: LaneRows,
+        columns: Columns = NEIGHBOURS,
+    ):
         assert (atom.a.registers, atom.b.registers, atom.m, atom.n) == (4, 2, 16, 8)
         assert b.layout.rows % 32 == 0
         assert b.layout.conflict_free(rows=2)
@@ -161,10 +225,9 @@ class StreamedProduct:
             [k.var(atom.a.register, self._zero(), f"a{row}") for _ in range(4)]
             for row in range(len(lane_rows))
         ]
-        # Group g of fragment j has column 32 * (j // 4) + 8 * (g // 2) + 2 * (j % 4) + g % 2: eight
-        # lanes that read together read two neighbouring rows.
-        column = (lane_rows.group >> 1) * 8 + (lane_rows.group & 1)
-        self.lane_b = b.first.add_bytes(column * ROW_BYTES + lane_rows.member * 16)
+        self.columns = columns
+        row = columns.row(lane_rows.group)
+        self.lane_b = b.first.add_bytes(row * ROW_BYTES + lane_rows.member * 16)
 
     def clear(self) -> None:
         for value in (v for tiles in self.sums for tile in tiles for v in tile):
@@ -186,11 +249,14 @@ class StreamedProduct:
         stage = stage if stage_b is None else stage_b
         first, following = self.lane_b.add_bytes(stage * self.b.layout.bytes), []
         share = self.n_tiles // len(self.lane_rows)
-        for row in range(len(self.lane_rows)):
-            loaded = a.begin(row)
+        rows = len(self.lane_rows)
+        ahead = [a.begin(0)]
+        for row in range(rows):
+            if row + 1 < rows:
+                ahead.append(a.begin(row + 1))
             for j in range(row * share, (row + 1) * share):
                 self._multiply(first, j)
-            following.append(a.finish(loaded))
+            following.append(a.finish(ahead.pop(0)))
         a.cursor.advance()
         for words, values in zip(self.words, following, strict=True):
             for word, value in zip(words, values, strict=True):
@@ -203,12 +269,17 @@ class StreamedProduct:
                 parts = []
                 for j in range(0, self.n_tiles, 4):
                     values = [v for tile in tiles[j : j + 4] for v in tile[2 * half : 2 * half + 2]]
-                    parts.append((lanes.member * 8 + 8 * j, values))
+                    run = self.columns.run
+                    for first, (own, all_) in zip(
+                        range(0, 8, run), self.columns.starts(), strict=True
+                    ):
+                        column = lanes.member * own + (8 * j + all_)
+                        parts.append((column, values[first : first + run]))
                 yield Row(lanes.first + lanes.offset(2 * i + half), parts)
 
     def _multiply(self, first: Pointer, j: int) -> None:
         """Adds the products with fragment j of B: two along K."""
-        fragment = first.add_bytes((j // 4 * 32 + j % 4 * 2) * ROW_BYTES)
+        fragment = first.add_bytes(self.columns.fragment(j) * ROW_BYTES)
         if fragment.dtype is f32:
             words = [self.k.convert(v, tf32, "rna") for v in fragment.load(0, 4)]
         else:

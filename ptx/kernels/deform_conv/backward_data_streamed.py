@@ -22,13 +22,10 @@ from ptx.tile.loop import Cursor, Loop
 from ptx.tile.occupancy import enough_blocks
 from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.plan import atom_of
-from ptx.tile.stream import ROW_BYTES, LaneRows, StreamedProduct, StreamedTile
+from ptx.tile.stream import NEIGHBOURS, ROW_BYTES, Columns, LaneRows, StreamedProduct, StreamedTile
 from ptx.tile.vectors import both, load_words, widen
 
 __all__ = ["streamed_backward_input", "streamed_backward_offset", "taps_per_block"]
-
-LANE_CHANNELS = 8  # neighbours in a lane's sums
-PART = 32  # columns from a lane's 8 to its next ones
 
 
 def streamed_backward_offset(
@@ -87,7 +84,7 @@ def streamed_backward_input(
     offsets: Offsets,
 ) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns = _Columns(k, config, plan, p, offsets)
+    columns = _Columns(k, config, plan, p, offsets, Columns(_together(k)))
     if columns.table is None:
         with columns.taps() as tap:
             for part in columns.parts(tap):
@@ -103,11 +100,11 @@ def streamed_backward_input(
         for index, row in enumerate(columns.product.rows()):
             _, corners = tile.rows.addresses(index, image)
             inside, weights = tile.rows.inside(index), tile.rows.weights(index)
-            for part, (column, sums) in enumerate(row.parts):
+            for (column, sums), part in zip(row.parts, columns.part_starts(), strict=True):
                 channels_ok = columns.channels_ok(column, tile.channels)
                 for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
                     where = both(corner_ok, channels_ok)
-                    _scatter(k, address + part * PART, weight, sums, where)
+                    _scatter(k, address + part, weight, sums, where)
 
 
 def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> int:
@@ -120,7 +117,7 @@ def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> i
     """
     room = config.taps
     if not plan.narrow:
-        room = CornerTable.taps_that_fit(config, plan.m)
+        room = plan.table_taps(config)
     wanted = -(-enough_blocks(4) // max(1, blocks))  # parts that the taps are cut into
     return max(1, min(room, config.taps // wanted))
 
@@ -173,8 +170,10 @@ class _Columns:
         plan: SamplePlan,
         p: Any,
         offsets: Offsets,
+        columns: Columns = NEIGHBOURS,
     ):
         self.k, self.config, self.plan, self.offsets = k, config, plan, offsets
+        self.columns = columns
         self.weight, self.grad_y = p.weight, p.grad_y
         atom = atom_of(config, k.target)
         assert atom is not None
@@ -197,7 +196,7 @@ class _Columns:
         else:
             self.first_channel = k.ctaid("y") * config.channels_per_offset_group
             self.first_in_run = k.var(u32, 0)
-            taps = CornerTable.taps_that_fit(config, plan.m)
+            taps = plan.table_taps(config)
             self.table = CornerTable(offsets, rows=plan.m, taps=taps)
         self.extents = {"segment": segments, "tile": tiles}
         self.group = self.first_channel // self.in_group  # of the first segment
@@ -205,12 +204,12 @@ class _Columns:
         self.b_cursor = Cursor(k, tap=self.taps_here, **self.extents, **slices)
         b = StreamedTile(
             k, dtype, rows=plan.n, stages=plan.stages, locate=self._weights,
-            pitch=config.out_channels, threads=threads,
+            pitch=config.out_channels, threads=threads, columns=columns,
         )  # fmt: skip
         self.lane_rows = LaneRows.of(k, plan.m // (threads // 32 * 16))
         k.barrier()  # all pixels of the block are written
         self.a = _GradientRows(self, Cursor(k, **self.extents, **slices))
-        self.product = StreamedProduct(k, atom, self.a, b.tile, self.lane_rows)
+        self.product = StreamedProduct(k, atom, self.a, b.tile, self.lane_rows, columns)
         self.loop = Loop(k, self.b_cursor, [b], stages=plan.stages)
 
     @contextlib.contextmanager
@@ -240,13 +239,14 @@ class _Columns:
             channel = self.first_channel + segment * self.run_length + done
             first_entry = tap * table.rows + rows.first
             table_rows = TableRows(table, first_entry, rows.offset)
-            lane_channel = channel + rows.member * LANE_CHANNELS
+            lane_channel = channel + rows.member * self.columns.run
             yield _Tile(table_rows, lane_channel, self.run_length - done)
 
     def parts(self, tap: Val) -> Iterator[_Part]:
         """Writes the product of a tap, of the block's tile of channels; its parts, one by one."""
         config, tap = self.config, self.first_tap + tap
-        width = min(LANE_CHANNELS, config.channels_per_offset_group)
+        run = self.columns.run
+        width = min(run, config.channels_per_offset_group)
         self._multiply()
         for row in self.product.rows():
             pixel = self.pixels.read(row.row)
@@ -254,11 +254,19 @@ class _Columns:
                 channels_ok = self.channels_ok(column, self.in_group - self.first_in_run)
                 if channels_ok is not None:
                     pixel = dataclasses.replace(pixel, exists=pixel.exists & channels_ok)
-                for i in range(0, LANE_CHANNELS, width):
+                for i in range(0, run, width):
                     channel = self.first_channel + self.first_in_run + column + i
                     group = channel // config.channels_per_offset_group
                     position = self.offsets.position(pixel, group, tap, pixel.exists)
                     yield _Part(pixel, position, channel, sums[i : i + width], channels_ok)
+
+    def part_starts(self) -> list[int]:
+        """Columns from the lane's first one to each part of a row."""
+        return [
+            first + start
+            for first in range(0, self.plan.n, 32)
+            for _, start in self.columns.starts()
+        ]
 
     def segment(self, cursor: Cursor) -> tuple[Val, Val]:
         """First channel, and group, of the segment that a cursor is at."""
@@ -344,11 +352,11 @@ def _add_dots(
     for index, row in enumerate(columns.product.rows()):
         _, corners = tile.rows.addresses(index, image)
         totals = [k.var(f32, 0.0) for _ in range(4)]
-        for part, (column, sums) in enumerate(row.parts):
+        for (column, sums), part in zip(row.parts, columns.part_starts(), strict=True):
             channels_ok = columns.channels_ok(column, tile.channels)
-            addresses = [corner + part * PART for corner in corners]
+            addresses = [corner + part for corner in corners]
             for total, address in zip(totals, addresses, strict=True):
-                elements = _elements(k, address, LANE_CHANNELS, channels_ok)
+                elements = _elements(k, address, len(sums), channels_ok)
                 for value, element in zip(sums, elements, strict=True):
                     total.set(k.fma(value, element, total))
         for dot, total, corner_ok in zip(dots[index], totals, tile.rows.inside(index), strict=True):
@@ -377,8 +385,17 @@ def _corner_addresses(image: Pointer, offsets: Offsets, part: _Part) -> list[Poi
 
 
 def _scatter(k: Kernel, address: Pointer, weight: Val, values: Sequence[Val], where: Val) -> None:
-    """Adds weighted values to memory, four at once where the target can."""
+    """Adds weighted values to memory, as many at once as the target can."""
     scaled = [weight * value for value in values]
-    step = 4 if k.target.supports("sm_90") else 1
+    step = _together(k)
     for i in range(0, len(scaled), step):
         address.red(i, scaled[i] if step == 1 else scaled[i : i + step], where=where)
+
+
+def _together(k: Kernel) -> int:
+    """Neighbours that one instruction adds to memory.
+
+    A lane has no more neighbouring columns: so what four lanes add to together is neighbours, which
+    fill sectors of L2 (see `ptx.tile.stream.Columns`).
+    """
+    return 4 if k.target.supports("sm_90") else 1

@@ -106,7 +106,7 @@ class _Columns:
             offsets.geometry, k.ctaid("x") * plan.m, rows=plan.m, threads=plan.threads
         )
         a, b, self.math = make_product(k, config, plan, k_axis=1)
-        taps = SampleTable.taps_that_fit(config, plan.m)
+        taps = plan.table_taps(config)
         self.table = SampleTable(offsets, rows=plan.m, taps=taps)
 
         self.cursor = Cursor(k, slice=-(-config.out_channels_per_group // plan.k))

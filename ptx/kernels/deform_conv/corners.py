@@ -24,8 +24,6 @@ __all__ = [
     "TableRows",
 ]
 
-_TABLE_BYTES = 24 * 1024  # of shared memory for a table: nine taps of 128 pixels
-
 Loaded = tuple[Any, list[tuple[Val, ...]]]  # what weights are made of, and the corners' words
 
 
@@ -142,8 +140,8 @@ class Table(abc.ABC):
         self.k, self.offsets, self.rows, self.taps = offsets.k, offsets, rows, taps
 
     @staticmethod
-    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
-        """How many taps of so many rows there is room for: all, or at least one."""
+    def taps_that_fit(config: DeformConvConfig, rows: int, room: int) -> int:
+        """How many taps of so many rows there is room for, in bytes: all, or at least one."""
         return 1
 
     def fill(
@@ -227,8 +225,8 @@ class CornerTable(Table):
         self.no_rows = self.k.mul_wide(offsets.geometry.in_w, 0)
 
     @staticmethod
-    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
-        return max(1, min(config.taps, _TABLE_BYTES // (rows * 21)))
+    def taps_that_fit(config: DeformConvConfig, rows: int, room: int) -> int:
+        return max(1, min(config.taps, room // (rows * 21)))
 
     def entries(self, first: Val) -> TableRows:
         return TableRows(self, first, lambda row: row)

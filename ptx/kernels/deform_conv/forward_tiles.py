@@ -135,7 +135,7 @@ class ForwardBlock:
         self.table: Table | None = None
         self.taps, self.run = config.taps, config.in_channels_per_group
         if not plan.narrow:
-            self.taps = plan.table.taps_that_fit(config, plan.m)
+            self.taps = plan.table_taps(config)
             self.table = plan.table(self.offsets, rows=plan.m, taps=self.taps)
             self.run = config.segment
         self.channel: Var = k.var(u32, 0, "channel")

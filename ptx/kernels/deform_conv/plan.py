@@ -62,9 +62,15 @@ class SamplePlan(TilePlan):
 
     Attributes:
       table: what a block keeps of its samples in shared memory.
+      table_bytes: of shared memory that are left to it.
     """
 
     table: type[Table] = SampleTable
+    table_bytes: int = 24 * 1024  # nine taps of 128 pixels
+
+    def table_taps(self, config: DeformConvConfig) -> int:
+        """How many taps the table has room for."""
+        return self.table.taps_that_fit(config, self.m, self.table_bytes)
 
     @property
     def narrow(self) -> bool:
@@ -91,7 +97,13 @@ def backward_input_plan(
     config: DeformConvConfig, target: Target, sizes: Sizes | None
 ) -> SamplePlan | DirectPlan:
     """The plan of the kernel backward to input, for launches of all sizes."""
-    return segmented_plan(config) if is_direct(config) else backward_data_tiles(config, target)
+    if is_direct(config):
+        return segmented_plan(config)
+    plan = backward_data_tiles(config, target)
+    if plan.narrow and not target.supports("sm_90"):
+        # There each column has a position of its own, which takes registers.
+        return dataclasses.replace(plan, m=64)
+    return plan
 
 
 def backward_offset_plan(
@@ -140,12 +152,15 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
         n = at_least(out_group, 32, 128 if halves and not small else 64)
         m, table = 64 if small or n == 32 else 128, CornerTable if whole_slices else PositionTable
         return SamplePlan(
-            m, n, slice_, (4, 1), stages=4, streamed=True,
-            min_blocks=_blocks_per_sm(config, target, m * n), table=table,
+            m, n, slice_, (4, 1), streamed=True, table=table, **_shared_for_two(target),
+            min_blocks=_blocks_per_sm(config, target, m * n),
         )  # fmt: skip
     n = at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
+    depth = _depth(config, config.segment)
+    if target.shared_per_sm <= 64 * 1024 and n > 64:
+        depth //= 2  # so that an SM has room for two blocks
     return SamplePlan(
-        64, n, _depth(config, config.segment), (4, 1) if n == 16 else (2, 2),
+        64, n, depth, (4, 1) if n == 16 else (2, 2),
         min_blocks=_blocks_per_sm(config, target, 64 * n),
     )  # fmt: skip
 
@@ -179,7 +194,9 @@ def backward_data_tiles(config: DeformConvConfig, target: Target) -> SamplePlan:
         table = PositionTable if narrow else CornerTable
         # Positions of 32-bit channels take the registers of the second half of the pixels.
         m = 64 if n == 32 or (narrow and width == 4) else 128
-        return SamplePlan(m, n, 64 // width, (4, 1), stages=4, streamed=True, table=table)
+        return SamplePlan(
+            m, n, 64 // width, (4, 1), streamed=True, table=table, **_shared_for_two(target)
+        )
     n = at_least(config.segment, 16, {2: 64, 4: 32, 8: 16}[width])
     return SamplePlan(64, n, _depth(config, config.out_channels_per_group), (4, 1))
 
@@ -205,6 +222,16 @@ def backward_weight_tiles(config: DeformConvConfig, target: Target) -> SamplePla
         return SamplePlan(128, 128, 32, (2, 2), table=table)
     m = at_least(channels, 32, largest)
     return SamplePlan(m, n, _depth(config, 64), (2, 2), table=table)
+
+
+def _shared_for_two(target: Target) -> dict[str, int]:
+    """Stages of weights, and bytes of the table, with which an SM has room for two blocks.
+
+    Of 100 KiB, which GPUs have that are made for graphics, a block gets 49.
+    """
+    if target.shared_per_sm <= 100 * 1024:
+        return {"stages": 3, "table_bytes": 16 * 1024}
+    return {"stages": 4}
 
 
 def _blocks_per_sm(config: DeformConvConfig, target: Target, sums: int) -> int:

@@ -60,9 +60,9 @@ class SampleTable(Table):
         self.insides = k.shared("sample_inside", u32, count)
 
     @staticmethod
-    def taps_that_fit(config: DeformConvConfig, rows: int) -> int:
+    def taps_that_fit(config: DeformConvConfig, rows: int, room: int) -> int:
         entry = 3 * config.coordinate_type.bytes + 8
-        return max(1, min(config.taps, _TABLE_BYTES // (rows * entry)))
+        return max(1, min(config.taps, min(room, _TABLE_BYTES) // (rows * entry)))
 
     def store(
         self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
