@@ -1,59 +1,32 @@
 """Model how long a family's kernels take on layers of known networks.
 
-Registers, shared memory and blocks per SM are ptxas's; the time is modelled, not measured, from
-the machine code, the grid and the GPU's rates: see docs/performance.md. The floor is what no kernel
-can beat: tensor cores at their peak, or operands and results through memory once.
+The time is modelled, not measured: the machine code that ptxas makes is replayed on a simulated SM,
+with what each warp did in the emulator. Registers, shared memory and blocks per SM are ptxas's. The
+floor is what no kernel can beat: tensor cores at their peak, or operands and results through memory
+once. --published compares the simulator with what others have measured; see docs/performance.md.
 """
 
 import argparse
 import dataclasses
 import fnmatch
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from oxijax._cli import CommandError, add_json_argument, add_repeatable_argument, write_json
-from ptx.isa.assembler import ToolNotFoundError, assemble
+from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.dtypes import bf16, f16, f32
-from ptx.isa.targets import TARGETS, Target
 from ptx.kernels.conv import model as conv
 from ptx.kernels.deform_conv import model as deform_conv
-from ptx.launch import Launch
-from ptx.model import DEVICES, Device, Image, Work, modelled
-from ptx.registry import kernels
+from ptx.kernels.layer_model import LayerModel
+from ptx.replay import MACHINES
+from ptx.replay.published import PUBLISHED
 
-__all__ = ["FAMILIES", "Family", "add_arguments", "row", "run"]
+__all__ = ["FAMILIES", "add_arguments", "published_row", "row", "run"]
 
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """Kernels that are modelled alike.
-
-    Attributes:
-      prefix: of their names in the registry.
-      kernels: the rest of their names.
-      layers: configuration, but for the dtype, and images of each.
-      launch: (registered kernel, configuration, target, images) -> the launch.
-      work: (registered kernel, configuration, target, images) -> what a launch does.
-      floor_us: (configuration, images, GPU) -> microseconds that no kernel can beat.
-    """
-
-    prefix: str
-    kernels: tuple[str, ...]
-    layers: Mapping[str, tuple[Any, Image]]
-    launch: Callable[[Any, Any, Target, Image], Launch]
-    work: Callable[[Any, Any, Target, Image], Work]
-    floor_us: Callable[[Any, Image, Device], float]
-
-
-FAMILIES = {
-    name: Family(prefix, model.MODELLED, model.LAYERS, model.launch, model.work, model.floor_us)
-    for name, prefix, model in (
-        ("deform_conv", "deform_conv_", deform_conv),
-        ("conv", "conv_", conv),
-    )
-}
+FAMILIES: Mapping[str, LayerModel] = {"deform_conv": deform_conv.MODEL, "conv": conv.MODEL}
 _DTYPES = {dtype.name: dtype for dtype in (bf16, f16, f32)}
+_SHOWN = ("issue", "L1", "L2", "memory", "atomics", "tensor")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,46 +35,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_repeatable_argument(parser, "--kernel", "for example backward_input", metavar="K")
     add_repeatable_argument(parser, "--layer", "for example 'conv3-*'", metavar="PATTERN")
-    add_repeatable_argument(parser, "--target", "a GPU", choices=DEVICES)
+    add_repeatable_argument(
+        parser, "--gpu", "a GPU; A100 40GB and H200 if there is none", choices=MACHINES
+    )
     parser.add_argument("--dtype", choices=_DTYPES, default="bf16")
+    parser.add_argument(
+        "--published", action="store_true", help="compare the simulator with published figures"
+    )
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    family = FAMILIES[args.family]
-    devices = [device for name, device in DEVICES.items() if name in (args.target or DEVICES)]
-    chosen = _matching("kernel", args.kernel, family.kernels)
-    layers = _matching("layer", args.layer, tuple(family.layers))
     try:
-        rows = [
-            row(args.family, kernel, layer, args.dtype, device)
-            for device, kernel, layer in itertools.product(devices, chosen, layers)
-        ]
+        rows = _published() if args.published else _modelled(args)
     except ToolNotFoundError as error:
         raise CommandError(str(error)) from error
-
-    print(
-        "Modelled, not measured. Bounds are what each resource alone would take, in microseconds."
-    )
-    bounds = list(rows[0]["bounds_us"])
-    print(
-        f"{'kernel':<16} {'layer':<19} {'GPU':<5} {'regs':>4} {'spills':>6} {'shared':>6} "
-        f"{'CTAs/SM':>7} {'us':>12}  {'limit':<8}{'floor':>8}"
-        + "".join(f"{name:>8}" for name in bounds)
-    )
-    for r in rows:
-        low, high = (f"{t:.0f}" for t in r["time_us"])
-        print(
-            f"{r['kernel']:<16} {r['layer']:<19} {r['gpu']:<5} {r['registers']:>4} "
-            f"{r['spills']:>6} {r['shared_bytes']:>6} {r['blocks_per_sm']:>7} "
-            f"{low if low == high else f'{low}-{high}':>12}  {r['limit']:<8}{r['floor_us']:>8.1f}"
-            + "".join(f"{r['bounds_us'][name]:>8.1f}" for name in bounds)
-        )
     write_json(args, rows)
     return 0
 
 
-def row(family: str, kernel: str, layer: str, dtype: str, device: Device) -> dict[str, Any]:
+def row(family: str, kernel: str, layer: str, dtype: str, gpu: str) -> dict[str, Any]:
     """The figures of one kernel.
 
     Args:
@@ -109,30 +62,74 @@ def row(family: str, kernel: str, layer: str, dtype: str, device: Device) -> dic
       kernel: one of the family's.
       layer: one of the family's.
       dtype: "bf16", "f16" or "f32".
-      device: the GPU.
+      gpu: one of `MACHINES`.
     """
-    of = FAMILIES[family]
-    entry, target = kernels()[of.prefix + kernel], TARGETS[device.target]
+    of, machine = FAMILIES[family], MACHINES[gpu]
     config, images = of.layers[layer]
     config = dataclasses.replace(config, float_type=_DTYPES[dtype])
-    launch = of.launch(entry, config, target, images)
-    (assembled,) = assemble(launch.text, target).values()
-    dynamic = launch.dynamic_shared
-    time = modelled(of.work(entry, config, target, images), device)
+    modelled = of.model(kernel, config, images, machine)
     return {
         "family": family,
         "kernel": kernel,
         "layer": f"{layer}/{dtype}",
-        "gpu": device.name,
-        "registers": assembled.registers,
-        "spills": assembled.spills,
-        "shared_bytes": assembled.shared_bytes + dynamic,
-        "blocks_per_sm": assembled.blocks_per_sm(None, dynamic),
-        "time_us": [time.low, time.high],
-        "limit": time.limit,
-        "floor_us": of.floor_us(config, images, device),
-        "bounds_us": time.bounds,
+        "gpu": gpu,
+        "registers": modelled.registers,
+        "shared_bytes": modelled.shared_bytes,
+        "blocks_per_sm": modelled.blocks_per_sm,
+        "us": modelled.us,
+        "limit": modelled.limit,
+        "floor_us": of.floor_us(config, images, machine),
+        "busy": dict(modelled.busy),
     }
+
+
+def published_row(index: int) -> dict[str, Any]:
+    """One figure of `PUBLISHED`, and what the simulator says of it."""
+    figure = PUBLISHED[index]
+    return {
+        "name": figure.name,
+        "gpu": figure.gpu,
+        "unit": figure.unit,
+        "measured": figure.measured,
+        "simulated": figure.simulated,
+        "source": figure.source,
+    }
+
+
+def _modelled(args: argparse.Namespace) -> list[dict[str, Any]]:
+    family = FAMILIES[args.family]
+    chosen = _matching("kernel", args.kernel, tuple(family.kernels))
+    layers = _matching("layer", args.layer, tuple(family.layers))
+    print("Modelled, not measured. After the floor: of the time, how much each resource is busy.")
+    print(
+        f"{'kernel':<16} {'layer':<19} {'GPU':<9} {'regs':>4} {'shared':>6} {'CTAs/SM':>7} "
+        f"{'us':>7}  {'limit':<8}{'floor':>7}" + "".join(f"{name:>8}" for name in _SHOWN)
+    )
+    rows = []
+    for gpu, kernel, layer in itertools.product(args.gpu or ("A100 40GB", "H200"), chosen, layers):
+        r = row(args.family, kernel, layer, args.dtype, gpu)
+        print(
+            f"{r['kernel']:<16} {r['layer']:<19} {r['gpu']:<9} {r['registers']:>4} "
+            f"{r['shared_bytes']:>6} {r['blocks_per_sm']:>7} {r['us']:>7.1f}  {r['limit']:<8}"
+            f"{r['floor_us']:>7.1f}" + "".join(f"{r['busy'].get(n, 0):>8.0%}" for n in _SHOWN),
+            flush=True,
+        )
+        rows.append(r)
+    return rows
+
+
+def _published() -> list[dict[str, Any]]:
+    print("The simulator beside published measurements.")
+    rows = []
+    for index in range(len(PUBLISHED)):
+        r = published_row(index)
+        print(
+            f"{r['name']:<54} {r['gpu']:<9} {r['measured']:>8.2f} {r['simulated']:>8.2f} "
+            f"{r['unit']:<7} {r['simulated'] / r['measured'] - 1:>+5.0%}",
+            flush=True,
+        )
+        rows.append(r)
+    return rows
 
 
 def _matching(what: str, patterns: list[str] | None, names: tuple[str, ...]) -> list[str]:

@@ -121,7 +121,7 @@ class GlobalMemory:
         check_alignment(lanes, active, address, access, "global")
         buffer, offset = self._find(lanes, active, address, access)
         position = offset + self._start[buffer]
-        lanes.report.global_access(lanes, active, position, access)
+        lanes.report.global_access(lanes, active, buffer, position, access)
         complete, writable = self._complete[buffer], self._writable[buffer]
         if access.kind is not Kind.READ and not writable.all():
             readonly = np.broadcast_to(~writable, len(address))

@@ -67,6 +67,7 @@ def launch(
     step_limit: int = 1_000_000,
     stop: Callable[[], bool] | None = None,
     lenient: bool = False,
+    report: type[Report] = Report,
 ) -> Report:
     """Runs a kernel over the whole grid and puts the results into the buffers.
 
@@ -93,6 +94,7 @@ def launch(
         open: no race counts as a fault (equal values may be written twice), shared and local
         memory and registers count as written (padding may be copied), and a membermask may name
         threads that have ended or that the block does not have.
+      report: what is returned: `Trace` also has what each warp did.
 
     Returns:
       What the launch did.
@@ -120,10 +122,10 @@ def launch(
         for b, a in zip(buffers, allocations, strict=True)
     }
     parameters = _parameters(program, arguments, pointers)
-    report = Report(program, statistics)
+    told = report(program, statistics)
     ids = np.arange(geometry.blocks) if blocks is None else _chosen(blocks, geometry)
     options = Options(dynamic_shared, schedule, check_races, step_limit, stop, lenient)
-    run_grid(program, geometry, parameters, memory, variables.addresses, report, options, ids)
+    run_grid(program, geometry, parameters, memory, variables.addresses, told, options, ids)
     for allocation, missing in memory.unwritten():
         buffer = buffers[allocations.index(allocation)]
         position = next(i for i, a in enumerate(arguments) if a is buffer)
@@ -131,7 +133,7 @@ def launch(
     for buffer, allocation in zip(buffers, allocations, strict=True):
         data = allocation.data.view(buffer.array.dtype)
         buffer.array = data.reshape(buffer.array.shape)
-    return report
+    return told
 
 
 def _copy(array: np.ndarray) -> np.ndarray:

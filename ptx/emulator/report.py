@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from ptx.emulator.access import Access
     from ptx.emulator.program import Program
 
-__all__ = ["BankConflicts", "Report", "Sectors"]
+__all__ = ["BankConflicts", "Report", "Sectors", "bank_passes", "sector_numbers"]
 
 _SECTOR = 32
 _BANKS = 32
 _SECTOR_SHIFT = 5
+_ROW_BITS = 40  # of a row of all banks: a process has addresses of 47 bits
 _KEY_SHIFT = 44  # a warp's number stands above this bit, a sector's below
 
 
@@ -143,9 +144,14 @@ class Report:
 
     # ---- what the emulator tells it
 
-    def count_block(self, number: int, lanes: int) -> None:
-        """`lanes` lanes run basic block `number`."""
-        self._blocks[number] += lanes
+    def count_block(self, number: int, lanes: Lanes, active: Selection) -> None:
+        """The active lanes run basic block `number`."""
+        self._blocks[number] += lanes.size(active)
+
+    def branch(
+        self, number: int, lanes: Lanes, active: Selection, taken: np.ndarray | None
+    ) -> None:
+        """Some of the active lanes, or all (None), take the branch at the end of a basic block."""
 
     def count_guarded(self, instruction: int, lanes: int) -> None:
         """`lanes` lanes execute an instruction that has a predicate."""
@@ -176,9 +182,22 @@ class Report:
         _add(self.bank_conflicts, access.instruction.line, conflicts.times(alike))
 
     def global_access(
-        self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access
+        self,
+        lanes: Lanes,
+        active: Selection,
+        buffer: int | np.ndarray,
+        position: np.ndarray,
+        access: Access,
     ) -> None:
-        """The active lanes access global memory at these bytes."""
+        """The active lanes access global memory at these bytes.
+
+        Args:
+          lanes: all lanes.
+          active: those that access.
+          buffer: number of the allocation of each, or one for all.
+          position: of the first byte, in all of memory.
+          access: what they do.
+        """
         if not self._statistics:
             return
         warp = lanes.indices[active] // WARP
@@ -206,14 +225,37 @@ def _add(table: dict, line: int, entry: BankConflicts | Sectors) -> None:
     table[line] = table[line] + entry if line in table else entry
 
 
-def _bank_conflicts(lanes: np.ndarray, address: np.ndarray, width: int) -> BankConflicts:
+def sector_numbers(warp: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sectors that each warp touches: numbers of warps and of sectors, ascending.
+
+    Args:
+      warp: number of the warp of each lane.
+      position: of the first byte of each lane.
+    """
+    key = np.unique((warp << _KEY_SHIFT) | (position >> _SECTOR_SHIFT))
+    return key >> _KEY_SHIFT, key & ((1 << _KEY_SHIFT) - 1)
+
+
+def bank_passes(
+    lanes: np.ndarray, address: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The phases of an access to shared memory, and the passes that each takes.
+
+    Args:
+      lanes: numbers of the lanes.
+      address: of the first byte of each.
+      width: bytes of a lane.
+    """
     words = max(1, width // 4)
     phase = lanes // (WARP // words)
     word = (address >> 2)[:, None] + np.arange(words)
     bank, row = word % _BANKS, word // _BANKS
-    key = (((phase[:, None] * _BANKS + bank) << 32) | row).reshape(-1)
-    place = np.unique(key) >> 32
-    passes = np.bincount(place - place[0] // _BANKS * _BANKS)
-    passes = np.pad(passes, (0, -len(passes) % _BANKS)).reshape(-1, _BANKS).max(axis=1)
-    passes = passes[passes > 0]
+    key = (((phase[:, None] * _BANKS + bank) << _ROW_BITS) | row).reshape(-1)
+    place, passes = np.unique(np.unique(key) >> _ROW_BITS, return_counts=True)
+    starts = np.flatnonzero(np.diff(place // _BANKS, prepend=-1))
+    return place[starts] // _BANKS, np.maximum.reduceat(passes, starts)
+
+
+def _bank_conflicts(lanes: np.ndarray, address: np.ndarray, width: int) -> BankConflicts:
+    _, passes = bank_passes(lanes, address, width)
     return BankConflicts(len(passes), int(passes.sum()), int(passes.max()))

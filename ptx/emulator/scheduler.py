@@ -52,7 +52,7 @@ class _Scheduler:
                 self.fail(active, step_limit)
             if stop():
                 raise StoppedError("told to stop", kernel=lanes.program.source.name)
-            report.count_block(number, lanes.size(active))
+            report.count_block(number, lanes, active)
             for step in block.steps:
                 step(lanes, active)
             if block.barrier is None:
@@ -67,12 +67,13 @@ class _Scheduler:
     def branch(self, active: Selection, number: int) -> int | None:
         """Moves the active lanes on; returns the block that all go to, or None."""
         block = self.blocks[number]
-        ahead: int | None = block.following if block.target is None else block.target
-        if block.target is not None and block.guard is not None:
-            taken = block.guard(self.lanes, active)
-            if not taken.any():
-                ahead = block.following
-            elif not taken.all():
+        ahead = block.following
+        if block.target is not None:
+            taken = None if block.guard is None else block.guard(self.lanes, active)
+            self.lanes.report.branch(number, self.lanes, active, taken)
+            if taken is None or taken.all():
+                ahead = block.target
+            elif taken.any():
                 self.position[active] = np.where(taken, block.target, block.following)
                 return None
         self.position[active] = ahead

@@ -153,14 +153,20 @@ def assemble(text: str, target: Target | str) -> dict[str, Assembled]:
     return {kernel.kernel: kernel for kernel in _assemble(find_ptxas(), text, target)}
 
 
-def cubin(text: str, target: Target) -> bytes:
+def cubin(text: str, target: Target, *, lines: bool = False) -> bytes:
     """The machine code of a PTX text for one target, an ELF file.
+
+    Args:
+      text: PTX.
+      target: the GPU.
+      lines: whether the file also says which line of the text each instruction comes from. The
+        instructions are the same.
 
     Raises:
       AssemblyError: ptxas rejects the text.
       ToolNotFoundError: there is no ptxas here.
     """
-    return _run(find_ptxas(), text, target)[1]
+    return _run(find_ptxas(), text, target, *["-lineinfo"] * lines)[1]
 
 
 def find_ptxas() -> pathlib.Path:
@@ -226,12 +232,12 @@ def _assemble(ptxas: pathlib.Path, text: str, target: Target) -> tuple[Assembled
     return _read_report(printed, text, target)
 
 
-def _run(ptxas: pathlib.Path, text: str, target: Target) -> tuple[str, bytes]:
+def _run(ptxas: pathlib.Path, text: str, target: Target, *options: str) -> tuple[str, bytes]:
     """What ptxas prints, and the cubin."""
     with tempfile.TemporaryDirectory(prefix="ptx-") as folder:
         (pathlib.Path(folder) / "kernel.ptx").write_text(text)
         ran = subprocess.run(
-            [ptxas, "-v", f"-arch={target.name}", "kernel.ptx", "-o", "kernel.cubin"],
+            [ptxas, "-v", *options, f"-arch={target.name}", "kernel.ptx", "-o", "kernel.cubin"],
             cwd=folder,
             capture_output=True,
             text=True,

@@ -9,11 +9,39 @@ import pathlib
 import re
 import subprocess
 import tempfile
+from typing import Any
 
 from ptx.isa.assembler import cubin, find_tool
 from ptx.isa.targets import Target, as_target
 
-__all__ = ["Loop", "Sass", "disassemble", "find_nvdisasm", "opcode"]
+__all__ = ["Instruction", "Loop", "Sass", "disassemble", "find_nvdisasm", "opcode"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """An instruction of the machine code, with what ptxas tells the scheduler about it.
+
+    Attributes:
+      text: as nvdisasm prints it.
+      line: of the PTX text that it comes from; 0 where ptxas does not say.
+      target: the instruction that it branches to, counted from the beginning of the kernel; None
+        for one that does not branch.
+      stall: cycles that the warp waits before its next instruction.
+      write_barrier: the counter that is held until the result is written; None for no counter.
+      read_barrier: the counter that is held until the operands are read; None for no counter.
+      wait: the counters that must be free before it issues.
+
+    Source: Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018,
+      section 2, for the fields of the 128 bits.
+    """
+
+    text: str
+    line: int = 0
+    target: int | None = None
+    stall: int = 0
+    write_barrier: int | None = None
+    read_barrier: int | None = None
+    wait: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +79,11 @@ class Sass:
     """The machine code of one kernel.
 
     Attributes:
-      instructions: as nvdisasm prints them.
+      instructions: in the order of the code.
       loops: in the order in which they begin, the outer first.
     """
 
-    instructions: tuple[str, ...]
+    instructions: tuple[Instruction, ...]
     loops: tuple[Loop, ...]
 
     @property
@@ -74,7 +102,7 @@ class Sass:
     def straight(self) -> tuple[str, ...]:
         """The instructions outside of loops."""
         inside = {i for loop in self.loops for i in range(loop.first, loop.last + 1)}
-        return tuple(s for i, s in enumerate(self.instructions) if i not in inside)
+        return tuple(s.text for i, s in enumerate(self.instructions) if i not in inside)
 
 
 def disassemble(text: str, target: Target | str) -> Sass:
@@ -102,18 +130,25 @@ def opcode(instruction: str) -> str:
 
 
 def parse(printed: str) -> Sass:
-    """Reads what `nvdisasm -c` prints of one kernel. See `disassemble`."""
-    instructions: list[str] = []
+    """Reads what `nvdisasm -c -hex -gp` prints of one kernel. See `disassemble`."""
+    code: list[Instruction] = []
     labels: dict[str, int] = {}
-    for line in printed.splitlines():
-        if label := re.match(r"(\.L_\w+):", line):
-            labels[label[1]] = len(instructions)
-        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line):
-            instructions.append(found[1])
-    targets = [_target(instruction, labels) for instruction in instructions]
-    if padding := [i for i, target in enumerate(targets) if target == i]:
+    line = 0
+    for printed_line in printed.splitlines():
+        if label := re.match(r"(\.L_\w+):", printed_line):
+            labels[label[1]] = len(code)
+        elif found := re.search(r'//## File "\.nv_debug_ptx_txt", line (\d+)', printed_line):
+            line = int(found[1])
+        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", printed_line):
+            code.append(Instruction(found[1], line))
+        elif found := re.fullmatch(r"\s*/\* (0x[0-9a-f]{16}) \*/", printed_line):
+            code[-1] = dataclasses.replace(code[-1], **_control(int(found[1], 16)))
+    code = [dataclasses.replace(i, target=_target(i.text, labels)) for i in code]
+    if padding := [n for n, i in enumerate(code) if i.target == n]:
         # After the end of a kernel come a branch to itself and no-ops.
-        del instructions[padding[-1] :], targets[padding[-1] :]
+        del code[padding[-1] :]
+    instructions = [i.text for i in code]
+    targets = [i.target for i in code]
 
     spans = sorted({(to, i) for i, to in enumerate(targets) if to is not None and to <= i})
     for first, last in spans:
@@ -136,27 +171,42 @@ def parse(printed: str) -> Sass:
                 ),
             )
         )
-    return Sass(tuple(instructions), tuple(loops))
+    return Sass(tuple(code), tuple(loops))
 
 
 _WHEEL = "nvidia-cuda-nvdisasm"
 _TENSOR = ("HMMA", "DMMA")
+_NO_BARRIER = 7
 
 
 @functools.lru_cache(maxsize=64)
 def _printed(nvdisasm: pathlib.Path, text: str, target: Target) -> str:
     with tempfile.TemporaryDirectory(prefix="ptx-") as folder:
         file = pathlib.Path(folder) / "kernel.cubin"
-        file.write_bytes(cubin(text, target))
-        ran = subprocess.run([nvdisasm, "-c", file], capture_output=True, text=True)
+        file.write_bytes(cubin(text, target, lines=True))
+        ran = subprocess.run([nvdisasm, "-c", "-hex", "-gp", file], capture_output=True, text=True)
     if ran.returncode:
         raise RuntimeError(f"nvdisasm fails: {ran.stderr.strip()}")
     return ran.stdout
 
 
+def _control(upper: int) -> dict[str, Any]:
+    """What the upper 64 bits of an instruction say to the scheduler."""
+    write, read = upper >> 46 & 7, upper >> 49 & 7
+    return {
+        "stall": upper >> 41 & 15,
+        "write_barrier": None if write == _NO_BARRIER else write,
+        "read_barrier": None if read == _NO_BARRIER else read,
+        "wait": tuple(n for n in range(6) if upper >> 52 + n & 1),
+    }
+
+
 def _target(instruction: str, labels: dict[str, int]) -> int | None:
-    """Where a branch goes; None for any other instruction."""
-    found = re.search(r"\bBRA\b.*?(\.L_\w+)", instruction)
+    """Where a branch goes; None for any other instruction.
+
+    ptxas also branches by calls that never return.
+    """
+    found = re.search(r"\b(?:BRA|CALL\.REL\.NOINC)\b.*?(\.L_\w+)", instruction)
     return labels.get(found[1]) if found else None
 
 

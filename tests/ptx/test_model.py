@@ -1,50 +1,80 @@
-"""The model's arithmetic: each bound by itself."""
+"""Launches that are modelled: which blocks run, what is cold, and how the rest is extrapolated."""
 
 import dataclasses
 
+import numpy as np
 import pytest
 
-from ptx.model import DEVICES, Work, modelled
+from ptx import f32
+from ptx.kernel import In, Instance, KernelDefinition, Out, Size
+from ptx.model import Modelled, floor_us, model, second_pass_us
+from ptx.replay import MACHINES
 
-H200 = DEVICES["sm_90"]
-# Two blocks for each SM, 17,550 cycles each in every way: 20 us, and 75 % of it reached.
-EVEN = Work(
-    blocks=264,
-    instructions=4 * 17_550,
-    l1_bytes=128 * 17_550,
-    flops=0.63 * 4096 * 17_550,
-    tensor_rate=1.0,
-    memory_bytes=0,
+pytestmark = pytest.mark.kept
+
+H200 = MACHINES["H200"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    float_type = f32
+
+
+def copy_body(k, config, plan, p):
+    at = k.ctaid() * 128 + k.tid()
+    with k.if_(at < p.n):
+        p.y.store(at, p.x.load(at))
+
+
+COPY = KernelDefinition(
+    name="copy",
+    configs={"f32": Config()},
+    parameters=(In("x", "n"), Out("y", "n"), Size("n", lambda i: i.sizes["n"])),
+    body=copy_body,
+    grid=lambda instance: (-(-instance.sizes["n"] // 128), 1, 1),
 )
 
 
-def test_bounds():
-    time = modelled(EVEN, H200)
-    assert [time.bounds[name] for name in ("issue", "L1", "tensor")] == pytest.approx([20] * 3)
-    assert time.tail == 1
-    assert time.low == time.high == pytest.approx(20 / 0.75 + 6)
+def modelled(elements: int, **options) -> Modelled:
+    shapes = {"x": (elements,), "y": (elements,)}
+    operands = {"x": np.ones(elements, np.float32)}
+    return model(COPY, Config(), operands, shapes, H200, **options)
 
 
-@pytest.mark.parametrize(
-    ("change", "limit", "low", "high"),
-    [
-        ({"instructions": 8 * 17_550}, "issue", 40 / 0.75 + 6, None),
-        ({"l1_bytes": 256 * 17_550}, "L1", 40 / 0.75 + 6, None),
-        ({"tensor_rate": 0.5}, "tensor", 40 / 0.75 + 6, None),
-        ({"memory_bytes": 4.3e12 * 50e-6}, "memory", 56, None),
-        ({"memory_bytes": 4.3e12 * 25e-6}, "issue", 20 / 0.75 + 6, None),  # hidden
-        ({"additions": 1.7e12 / 16 * 90e-6}, "atomics", 90 * 1.7 / 3 + 6, 96),
-        ({"additions": 1.7e12 / 16 * 40e-6}, "atomics", 20 / 0.75 + 6, 46),
-        ({"later_bytes": 4.3e12 * 10e-6}, "issue", 20 / 0.75 + 22, None),
-        ({"blocks": 265}, "issue", 30 / 0.75 + 6, None),  # one SM has three
-    ],
-)
-def test_limits(change, limit, low, high):
-    time = modelled(dataclasses.replace(EVEN, **change), H200)
-    assert time.limit == limit
-    assert time.low == pytest.approx(low)
-    assert time.high == pytest.approx(low if high is None else high)
+def test_a_copy_is_bounded_by_memory():
+    elements = 132 * 128 * 400
+    copy = modelled(elements)
+    bound = 1e6 * 8 * elements / H200.memory
+    assert copy.limit == "memory"
+    assert 1.0 < (copy.us - H200.launch_us) / bound < 1.25
+    # Twice as many blocks, of which no more were replayed, take twice as long.
+    assert modelled(2 * elements).us - copy.us == pytest.approx(copy.us - H200.launch_us, rel=0.03)
 
 
-def test_an_empty_grid():
-    assert modelled(dataclasses.replace(EVEN, blocks=0), H200).low == 6
+def test_a_small_launch_waits():
+    one, few = modelled(128), modelled(128 * 132)
+    assert one.limit == few.limit == "latency"
+    assert H200.launch_us < one.us < few.us < H200.launch_us + 2
+    assert (one.blocks_per_sm, one.shared_bytes) == (16, 0)
+
+
+def test_an_empty_launch_takes_no_time():
+    assert modelled(0).us == 0
+
+
+def test_a_second_pass():
+    assert second_pass_us(0, H200) == 0
+    assert second_pass_us(3.7e9, H200) == pytest.approx(1000 + H200.launch_us)
+    both = modelled(128, later_bytes=3.7e6).us
+    assert both == pytest.approx(modelled(128).us + 1 + H200.launch_us)
+
+
+def test_the_floor():
+    assert floor_us(989.5e12 / 2 * 1e-6, 0, 989.5, H200) == pytest.approx(1)
+    assert floor_us(1, 3.7e12 * 2e-6, 989.5, H200) == pytest.approx(2)
+
+
+def test_shapes_are_those_of_the_launch():
+    instance = COPY.instance(Config(), "sm_90", [(300,), (300,)])
+    assert isinstance(instance, Instance)
+    assert COPY.launch(Config(), "sm_90", [(300,), (300,)]).grid == (3, 1, 1)
