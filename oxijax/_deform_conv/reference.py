@@ -1,43 +1,26 @@
 """Deformable convolution and its gradients in pure JAX, NHWC.
 
 These four functions are the lowering of the primitives wherever no kernel is, and what
-every kernel is judged by. Each is one scan over the taps of the kernel, so that no column
-buffer (the samples of all taps at once) is ever written. A tap's samples are rows of C/OG
-channels, gathered from an image with a border of zeros two pixels wide: every sample, also
-a far one, finds its four corners there, and no gather needs a mask.
+every kernel is judged by. Each goes over blocks of output pixels (`samples`), samples the image
+for all taps of a block, or finds what is to be added to it, and has one matrix product a block.
 
 The formulas are those of DCNv2 (Zhu et al., "Deformable ConvNets v2", 2019, with gradients
 as in its supplement) in torchvision's conventions for order, borders and integers.
 
-Dimensions in comments: K taps; P = N*Ho*Wo output pixels; M = P*OG samples of one tap.
+Dimensions in comments: B pixels of a block, K taps, OG offset groups, C and Co channels.
 """
 
 import functools
-import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from oxijax._core import compat as _compat
 from oxijax._core.convolution import ConvParams
-from oxijax._core.sizes import is_known, require_product
+from oxijax._deform_conv.samples import Image, Pixels, accumulator, scan_blocks
 
-__all__ = [
-    "BORDER",
-    "backward_input",
-    "backward_offset",
-    "backward_weight",
-    "forward",
-    "sample_taps",
-]
-
-BORDER = 2  # the corners of a sample just outside are up to two pixels outside
-# Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
-# image that XLA can index fewer than 2**31 / 5: from no tap is anything inside so far away.
-_FAR = 2**31 - 128
+__all__ = ["backward_input", "backward_offset", "backward_weight", "forward"]
 
 
 def forward(
@@ -49,21 +32,18 @@ def forward(
     bias: jax.Array | None,
 ) -> tuple[jax.Array]:
     """The output [N, Ho, Wo, Co], accumulated in float32 (float64 for float64 x), in x's dtype."""
-    n, ho, wo, _ = offset.shape
-    out_channels = weight.shape[-1]
-    image = _Image.of(config, x, offset)
+    image = Image.of(config, x, offset)
+    columns = _columns(config, weight, image)
 
-    def add_tap(y, tap_and_weight):
-        tap, tap_weight = tap_and_weight
-        return y + _matmul(config, image.sample(tap), tap_weight), None
+    def block(_, pixels: Pixels):
+        y = _product(config, image.sample(pixels.corners(config)), columns)
+        if bias is not None:
+            y = y + bias.astype(y.dtype)
+        return None, y.astype(x.dtype)
 
-    y = jnp.zeros((n * ho * wo, out_channels), _accumulator(x))
-    y = _compat.match_varying(y, x)[0]
-    taps = sample_taps(config, offset, mask)
-    y, _ = lax.scan(jax.checkpoint(add_tap), y, (taps, _tap_weights(config, weight)))
-    if bias is not None:
-        y = y + bias.astype(y.dtype)
-    return (y.astype(x.dtype).reshape(n, ho, wo, out_channels),)
+    pixels = Pixels.of(config, offset, mask)
+    _, y = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
+    return (y.reshape(*offset.shape[:3], weight.shape[-1]),)
 
 
 def backward_input(
@@ -80,19 +60,23 @@ def backward_input(
     channels = weight.shape[2] * config.groups
     shape = (*grad_y.shape[:1], *config.image_size, channels)
     # Scatters into an image's rows what `forward` gathers from them: same rows, same steps.
-    blank = jnp.zeros(shape, _accumulator(grad_y))
-    image = _Image.of(config, _compat.match_varying(blank, grad_y)[0], offset)
+    blank = jnp.zeros(shape, accumulator(grad_y))
+    image = Image.of(config, _compat.match_varying(blank, grad_y)[0], offset)
+    columns = _columns(config, weight, image)
 
-    def scatter_tap(rows, tap_and_weight):
-        tap, tap_weight = tap_and_weight
-        grad_samples = _samples_gradient(config, grad_y, tap_weight, image.rows.shape[-1])
-        for step, corner_weight in zip(image.steps, tap.corner_weights(), strict=True):
-            update = grad_samples * corner_weight[:, None].astype(rows.dtype)
-            rows = rows.at[tap.row + step].add(update, mode="promise_in_bounds")
+    def block(rows, pixels_and_grad):
+        pixels, grad = pixels_and_grad
+        corners = pixels.corners(config)
+        grad_samples = _samples_gradient(config, grad, columns, image)
+        for step, corner_weight in zip(image.steps, corners.weights(), strict=True):
+            update = grad_samples * corner_weight[..., None].astype(rows.dtype)
+            rows = rows.at[corners.row + step].add(
+                update, mode="promise_in_bounds", wrap_negative_indices=False
+            )
         return rows, None
 
-    taps = sample_taps(config, offset, mask)
-    rows, _ = lax.scan(scatter_tap, image.rows, (taps, _tap_weights(config, weight)))
+    pixels = Pixels.of(config, offset, mask), grad_y.reshape(-1, grad_y.shape[-1])
+    rows, _ = scan_blocks(block, image.rows, pixels, _pixel_bytes(config, columns))
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
 
@@ -109,28 +93,27 @@ def backward_offset(
     All three follow from four dot products a sample, each corner's channels with the
     sample's gradient.
     """
-    image = _Image.of(config, x, offset)
-    ones = jnp.ones((image.rows.shape[-1],), _accumulator(x))
+    image = Image.of(config, x, offset)
+    columns = _columns(config, weight, image)
 
-    def tap_gradients(_, tap_and_weight):
-        tap, tap_weight = tap_and_weight
-        grad_samples = _samples_gradient(config, grad_y, tap_weight, image.rows.shape[-1])
-        # A product with ones: XLA's CPU compiler makes it twice as fast as a sum over rows.
-        d1, d2, d3, d4 = ((corner * grad_samples) @ ones for corner in image.corners(tap))
-        ly, lx = tap.fraction_y, tap.fraction_x
+    def block(_, pixels_and_grad):
+        pixels, grad = pixels_and_grad
+        corners = pixels.corners(config)
+        grad_samples = _samples_gradient(config, grad, columns, image)
+        d1, d2, d3, d4 = (_sum_channels(c * grad_samples) for c in image.corners(corners))
+        ly, lx = corners.fraction_y, corners.fraction_x
+        grad_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)
+        grad_x = (1 - ly) * (d2 - d1) + ly * (d4 - d3)
+        if mask is None:
+            return None, (jnp.stack([grad_y, grad_x], axis=-1).astype(offset.dtype), None)
         grad_mask = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
-        grad_offset_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)
-        grad_offset_x = (1 - ly) * (d2 - d1) + ly * (d4 - d3)
-        if tap.mask is not None:
-            grad_offset_y, grad_offset_x = grad_offset_y * tap.mask, grad_offset_x * tap.mask
-        return None, (grad_offset_y, grad_offset_x, grad_mask)
+        grad_offset = jnp.stack([grad_y * corners.mask, grad_x * corners.mask], axis=-1)
+        return None, (grad_offset.astype(offset.dtype), grad_mask.astype(mask.dtype))
 
-    taps = sample_taps(config, offset, mask)
-    _, (grad_y_, grad_x_, grad_mask) = lax.scan(
-        tap_gradients, None, (taps, _tap_weights(config, weight))
-    )
-    grad_offset = _from_taps(jnp.stack([grad_y_, grad_x_], axis=1), offset)
-    return grad_offset, None if mask is None else _from_taps(grad_mask[:, None], mask)
+    pixels = Pixels.of(config, offset, mask), grad_y.reshape(-1, grad_y.shape[-1])
+    _, (grad_offset, grad_mask) = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
+    grad_offset = grad_offset.reshape(offset.shape)
+    return grad_offset, None if mask is None else grad_mask.reshape(mask.shape)
 
 
 def backward_weight(
@@ -142,183 +125,146 @@ def backward_weight(
 ) -> tuple[jax.Array]:
     """Gradient with respect to weight [Kh, Kw, C/G, Co], in accumulation dtype."""
     channels, out_channels = x.shape[-1], grad_y.shape[-1]
-    image = _Image.of(config, x, offset)
-    grad = _grouped(config, grad_y.astype(_accumulator(x)))
+    image = Image.of(config, x, offset)
+    dtype = accumulator(x)
+    grad_y = grad_y.reshape(-1, out_channels).astype(dtype)
 
-    def tap_gradient(_, tap):
-        samples = _grouped(config, image.sample(tap))
-        if config.groups == 1:
-            product = lax.dot_general(
-                samples[:, 0], grad[:, 0], (((0,), (0,)), ((), ())), precision=config.precision
-            )
-        else:
-            product = jnp.einsum("pgc,pgo->cgo", samples, grad, precision=config.precision)
-        return None, product
+    def block(total, pixels_and_grad):
+        pixels, grad = pixels_and_grad
+        samples = image.sample(pixels.corners(config))
+        if config.groups > 1:
+            samples, grad = _grouped(config, _by_tap(samples)), _grouped(config, grad)
+            product = jnp.einsum("pkgc,pgo->kcgo", samples, grad, precision=config.precision)
+            return total + product.reshape(total.shape), None
 
-    _, grad_weight = lax.scan(tap_gradient, None, sample_taps(config, offset, mask))
-    shape = (*config.kernel_size, channels // config.groups, out_channels)
-    return (grad_weight.reshape(shape),)
+        def add(total, half):
+            samples, grad = half
+            samples = samples.reshape(samples.shape[0], total.shape[1])
+            return total + jnp.dot(grad.T, samples, precision=config.precision), None
 
+        # What a loop is given, XLA computes as it is: fused into the product's reshape, the samples
+        # would have their corners found once a channel.
+        halves = jax.tree.map(lambda a: a.reshape(2, a.shape[0] // 2, *a.shape[1:]), (samples, grad))
+        return lax.scan(add, total, halves)[0], None
 
-class _Tap(NamedTuple):
-    """The samples of one tap; in front of a scan, of all taps, with a leading axis [K]."""
-
-    row: jax.Array  # [M] the row that holds the corner at (floor y, floor x)
-    fraction_y: jax.Array  # [M]
-    fraction_x: jax.Array  # [M]
-    mask: jax.Array | None  # [M]
-
-    def corner_weights(self) -> tuple[jax.Array, ...]:
-        """Bilinear weights times mask, for the corners in the order of `_Image.steps`."""
-        hy, hx = 1 - self.fraction_y, 1 - self.fraction_x
-        ly, lx = self.fraction_y, self.fraction_x
-        if self.mask is not None:
-            hy, ly = hy * self.mask, ly * self.mask
-        return hy * hx, hy * lx, ly * hx, ly * lx
-
-
-@functools.partial(jax.jit, static_argnums=0)  # traced and lowered once, not by each function
-def sample_taps(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> _Tap:
-    """Rows, fractions and masks of all taps.
-
-    The offset is split into floor and fraction before the integer position of its pixel
-    and tap is added, so the fraction is as exact for a large image as for a small one.
-    """
-    n, ho, wo, _ = offset.shape
-    dtype = jnp.promote_types(offset.dtype, jnp.float32)
-    y, x = jnp.moveaxis(_to_taps(config, offset.astype(dtype), parts=2), 1, 0)
-
-    # One NaN coordinate makes the whole sample NaN, and its gradients. Its row is as far
-    # outside as that of an infinite one, where what is scattered is dropped.
-    invalid = jnp.isnan(y) | jnp.isnan(x)
-    poison = jnp.where(invalid, jnp.nan, 0).astype(dtype)
-
-    def split(coordinate, axis, extent, out_size, tap_axis):
-        floor = jnp.floor(coordinate)
-        fraction = jnp.where(jnp.isinf(coordinate), 0, coordinate - floor) + poison
-        floor = jnp.where(invalid, -_FAR, jnp.clip(floor, -_FAR, _FAR)).astype(jnp.int32)
-        positions = np if is_known(out_size) else jnp
-        position = positions.arange(out_size) * config.strides[axis] - config.padding[axis][0]
-        shape = [config.taps, 1, 1, 1, 1]
-        shape[2 + axis] = out_size
-        tap = tap_axis * config.dilation[axis]
-        base = (tap[:, None] + position).astype(np.int32).reshape(shape)
-        # The sum could overflow; what is clipped first ends between -BORDER and the extent.
-        corner = jnp.clip(floor, -BORDER - base, extent - base) + (base + BORDER)
-        return corner, fraction
-
-    height, width = config.image_size
-    kh, kw = config.kernel_size
-    row_y, fraction_y = split(y, 0, height, ho, np.repeat(np.arange(kh), kw))
-    row_x, fraction_x = split(x, 1, width, wo, np.tile(np.arange(kw), kh))
-
-    offset_groups = y.shape[-1]
-    _check_rows(n, config, offset_groups)
-    image = lax.broadcasted_iota(jnp.int32, (n, 1, 1, 1), 0)
-    row = (image * (height + 2 * BORDER) + row_y) * (width + 2 * BORDER) + row_x
-    row = row * offset_groups + np.arange(offset_groups, dtype=np.int32)
-    taps = _Tap(row, fraction_y, fraction_x, None if mask is None else _to_taps(config, mask)[:, 0])
-    return jax.tree.map(lambda a: a.reshape(config.taps, -1), taps)
-
-
-def _to_taps(config: ConvParams, channels: jax.Array, parts: int = 1) -> jax.Array:
-    """[N, Ho, Wo, OG*K*parts] -> [K, parts, N, Ho, Wo, OG]."""
-    *pixels, size = channels.shape
-    split = channels.reshape(*pixels, size // (config.taps * parts), config.taps, parts)
-    return split.transpose(4, 5, 0, 1, 2, 3)
-
-
-def _from_taps(gradients: jax.Array, like: jax.Array) -> jax.Array:
-    """[K, parts, M] -> the layout [N, Ho, Wo, OG*K*parts] and dtype of `like`."""
-    taps, parts, _ = gradients.shape
-    n, ho, wo, channels = like.shape
-    split = gradients.reshape(taps, parts, n, ho, wo, channels // (taps * parts))
-    return split.transpose(2, 3, 4, 5, 0, 1).reshape(like.shape).astype(like.dtype)
-
-
-def _check_rows(n: int, config: ConvParams, offset_groups: int) -> None:
-    height, width = config.image_size
-    factors = (n, height + 2 * BORDER, width + 2 * BORDER, offset_groups)
-    require_product(
-        factors,
-        2**31 - 1,
-        f"x with batch {n}, height and width {config.image_size} and {offset_groups} offset "
-        f"groups needs {math.prod(factors)} sample rows, and XLA indexes fewer than 2**31: split "
-        "the batch",
-    )
-
-
-class _Image(NamedTuple):
-    """An image with a border of zeros, as rows of the channels of one offset group."""
-
-    rows: jax.Array  # [N*(H+4)*(W+4)*OG, C/OG]
-    steps: tuple[int, int, int, int]  # from a corner's row to it, (y, x+1), (y+1, x), (y+1, x+1)
-
-    @classmethod
-    def of(cls, config: ConvParams, x: jax.Array, offset: jax.Array) -> "_Image":
-        offset_groups = offset.shape[-1] // (2 * config.taps)
-        border = (BORDER, BORDER)
-        padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
-        right, down = offset_groups, padded.shape[2] * offset_groups
-        rows = padded.reshape(-1, x.shape[-1] // offset_groups)
-        return cls(rows, (0, right, down, down + right))
-
-    def corners(self, tap: _Tap) -> list[jax.Array]:
-        """The four corners of each sample, each [M, C/OG], in accumulation dtype."""
-        rows = [self.rows.at[tap.row + step].get(mode="promise_in_bounds") for step in self.steps]
-        return [row.astype(_accumulator(row)) for row in rows]
-
-    def sample(self, tap: _Tap) -> jax.Array:
-        """The modulated samples of a tap, [P, C]."""
-        corners = self.corners(tap)
-        samples = sum(
-            corner * weight[:, None].astype(corner.dtype)
-            for corner, weight in zip(corners, tap.corner_weights(), strict=True)
-        )
-        # Fused into the matrix product that follows, narrow rows would be read a third slower.
-        samples = lax.optimization_barrier(samples)
-        return samples.reshape(-1, self.steps[1] * self.rows.shape[-1])
-
-    def without_border(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        n, height, width, channels = shape
-        padded = rows.reshape(n, height + 2 * BORDER, width + 2 * BORDER, channels)
-        return padded[:, BORDER : BORDER + height, BORDER : BORDER + width]
-
-
-def _accumulator(array: jax.Array) -> np.dtype:
-    return jnp.promote_types(array.dtype, jnp.float32)
-
-
-def _tap_weights(config: ConvParams, weight: jax.Array) -> jax.Array:
-    """[Kh, Kw, C/G, Co] -> [K, C/G, Co], in accumulation dtype."""
-    return weight.reshape(config.taps, *weight.shape[2:]).astype(_accumulator(weight))
-
-
-def _grouped(config: ConvParams, channels: jax.Array) -> jax.Array:
-    """[..., C] -> [P, G, C/G]."""
-    return channels.reshape(-1, config.groups, channels.shape[-1] // config.groups)
-
-
-def _matmul(config: ConvParams, samples: jax.Array, tap_weight: jax.Array) -> jax.Array:
-    """[P, C] times [C/G, Co], group by group -> [P, Co]."""
+    taps, in_group = config.taps, channels // config.groups
+    shape = (taps, in_group, out_channels)
     if config.groups == 1:
-        return jnp.dot(samples, tap_weight, precision=config.precision)
-    weight = tap_weight.reshape(tap_weight.shape[0], config.groups, -1)
-    product = jnp.einsum(
-        "pgc,cgo->pgo", _grouped(config, samples), weight, precision=config.precision
+        shape = (out_channels, channels * taps)
+    total = _compat.match_varying(jnp.zeros(shape, dtype), grad_y)[0]
+    pixels = Pixels.of(config, offset, mask), grad_y
+    pixel_bytes = taps * channels * dtype.itemsize
+    total, _ = scan_blocks(block, total, pixels, pixel_bytes, multiple=2)
+    if config.groups == 1:
+        offset_groups, row = image.steps[1], image.rows.shape[1]
+        total = total.reshape(out_channels, offset_groups, taps, row).transpose(2, 1, 3, 0)
+    return (total.reshape(*config.kernel_size, in_group, out_channels),)
+
+
+def _columns(config: ConvParams, weight: jax.Array, image: Image) -> jax.Array:
+    """The weights in the order of samples, [OG, K, C/OG, Co], in accumulation dtype.
+
+    Where there are groups, in the order of taps, [K, C/G, Co].
+    """
+    weight = weight.astype(accumulator(weight))
+    if config.groups > 1:
+        return weight.reshape(config.taps, *weight.shape[2:])
+    row = image.rows.shape[1]
+    return weight.reshape(config.taps, -1, row, weight.shape[-1]).swapaxes(0, 1)
+
+
+def _pixel_bytes(config: ConvParams, columns: jax.Array) -> int:
+    """Bytes of the samples of one pixel."""
+    return columns.size // columns.shape[-1] * config.groups * columns.dtype.itemsize
+
+
+def _product(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
+    """The samples of all taps [B, OG, K, C/OG] times the weights -> [B, Co]."""
+    if config.groups > 1:
+        product = jnp.einsum(
+            "pkgc,kcgo->pgo",
+            _grouped(config, _by_tap(samples)),
+            _grouped(config, columns),
+            precision=config.precision,
+        )
+        return product.reshape(samples.shape[0], columns.shape[-1])
+    pixels, offset_groups, taps, row = samples.shape
+    samples = samples.reshape(pixels, offset_groups * taps, row)
+    columns = columns.reshape(offset_groups * taps, row, -1)
+    return _multiply(config, samples, columns)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _multiply(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
+    """[B, R, C/OG] times [R, C/OG, Co] -> [B, Co].
+
+    In float32 it is a convolution whose window is all there is. XLA's CPU compiler fuses samples
+    into the reshape in front of a product, and finds their corners once a channel then, but
+    nothing into a convolution.
+    """
+    if samples.dtype != jnp.float32:
+        return _multiply_directly(config, samples, columns)
+    y = lax.conv_general_dilated(
+        samples, columns, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"),
+        precision=config.precision,
+    )  # fmt: skip
+    return y[:, 0]
+
+
+@_multiply.defjvp
+def _multiply_jvp(config: ConvParams, primals, tangents):
+    # A convolution's transpose would multiply mostly zeros.
+    samples, columns = primals
+    samples_dot, columns_dot = tangents
+    return _multiply(config, samples, columns), (
+        _multiply_directly(config, samples_dot, columns)
+        + _multiply_directly(config, samples, columns_dot)
     )
-    return product.reshape(samples.shape[0], weight.shape[1] * weight.shape[2])
+
+
+def _multiply_directly(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
+    dimensions = (((1, 2), (0, 1)), ((), ()))
+    return lax.dot_general(samples, columns, dimensions, precision=config.precision)
 
 
 def _samples_gradient(
-    config: ConvParams, grad_y: jax.Array, tap_weight: jax.Array, row_size: int
+    config: ConvParams, grad: jax.Array, columns: jax.Array, image: Image
 ) -> jax.Array:
-    """Gradient with respect to a tap's modulated samples, [M, C/OG], in accumulation dtype."""
-    in_group, _ = tap_weight.shape
-    weight = tap_weight.reshape(in_group, config.groups, -1)
-    grad = _grouped(config, grad_y.astype(tap_weight.dtype))
-    if config.groups == 1:
-        product = jnp.dot(grad[:, 0], weight[:, 0].T, precision=config.precision)
-    else:
-        product = jnp.einsum("pgo,cgo->pgc", grad, weight, precision=config.precision)
-    return product.reshape(-1, row_size)
+    """Gradient with respect to modulated samples, [B, OG, K, C/OG], in accumulation dtype."""
+    grad = grad.astype(columns.dtype)
+    pixels, offset_groups, row = grad.shape[0], image.steps[1], image.rows.shape[1]
+    if config.groups > 1:
+        product = jnp.einsum(
+            "pgo,kcgo->pkgc",
+            _grouped(config, grad),
+            _grouped(config, columns),
+            precision=config.precision,
+        )
+        return product.reshape(pixels, config.taps, offset_groups, row).swapaxes(1, 2)
+    matrix = columns.reshape(-1, columns.shape[-1])
+    product = jnp.dot(grad, matrix.T, precision=config.precision)
+    return product.reshape(pixels, offset_groups, config.taps, row)
+
+
+def _sum_channels(products: jax.Array) -> jax.Array:
+    """[..., C] -> [...]."""
+    # Halves are added first, and then there is a product with ones: XLA's CPU compiler makes that
+    # faster than a sum over rows.
+    for _ in range(3):
+        half, rest = divmod(products.shape[-1], 2)
+        if rest or half < 4:
+            break
+        products = products[..., :half] + products[..., half:]
+    return products @ jnp.ones(products.shape[-1:], products.dtype)
+
+
+def _by_tap(samples: jax.Array) -> jax.Array:
+    """[B, OG, K, C/OG] -> [B, K, C]."""
+    pixels, offset_groups, taps, row = samples.shape
+    return samples.swapaxes(1, 2).reshape(pixels, taps, offset_groups * row)
+
+
+def _grouped(config: ConvParams, channels: jax.Array) -> jax.Array:
+    """[..., C] -> [..., G, C/G]."""
+    *outer, size = channels.shape
+    return channels.reshape(*outer, config.groups, size // config.groups)

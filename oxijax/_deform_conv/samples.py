@@ -1,0 +1,222 @@
+"""Where deformable convolution reads an image, and how it is read: in pure JAX, block by block.
+
+An image gets a border of zeros two pixels wide and is viewed as rows of the C/OG channels of one
+offset group. Every sample, also a far one, finds its four corners there as four rows at fixed
+distances, and neither gathers nor scatters need a mask.
+
+Output pixels are counted through the batch, P = N*Ho*Wo, and taken in blocks whose samples stay in
+a core's cache from when they are gathered until they are multiplied: what a pixel costs does not
+depend on how large the image is.
+
+The samples of a block are [B, OG, K, C/OG]: B pixels, and K taps, in the order of the offsets.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from oxijax._core.convolution import ConvParams
+from oxijax._core.sizes import is_known, require_product
+
+__all__ = ["BORDER", "Corners", "Image", "Pixels", "accumulator", "scan_blocks"]
+
+BORDER = 2  # the corners of a sample just outside are up to two pixels outside
+# Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
+# image that XLA can index fewer than 2**31 / 5: from no tap is anything inside so far away.
+_FAR = 2**31 - 128
+
+_BLOCK_BYTES = 1 << 21  # of a block's samples: they fit into the caches of two cores
+_LEAST_PIXELS = 256  # of a block: fewer rows make a matrix product slow
+
+
+def accumulator(array: jax.Array) -> np.dtype:
+    """The dtype in which values of this array are summed."""
+    return jnp.promote_types(array.dtype, jnp.float32)
+
+
+class Corners(NamedTuple):
+    """The four corners of each sample, by arrays that are [P, OG, K]."""
+
+    row: jax.Array  # the row of the `Image` that holds the corner at (floor y, floor x)
+    fraction_y: jax.Array
+    fraction_x: jax.Array
+    mask: jax.Array | None
+
+    def weights(self) -> tuple[jax.Array, ...]:
+        """Bilinear weights times mask, for the corners in the order of `Image.steps`."""
+        hy, hx = 1 - self.fraction_y, 1 - self.fraction_x
+        ly, lx = self.fraction_y, self.fraction_x
+        if self.mask is not None:
+            hy, ly = hy * self.mask, ly * self.mask
+        return hy * hx, hy * lx, ly * hx, ly * lx
+
+
+class Pixels(NamedTuple):
+    """Output pixels [P], and all that their samples depend on."""
+
+    offset: jax.Array  # [P, OG, K, 2]
+    mask: jax.Array | None  # [P, OG, K]
+    image: jax.Array  # [P], with `y` and `x`: where the tap (0, 0) is without an offset
+    y: jax.Array
+    x: jax.Array
+
+    @classmethod
+    def of(cls, config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> "Pixels":
+        """All output pixels, of offset [N, Ho, Wo, OG*K*2] and mask [N, Ho, Wo, OG*K]."""
+        offset_groups = offset.shape[-1] // (2 * config.taps)
+        _check_rows(offset.shape[0], config, offset_groups)
+        image, y, x = (
+            lax.broadcasted_iota(jnp.int32, offset.shape[:3], axis).reshape(-1) for axis in range(3)
+        )
+        (top, _), (left, _) = config.padding
+        groups_and_taps = (offset_groups, config.taps)
+        return cls(
+            offset.reshape(-1, *groups_and_taps, 2),
+            None if mask is None else mask.reshape(-1, *groups_and_taps),
+            image,
+            y * config.strides[0] - top,
+            x * config.strides[1] - left,
+        )
+
+    def corners(self, config: ConvParams) -> Corners:
+        """The corners of these pixels' samples.
+
+        The offset is split into floor and fraction before the integer position of its pixel
+        and tap is added, so the fraction is as exact for a large image as for a small one.
+        """
+        offset = self.offset.astype(accumulator(self.offset))
+        y, x = offset[..., 0], offset[..., 1]
+
+        # One NaN coordinate makes the whole sample NaN, and its gradients. Its row is as far
+        # outside as that of an infinite one, where what is scattered is dropped.
+        invalid = jnp.isnan(y) | jnp.isnan(x)
+        poison = jnp.where(invalid, jnp.nan, 0).astype(offset.dtype)
+
+        def split(coordinate, pixel, tap, extent):
+            floor = jnp.floor(coordinate)
+            fraction = jnp.where(jnp.isinf(coordinate), 0, coordinate - floor) + poison
+            floor = jnp.where(invalid, -_FAR, jnp.clip(floor, -_FAR, _FAR)).astype(jnp.int32)
+            base = pixel[:, None, None] + tap.astype(np.int32)
+            # The sum could overflow; what is clipped first ends between -BORDER and the extent.
+            corner = jnp.clip(floor, -BORDER - base, extent - base) + (base + BORDER)
+            return corner, fraction
+
+        (kh, kw), (height, width) = config.kernel_size, config.image_size
+        tap_y = np.repeat(np.arange(kh), kw) * config.dilation[0]
+        tap_x = np.tile(np.arange(kw), kh) * config.dilation[1]
+        row_y, fraction_y = split(y, self.y, tap_y, height)
+        row_x, fraction_x = split(x, self.x, tap_x, width)
+
+        offset_groups = y.shape[1]
+        row = self.image[:, None, None] * (height + 2 * BORDER) + row_y
+        row = row * (width + 2 * BORDER) + row_x
+        row = row * offset_groups + np.arange(offset_groups, dtype=np.int32)[:, None]
+        return Corners(row, fraction_y, fraction_x, self.mask)
+
+
+def _check_rows(n: int, config: ConvParams, offset_groups: int) -> None:
+    height, width = config.image_size
+    factors = (n, height + 2 * BORDER, width + 2 * BORDER, offset_groups)
+    require_product(
+        factors,
+        2**31 - 1,
+        f"x with batch {n}, height and width {config.image_size} and {offset_groups} offset "
+        f"groups needs {math.prod(factors)} sample rows, and XLA indexes fewer than 2**31: split "
+        "the batch",
+    )
+
+
+class Image(NamedTuple):
+    """An image with a border of zeros, as rows of the channels of one offset group."""
+
+    rows: jax.Array  # [N*(H+4)*(W+4)*OG, C/OG]
+    steps: tuple[int, int, int, int]  # from a corner's row to it, (y, x+1), (y+1, x), (y+1, x+1)
+
+    @classmethod
+    def of(cls, config: ConvParams, x: jax.Array, offset: jax.Array) -> "Image":
+        """The image x [N, H, W, C], for the samples of offset."""
+        offset_groups = offset.shape[-1] // (2 * config.taps)
+        border = (BORDER, BORDER)
+        padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
+        right, down = offset_groups, padded.shape[2] * offset_groups
+        rows = padded.reshape(-1, x.shape[-1] // offset_groups)
+        return cls(rows, (0, right, down, down + right))
+
+    def corners(self, corners: Corners) -> list[jax.Array]:
+        """The channels of the four corners of each sample, [P, OG, K, C/OG], to be summed."""
+        found = [
+            self.rows.at[corners.row + step].get(
+                mode="promise_in_bounds", wrap_negative_indices=False
+            )
+            for step in self.steps
+        ]
+        return [values.astype(accumulator(values)) for values in found]
+
+    def sample(self, corners: Corners) -> jax.Array:
+        """The modulated samples, [P, OG, K, C/OG], to be summed."""
+        return sum(
+            values * weight[..., None].astype(values.dtype)
+            for values, weight in zip(self.corners(corners), corners.weights(), strict=True)
+        )
+
+    def without_border(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """Rows as an image again, [N, H, W, C]."""
+        n, height, width, channels = shape
+        padded = rows.reshape(n, height + 2 * BORDER, width + 2 * BORDER, channels)
+        return padded[:, BORDER : BORDER + height, BORDER : BORDER + width]
+
+
+def scan_blocks(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    carry: Any,
+    arrays: Any,
+    pixel_bytes: int,
+    multiple: int = 1,
+) -> tuple[Any, Any]:
+    """`lax.scan` over blocks of pixels.
+
+    Args:
+      step: called with the carry and a block of the arrays, returns the next carry and results
+        for each of its pixels.
+      carry: the first one.
+      arrays: a pytree of arrays [P, ...]. The last block is filled up with zeros.
+      pixel_bytes: of the samples of one pixel.
+      multiple: of what blocks have pixels.
+
+    Returns:
+      The last carry, and the results [P, ...].
+    """
+    total = jax.tree.leaves(arrays)[0].shape[0]
+    most = max(_LEAST_PIXELS, _BLOCK_BYTES // pixel_bytes)
+    count, size = _blocks(total, most, multiple)
+    rest = count * size - total
+
+    def split(array: jax.Array) -> jax.Array:
+        if not is_known(rest) or rest:
+            fill = jnp.zeros((rest, *array.shape[1:]), array.dtype)
+            array = jnp.concatenate([array, fill])
+        return array.reshape(count, size, *array.shape[1:])
+
+    # Differentiated, a block is computed again: nothing of all samples at once is ever stored.
+    carry, results = lax.scan(jax.checkpoint(step), carry, jax.tree.map(split, arrays))
+    return carry, jax.tree.map(
+        lambda array: array.reshape(count * size, *array.shape[2:])[:total], results
+    )
+
+
+def _blocks(total: Any, most: int, multiple: int) -> tuple[Any, Any]:
+    """How many blocks there are, and of how many pixels, at most `most` or so."""
+    if not is_known(total):
+        size = jax.core.min_dim(most, total)
+        size = jax.core.max_dim(1, (size + multiple - 1) // multiple) * multiple
+        return (total + size - 1) // size, size
+    least = max(1, -(-total // most))
+    # Blocks that need not be filled up save a copy of all that they are taken from.
+    counts = range(least, 2 * least)
+    count = next((c for c in counts if total % (c * multiple) == 0), least)
+    return count, -(-total // (count * multiple)) * multiple
