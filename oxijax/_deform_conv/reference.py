@@ -18,7 +18,7 @@ from jax import lax
 
 from oxijax._core import compat as _compat
 from oxijax._core.convolution import ConvParams
-from oxijax._deform_conv.samples import Image, Pixels, accumulator, scan_blocks
+from oxijax._deform_conv.samples import Image, Pixels, accumulator, scan_blocks, scan_halves
 
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward"]
 
@@ -66,10 +66,13 @@ def backward_input(
 
     def block(rows, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        corners = pixels.corners(config)
+        return scan_halves(scatter, rows, (pixels.corners(config).flat(), grad))
+
+    def scatter(rows, corners_and_grad):
+        corners, grad = corners_and_grad
         grad_samples = _samples_gradient(config, grad, columns, image)
         for step, corner_weight in zip(image.steps, corners.weights(), strict=True):
-            update = grad_samples * corner_weight[..., None].astype(rows.dtype)
+            update = grad_samples * corner_weight[:, None].astype(rows.dtype)
             rows = rows.at[corners.row + step].add(
                 update, mode="promise_in_bounds", wrap_negative_indices=False
             )
@@ -98,17 +101,26 @@ def backward_offset(
 
     def block(_, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        corners = pixels.corners(config)
+        corners = pixels.corners(config).flat()
+        _, (grad_offset, grad_mask) = scan_halves(gradients, None, (corners, grad))
+        grad_offset = grad_offset.reshape(pixels.offset.shape)
+        return None, (grad_offset, None if mask is None else grad_mask.reshape(pixels.mask.shape))
+
+    def gradients(_, corners_and_grad):
+        corners, grad = corners_and_grad
         grad_samples = _samples_gradient(config, grad, columns, image)
         d1, d2, d3, d4 = (_sum_channels(c * grad_samples) for c in image.corners(corners))
         ly, lx = corners.fraction_y, corners.fraction_x
-        grad_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)
-        grad_x = (1 - ly) * (d2 - d1) + ly * (d4 - d3)
-        if mask is None:
-            return None, (jnp.stack([grad_y, grad_x], axis=-1).astype(offset.dtype), None)
         grad_mask = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
-        grad_offset = jnp.stack([grad_y * corners.mask, grad_x * corners.mask], axis=-1)
-        return None, (grad_offset.astype(offset.dtype), grad_mask.astype(mask.dtype))
+        grad_offset_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)
+        grad_offset_x = (1 - ly) * (d2 - d1) + ly * (d4 - d3)
+        if mask is not None:
+            grad_offset_y, grad_offset_x = (
+                gradient * corners.mask for gradient in (grad_offset_y, grad_offset_x)
+            )
+            grad_mask = grad_mask.astype(mask.dtype)
+        grad_offset = jnp.stack([grad_offset_y, grad_offset_x], axis=-1)
+        return None, (grad_offset.astype(offset.dtype), grad_mask)
 
     pixels = Pixels.of(config, offset, mask), grad_y.reshape(-1, grad_y.shape[-1])
     _, (grad_offset, grad_mask) = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
@@ -131,21 +143,21 @@ def backward_weight(
 
     def block(total, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        samples = image.sample(pixels.corners(config))
-        if config.groups > 1:
-            samples, grad = _grouped(config, _by_tap(samples)), _grouped(config, grad)
-            product = jnp.einsum("pkgc,pgo->kcgo", samples, grad, precision=config.precision)
-            return total + product.reshape(total.shape), None
+        return scan_halves(add, total, (image.sample(pixels.corners(config)), grad))
 
-        def add(total, half):
-            samples, grad = half
+    def add(total, samples_and_grad):
+        samples, grad = samples_and_grad
+        if config.groups == 1:
             samples = samples.reshape(samples.shape[0], total.shape[1])
             return total + jnp.dot(grad.T, samples, precision=config.precision), None
+        grad = _grouped(config, grad)
 
-        # What a loop is given, XLA computes as it is: fused into the product's reshape, the samples
-        # would have their corners found once a channel.
-        halves = jax.tree.map(lambda a: a.reshape(2, a.shape[0] // 2, *a.shape[1:]), (samples, grad))
-        return lax.scan(add, total, halves)[0], None
+        def tap_gradient(_, samples):
+            samples = _grouped(config, samples)
+            return None, jnp.einsum("pgc,pgo->cgo", samples, grad, precision=config.precision)
+
+        _, products = lax.scan(tap_gradient, None, _by_tap(samples))
+        return total + products.reshape(total.shape), None
 
     taps, in_group = config.taps, channels // config.groups
     shape = (taps, in_group, out_channels)
@@ -154,7 +166,7 @@ def backward_weight(
     total = _compat.match_varying(jnp.zeros(shape, dtype), grad_y)[0]
     pixels = Pixels.of(config, offset, mask), grad_y
     pixel_bytes = taps * channels * dtype.itemsize
-    total, _ = scan_blocks(block, total, pixels, pixel_bytes, multiple=2)
+    total, _ = scan_blocks(block, total, pixels, pixel_bytes)
     if config.groups == 1:
         offset_groups, row = image.steps[1], image.rows.shape[1]
         total = total.reshape(out_channels, offset_groups, taps, row).transpose(2, 1, 3, 0)
@@ -181,13 +193,17 @@ def _pixel_bytes(config: ConvParams, columns: jax.Array) -> int:
 def _product(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
     """The samples of all taps [B, OG, K, C/OG] times the weights -> [B, Co]."""
     if config.groups > 1:
-        product = jnp.einsum(
-            "pkgc,kcgo->pgo",
-            _grouped(config, _by_tap(samples)),
-            _grouped(config, columns),
-            precision=config.precision,
-        )
-        return product.reshape(samples.shape[0], columns.shape[-1])
+        weight = _grouped(config, columns)
+
+        def add_tap(y, tap):
+            samples, weight = tap
+            samples = _grouped(config, samples)
+            return y + jnp.einsum("pgc,cgo->pgo", samples, weight, precision=config.precision), None
+
+        y = jnp.zeros((samples.shape[0], config.groups, weight.shape[-1]), samples.dtype)
+        y = _compat.match_varying(y, samples)[0]
+        y, _ = lax.scan(add_tap, y, (_by_tap(samples), weight))
+        return y.reshape(samples.shape[0], columns.shape[-1])
     pixels, offset_groups, taps, row = samples.shape
     samples = samples.reshape(pixels, offset_groups * taps, row)
     columns = columns.reshape(offset_groups * taps, row, -1)
@@ -230,20 +246,20 @@ def _multiply_directly(config: ConvParams, samples: jax.Array, columns: jax.Arra
 def _samples_gradient(
     config: ConvParams, grad: jax.Array, columns: jax.Array, image: Image
 ) -> jax.Array:
-    """Gradient with respect to modulated samples, [B, OG, K, C/OG], in accumulation dtype."""
+    """Gradient with respect to modulated samples, [B*OG*K, C/OG], in accumulation dtype."""
     grad = grad.astype(columns.dtype)
     pixels, offset_groups, row = grad.shape[0], image.steps[1], image.rows.shape[1]
-    if config.groups > 1:
-        product = jnp.einsum(
-            "pgo,kcgo->pkgc",
-            _grouped(config, grad),
-            _grouped(config, columns),
-            precision=config.precision,
-        )
-        return product.reshape(pixels, config.taps, offset_groups, row).swapaxes(1, 2)
-    matrix = columns.reshape(-1, columns.shape[-1])
-    product = jnp.dot(grad, matrix.T, precision=config.precision)
-    return product.reshape(pixels, offset_groups, config.taps, row)
+    if config.groups == 1:
+        matrix = columns.reshape(-1, columns.shape[-1])
+        return jnp.dot(grad, matrix.T, precision=config.precision).reshape(-1, row)
+    grad = _grouped(config, grad)
+
+    def tap_gradient(_, weight):
+        return None, jnp.einsum("pgo,cgo->pgc", grad, weight, precision=config.precision)
+
+    _, products = lax.scan(tap_gradient, None, _grouped(config, columns))
+    products = products.reshape(config.taps, pixels, offset_groups, row)
+    return products.transpose(1, 2, 0, 3).reshape(-1, row)
 
 
 def _sum_channels(products: jax.Array) -> jax.Array:
@@ -259,9 +275,9 @@ def _sum_channels(products: jax.Array) -> jax.Array:
 
 
 def _by_tap(samples: jax.Array) -> jax.Array:
-    """[B, OG, K, C/OG] -> [B, K, C]."""
+    """[B, OG, K, C/OG] -> [K, B, C]."""
     pixels, offset_groups, taps, row = samples.shape
-    return samples.swapaxes(1, 2).reshape(pixels, taps, offset_groups * row)
+    return samples.transpose(2, 0, 1, 3).reshape(taps, pixels, offset_groups * row)
 
 
 def _grouped(config: ConvParams, channels: jax.Array) -> jax.Array:

@@ -23,7 +23,7 @@ from jax import lax
 from oxijax._core.convolution import ConvParams
 from oxijax._core.sizes import is_known, require_product
 
-__all__ = ["BORDER", "Corners", "Image", "Pixels", "accumulator", "scan_blocks"]
+__all__ = ["BORDER", "Corners", "Image", "Pixels", "accumulator", "scan_blocks", "scan_halves"]
 
 BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 # Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
@@ -54,6 +54,11 @@ class Corners(NamedTuple):
         if self.mask is not None:
             hy, ly = hy * self.mask, ly * self.mask
         return hy * hx, hy * lx, ly * hx, ly * lx
+
+
+    def flat(self) -> "Corners":
+        """The same corners, with one axis."""
+        return jax.tree.map(lambda array: array.reshape(-1), self)
 
 
 class Pixels(NamedTuple):
@@ -176,7 +181,6 @@ def scan_blocks(
     carry: Any,
     arrays: Any,
     pixel_bytes: int,
-    multiple: int = 1,
 ) -> tuple[Any, Any]:
     """`lax.scan` over blocks of pixels.
 
@@ -186,14 +190,13 @@ def scan_blocks(
       carry: the first one.
       arrays: a pytree of arrays [P, ...]. The last block is filled up with zeros.
       pixel_bytes: of the samples of one pixel.
-      multiple: of what blocks have pixels.
 
     Returns:
       The last carry, and the results [P, ...].
     """
     total = jax.tree.leaves(arrays)[0].shape[0]
     most = max(_LEAST_PIXELS, _BLOCK_BYTES // pixel_bytes)
-    count, size = _blocks(total, most, multiple)
+    count, size = _blocks(total, most)
     rest = count * size - total
 
     def split(array: jax.Array) -> jax.Array:
@@ -209,14 +212,28 @@ def scan_blocks(
     )
 
 
-def _blocks(total: Any, most: int, multiple: int) -> tuple[Any, Any]:
-    """How many blocks there are, and of how many pixels, at most `most` or so."""
+def _blocks(total: Any, most: int) -> tuple[Any, Any]:
+    """How many blocks there are, and of how many pixels: an even number, `most` or so."""
     if not is_known(total):
-        size = jax.core.min_dim(most, total)
-        size = jax.core.max_dim(1, (size + multiple - 1) // multiple) * multiple
+        size = 2 * jax.core.max_dim(1, (jax.core.min_dim(most, total) + 1) // 2)
         return (total + size - 1) // size, size
     least = max(1, -(-total // most))
     # Blocks that need not be filled up save a copy of all that they are taken from.
-    counts = range(least, 2 * least)
-    count = next((c for c in counts if total % (c * multiple) == 0), least)
-    return count, -(-total // (count * multiple)) * multiple
+    count = next((c for c in range(least, 2 * least) if total % (2 * c) == 0), least)
+    return count, -(-total // (2 * count)) * 2
+
+
+def scan_halves(
+    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, arrays: Any
+) -> tuple[Any, Any]:
+    """`lax.scan` over both halves of a block's arrays.
+
+    What a loop is given is computed before it. Without one, XLA's CPU compiler would fuse where
+    corners are, or the samples, into all that uses them, and find each corner once a channel.
+    """
+
+    def halve(array: jax.Array) -> jax.Array:
+        return array.reshape(2, array.shape[0] // 2, *array.shape[1:])
+
+    carry, results = lax.scan(step, carry, jax.tree.map(halve, arrays))
+    return carry, jax.tree.map(lambda a: a.reshape(2 * a.shape[1], *a.shape[2:]), results)
