@@ -49,7 +49,8 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     """
     n, offset_groups = offset.shape[0], offset.shape[3] // (2 * config.taps)
     corners = Pixels.of(config, offset, mask).corners(config)
-    cells = (corners.row // offset_groups).transpose(1, 2, 0)
+    # [P, OG*T] -> [OG, T, P], and [T, P, OG] for weights.
+    cells = (corners.row // offset_groups).reshape(-1, offset_groups, config.taps).transpose(1, 2, 0)
     samples = lax.broadcasted_iota(jnp.int32, cells.shape, 2)
     cells, order = lax.sort((cells, samples), dimension=2, is_stable=True, num_keys=1)
 
@@ -57,7 +58,8 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     boundaries = jnp.arange(n * (height + 2 * BORDER) * (width + 2 * BORDER) + 1, dtype=jnp.int32)
     search = _search if is_known(*cells.shape) else _search_by_sorting
     weights = jnp.stack(corners.weights(), axis=-1).astype(dtype)
-    return SampleLists(search(cells, boundaries), order, weights.transpose(2, 0, 1, 3))
+    weights = weights.reshape(-1, offset_groups, config.taps, 4).transpose(2, 0, 1, 3)
+    return SampleLists(search(cells, boundaries), order, weights)
 
 
 def _search(cells: jax.Array, boundaries: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ for all taps of a block, or finds what is to be added to it, and has one matrix 
 The formulas are those of DCNv2 (Zhu et al., "Deformable ConvNets v2", 2019, with gradients
 as in its supplement) in torchvision's conventions for order, borders and integers.
 
-Dimensions in comments: B pixels of a block, K taps, OG offset groups, C and Co channels.
+Dimensions in comments: B pixels of a block, K taps, OG offset groups, R = OG*K, C and Co channels.
 """
 
 import functools
@@ -18,7 +18,7 @@ from jax import lax
 
 from oxijax._core import compat as _compat
 from oxijax._core.convolution import ConvParams
-from oxijax._deform_conv.samples import Image, Pixels, accumulator, scan_blocks, scan_halves
+from oxijax._deform_conv.samples import Image, Pixels, accumulator, flat, scan_blocks, scan_halves
 
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward"]
 
@@ -66,10 +66,11 @@ def backward_input(
 
     def block(rows, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        return scan_halves(scatter, rows, (pixels.corners(config).flat(), grad))
+        return scan_halves(scatter, rows, (pixels.corners(config), grad))
 
     def scatter(rows, corners_and_grad):
         corners, grad = corners_and_grad
+        corners = corners.flat()
         grad_samples = _samples_gradient(config, grad, columns, image)
         for step, corner_weight in zip(image.steps, corners.weights(), strict=True):
             update = grad_samples * corner_weight[:, None].astype(rows.dtype)
@@ -78,7 +79,7 @@ def backward_input(
             )
         return rows, None
 
-    pixels = Pixels.of(config, offset, mask), grad_y.reshape(-1, grad_y.shape[-1])
+    pixels = Pixels.of(config, offset, mask), flat(grad_y)
     rows, _ = scan_blocks(block, image.rows, pixels, _pixel_bytes(config, columns))
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
@@ -101,28 +102,29 @@ def backward_offset(
 
     def block(_, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        corners = pixels.corners(config).flat()
-        _, (grad_offset, grad_mask) = scan_halves(gradients, None, (corners, grad))
-        grad_offset = grad_offset.reshape(pixels.offset.shape)
-        return None, (grad_offset, None if mask is None else grad_mask.reshape(pixels.mask.shape))
+        return scan_halves(gradients, None, (pixels.corners(config), grad))
 
     def gradients(_, corners_and_grad):
         corners, grad = corners_and_grad
+        shape, corners = corners.row.shape, corners.flat()
         grad_samples = _samples_gradient(config, grad, columns, image)
         d1, d2, d3, d4 = (_sum_channels(c * grad_samples) for c in image.corners(corners))
         ly, lx = corners.fraction_y, corners.fraction_x
         grad_mask = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
         grad_offset_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)
         grad_offset_x = (1 - ly) * (d2 - d1) + ly * (d4 - d3)
-        if mask is not None:
+        if mask is None:
+            grad_mask = None
+        else:
             grad_offset_y, grad_offset_x = (
                 gradient * corners.mask for gradient in (grad_offset_y, grad_offset_x)
             )
-            grad_mask = grad_mask.astype(mask.dtype)
+            grad_mask = grad_mask.astype(mask.dtype).reshape(shape)
         grad_offset = jnp.stack([grad_offset_y, grad_offset_x], axis=-1)
-        return None, (grad_offset.astype(offset.dtype), grad_mask)
+        grad_offset = grad_offset.astype(offset.dtype).reshape(shape[0], 2 * shape[1])
+        return None, (grad_offset, grad_mask)
 
-    pixels = Pixels.of(config, offset, mask), grad_y.reshape(-1, grad_y.shape[-1])
+    pixels = Pixels.of(config, offset, mask), flat(grad_y)
     _, (grad_offset, grad_mask) = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
     grad_offset = grad_offset.reshape(offset.shape)
     return grad_offset, None if mask is None else grad_mask.reshape(mask.shape)
@@ -139,7 +141,7 @@ def backward_weight(
     channels, out_channels = x.shape[-1], grad_y.shape[-1]
     image = Image.of(config, x, offset)
     dtype = accumulator(x)
-    grad_y = grad_y.reshape(-1, out_channels).astype(dtype)
+    grad_y = flat(grad_y).astype(dtype)
 
     def block(total, pixels_and_grad):
         pixels, grad = pixels_and_grad
@@ -156,7 +158,7 @@ def backward_weight(
             samples = _grouped(config, samples)
             return None, jnp.einsum("pgc,pgo->cgo", samples, grad, precision=config.precision)
 
-        _, products = lax.scan(tap_gradient, None, _by_tap(samples))
+        _, products = lax.scan(tap_gradient, None, _by_tap(config, samples))
         return total + products.reshape(total.shape), None
 
     taps, in_group = config.taps, channels // config.groups
@@ -174,15 +176,16 @@ def backward_weight(
 
 
 def _columns(config: ConvParams, weight: jax.Array, image: Image) -> jax.Array:
-    """The weights in the order of samples, [OG, K, C/OG, Co], in accumulation dtype.
+    """The weights in the order of samples, [R, C/OG, Co], in accumulation dtype.
 
     Where there are groups, in the order of taps, [K, C/G, Co].
     """
     weight = weight.astype(accumulator(weight))
     if config.groups > 1:
         return weight.reshape(config.taps, *weight.shape[2:])
-    row = image.rows.shape[1]
-    return weight.reshape(config.taps, -1, row, weight.shape[-1]).swapaxes(0, 1)
+    row, out_channels = image.rows.shape[1], weight.shape[-1]
+    weight = weight.reshape(config.taps, -1, row, out_channels).swapaxes(0, 1)
+    return weight.reshape(-1, row, out_channels)
 
 
 def _pixel_bytes(config: ConvParams, columns: jax.Array) -> int:
@@ -191,7 +194,7 @@ def _pixel_bytes(config: ConvParams, columns: jax.Array) -> int:
 
 
 def _product(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
-    """The samples of all taps [B, OG, K, C/OG] times the weights -> [B, Co]."""
+    """The samples [B, R, C/OG] times the weights -> [B, Co]."""
     if config.groups > 1:
         weight = _grouped(config, columns)
 
@@ -202,11 +205,8 @@ def _product(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.
 
         y = jnp.zeros((samples.shape[0], config.groups, weight.shape[-1]), samples.dtype)
         y = _compat.match_varying(y, samples)[0]
-        y, _ = lax.scan(add_tap, y, (_by_tap(samples), weight))
+        y, _ = lax.scan(add_tap, y, (_by_tap(config, samples), weight))
         return y.reshape(samples.shape[0], columns.shape[-1])
-    pixels, offset_groups, taps, row = samples.shape
-    samples = samples.reshape(pixels, offset_groups * taps, row)
-    columns = columns.reshape(offset_groups * taps, row, -1)
     return _multiply(config, samples, columns)
 
 
@@ -246,7 +246,7 @@ def _multiply_directly(config: ConvParams, samples: jax.Array, columns: jax.Arra
 def _samples_gradient(
     config: ConvParams, grad: jax.Array, columns: jax.Array, image: Image
 ) -> jax.Array:
-    """Gradient with respect to modulated samples, [B*OG*K, C/OG], in accumulation dtype."""
+    """Gradient with respect to modulated samples, [B*R, C/OG], in accumulation dtype."""
     grad = grad.astype(columns.dtype)
     pixels, offset_groups, row = grad.shape[0], image.steps[1], image.rows.shape[1]
     if config.groups == 1:
@@ -274,10 +274,11 @@ def _sum_channels(products: jax.Array) -> jax.Array:
     return products @ jnp.ones(products.shape[-1:], products.dtype)
 
 
-def _by_tap(samples: jax.Array) -> jax.Array:
-    """[B, OG, K, C/OG] -> [K, B, C]."""
-    pixels, offset_groups, taps, row = samples.shape
-    return samples.transpose(2, 0, 1, 3).reshape(taps, pixels, offset_groups * row)
+def _by_tap(config: ConvParams, samples: jax.Array) -> jax.Array:
+    """[B, R, C/OG] -> [K, B, C]."""
+    pixels, rows, row = samples.shape
+    samples = samples.reshape(pixels, rows // config.taps, config.taps, row)
+    return samples.transpose(2, 0, 1, 3).reshape(config.taps, pixels, rows // config.taps * row)
 
 
 def _grouped(config: ConvParams, channels: jax.Array) -> jax.Array:

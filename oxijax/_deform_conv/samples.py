@@ -8,7 +8,8 @@ Output pixels are counted through the batch, P = N*Ho*Wo, and taken in blocks wh
 a core's cache from when they are gathered until they are multiplied: what a pixel costs does not
 depend on how large the image is.
 
-The samples of a block are [B, OG, K, C/OG]: B pixels, and K taps, in the order of the offsets.
+The samples of a block are [B, R, C/OG]: B pixels, and R = OG*K rows in the order of the offsets,
+all K taps of an offset group after those of the one before.
 """
 
 import math
@@ -23,7 +24,7 @@ from jax import lax
 from oxijax._core.convolution import ConvParams
 from oxijax._core.sizes import is_known, require_product
 
-__all__ = ["BORDER", "Corners", "Image", "Pixels", "accumulator", "scan_blocks", "scan_halves"]
+__all__ = ["BORDER", "Corners", "Image", "Pixels", "accumulator", "flat", "scan_blocks", "scan_halves"]
 
 BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 # Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
@@ -34,13 +35,19 @@ _BLOCK_BYTES = 1 << 21  # of a block's samples: they fit into the caches of two 
 _LEAST_PIXELS = 256  # of a block: fewer rows make a matrix product slow
 
 
+def flat(images: jax.Array) -> jax.Array:
+    """[N, Ho, Wo, ...] -> [P, ...]."""
+    n, height, width, *rest = images.shape
+    return images.reshape(n * height * width, *rest)
+
+
 def accumulator(array: jax.Array) -> np.dtype:
     """The dtype in which values of this array are summed."""
     return jnp.promote_types(array.dtype, jnp.float32)
 
 
 class Corners(NamedTuple):
-    """The four corners of each sample, by arrays that are [P, OG, K]."""
+    """The four corners of each sample, by arrays that are [P, R]."""
 
     row: jax.Array  # the row of the `Image` that holds the corner at (floor y, floor x)
     fraction_y: jax.Array
@@ -64,8 +71,8 @@ class Corners(NamedTuple):
 class Pixels(NamedTuple):
     """Output pixels [P], and all that their samples depend on."""
 
-    offset: jax.Array  # [P, OG, K, 2]
-    mask: jax.Array | None  # [P, OG, K]
+    offset: jax.Array  # [P, 2*R]
+    mask: jax.Array | None  # [P, R]
     image: jax.Array  # [P], with `y` and `x`: where the tap (0, 0) is without an offset
     y: jax.Array
     x: jax.Array
@@ -79,10 +86,9 @@ class Pixels(NamedTuple):
             lax.broadcasted_iota(jnp.int32, offset.shape[:3], axis).reshape(-1) for axis in range(3)
         )
         (top, _), (left, _) = config.padding
-        groups_and_taps = (offset_groups, config.taps)
         return cls(
-            offset.reshape(-1, *groups_and_taps, 2),
-            None if mask is None else mask.reshape(-1, *groups_and_taps),
+            flat(offset),
+            None if mask is None else flat(mask),
             image,
             y * config.strides[0] - top,
             x * config.strides[1] - left,
@@ -95,7 +101,7 @@ class Pixels(NamedTuple):
         and tap is added, so the fraction is as exact for a large image as for a small one.
         """
         offset = self.offset.astype(accumulator(self.offset))
-        y, x = offset[..., 0], offset[..., 1]
+        y, x = offset[:, 0::2], offset[:, 1::2]
 
         # One NaN coordinate makes the whole sample NaN, and its gradients. Its row is as far
         # outside as that of an infinite one, where what is scattered is dropped.
@@ -106,22 +112,22 @@ class Pixels(NamedTuple):
             floor = jnp.floor(coordinate)
             fraction = jnp.where(jnp.isinf(coordinate), 0, coordinate - floor) + poison
             floor = jnp.where(invalid, -_FAR, jnp.clip(floor, -_FAR, _FAR)).astype(jnp.int32)
-            base = pixel[:, None, None] + tap.astype(np.int32)
+            base = pixel[:, None] + np.tile(tap, offset_groups).astype(np.int32)
             # The sum could overflow; what is clipped first ends between -BORDER and the extent.
             corner = jnp.clip(floor, -BORDER - base, extent - base) + (base + BORDER)
             return corner, fraction
 
+        offset_groups = y.shape[1] // config.taps
         (kh, kw), (height, width) = config.kernel_size, config.image_size
         tap_y = np.repeat(np.arange(kh), kw) * config.dilation[0]
         tap_x = np.tile(np.arange(kw), kh) * config.dilation[1]
         row_y, fraction_y = split(y, self.y, tap_y, height)
         row_x, fraction_x = split(x, self.x, tap_x, width)
 
-        offset_groups = y.shape[1]
-        row = self.image[:, None, None] * (height + 2 * BORDER) + row_y
+        group = np.repeat(np.arange(offset_groups, dtype=np.int32), config.taps)
+        row = self.image[:, None] * (height + 2 * BORDER) + row_y
         row = row * (width + 2 * BORDER) + row_x
-        row = row * offset_groups + np.arange(offset_groups, dtype=np.int32)[:, None]
-        return Corners(row, fraction_y, fraction_x, self.mask)
+        return Corners(row * offset_groups + group, fraction_y, fraction_x, self.mask)
 
 
 def _check_rows(n: int, config: ConvParams, offset_groups: int) -> None:
@@ -153,7 +159,7 @@ class Image(NamedTuple):
         return cls(rows, (0, right, down, down + right))
 
     def corners(self, corners: Corners) -> list[jax.Array]:
-        """The channels of the four corners of each sample, [P, OG, K, C/OG], to be summed."""
+        """The channels of the four corners of each sample, [P, R, C/OG], to be summed."""
         found = [
             self.rows.at[corners.row + step].get(
                 mode="promise_in_bounds", wrap_negative_indices=False
@@ -163,7 +169,7 @@ class Image(NamedTuple):
         return [values.astype(accumulator(values)) for values in found]
 
     def sample(self, corners: Corners) -> jax.Array:
-        """The modulated samples, [P, OG, K, C/OG], to be summed."""
+        """The modulated samples, [P, R, C/OG], to be summed."""
         return sum(
             values * weight[..., None].astype(values.dtype)
             for values, weight in zip(self.corners(corners), corners.weights(), strict=True)
