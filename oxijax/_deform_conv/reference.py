@@ -36,7 +36,10 @@ def forward(
     columns = _columns(config, weight, image)
 
     def block(_, pixels: Pixels):
-        y = _product(config, image.sample(pixels.corners(config)), columns)
+        return scan_halves(product, None, pixels.corners(config))
+
+    def product(_, corners):
+        y = _product(config, image.sample(corners), columns)
         if bias is not None:
             y = y + bias.astype(y.dtype)
         return None, y.astype(x.dtype)
@@ -145,7 +148,11 @@ def backward_weight(
 
     def block(total, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        return scan_halves(add, total, (image.sample(pixels.corners(config)), grad))
+        return scan_halves(half, total, (pixels.corners(config), grad))
+
+    def half(total, corners_and_grad):
+        corners, grad = corners_and_grad
+        return scan_halves(add, total, (image.sample(corners), grad))
 
     def add(total, samples_and_grad):
         samples, grad = samples_and_grad

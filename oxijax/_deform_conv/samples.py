@@ -71,7 +71,9 @@ class Corners(NamedTuple):
 class Pixels(NamedTuple):
     """Output pixels [P], and all that their samples depend on."""
 
-    offset: jax.Array  # [P, 2*R]
+    # [P, R]: apart, since XLA's CPU compiler makes no vectors of a loop that reads a block of both.
+    offset_y: jax.Array
+    offset_x: jax.Array
     mask: jax.Array | None  # [P, R]
     image: jax.Array  # [P], with `y` and `x`: where the tap (0, 0) is without an offset
     y: jax.Array
@@ -87,7 +89,8 @@ class Pixels(NamedTuple):
         )
         (top, _), (left, _) = config.padding
         return cls(
-            flat(offset),
+            flat(offset[..., 0::2]),
+            flat(offset[..., 1::2]),
             None if mask is None else flat(mask),
             image,
             y * config.strides[0] - top,
@@ -100,13 +103,13 @@ class Pixels(NamedTuple):
         The offset is split into floor and fraction before the integer position of its pixel
         and tap is added, so the fraction is as exact for a large image as for a small one.
         """
-        offset = self.offset.astype(accumulator(self.offset))
-        y, x = offset[:, 0::2], offset[:, 1::2]
+        dtype = accumulator(self.offset_y)
+        y, x = self.offset_y.astype(dtype), self.offset_x.astype(dtype)
 
         # One NaN coordinate makes the whole sample NaN, and its gradients. Its row is as far
         # outside as that of an infinite one, where what is scattered is dropped.
         invalid = jnp.isnan(y) | jnp.isnan(x)
-        poison = jnp.where(invalid, jnp.nan, 0).astype(offset.dtype)
+        poison = jnp.where(invalid, jnp.nan, 0).astype(dtype)
 
         def split(coordinate, pixel, tap, extent):
             floor = jnp.floor(coordinate)
@@ -219,14 +222,14 @@ def scan_blocks(
 
 
 def _blocks(total: Any, most: int) -> tuple[Any, Any]:
-    """How many blocks there are, and of how many pixels: an even number, `most` or so."""
+    """How many blocks there are, and of how many pixels: a multiple of 4, `most` or so."""
     if not is_known(total):
-        size = 2 * jax.core.max_dim(1, (jax.core.min_dim(most, total) + 1) // 2)
+        size = 4 * jax.core.max_dim(1, (jax.core.min_dim(most, total) + 3) // 4)
         return (total + size - 1) // size, size
     least = max(1, -(-total // most))
     # Blocks that need not be filled up save a copy of all that they are taken from.
-    count = next((c for c in range(least, 2 * least) if total % (2 * c) == 0), least)
-    return count, -(-total // (2 * count)) * 2
+    count = next((c for c in range(least, 2 * least) if total % (4 * c) == 0), least)
+    return count, -(-total // (4 * count)) * 4
 
 
 def scan_halves(
