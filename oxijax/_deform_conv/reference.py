@@ -116,21 +116,17 @@ def backward_offset(
         grad_mask = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
         grad_offset_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)
         grad_offset_x = (1 - ly) * (d2 - d1) + ly * (d4 - d3)
-        if mask is None:
-            grad_mask = None
-        else:
-            grad_offset_y, grad_offset_x = (
-                gradient * corners.mask for gradient in (grad_offset_y, grad_offset_x)
-            )
-            grad_mask = grad_mask.astype(mask.dtype).reshape(shape)
-        grad_offset = jnp.stack([grad_offset_y, grad_offset_x], axis=-1)
-        grad_offset = grad_offset.astype(offset.dtype).reshape(shape[0], 2 * shape[1])
-        return None, (grad_offset, grad_mask)
+        gradients = grad_offset_y, grad_offset_x
+        if mask is not None:
+            gradients = grad_offset_y * corners.mask, grad_offset_x * corners.mask, grad_mask
+        return None, tuple(gradient.reshape(shape) for gradient in gradients)
 
     pixels = Pixels.of(config, offset, mask), flat(grad_y)
-    _, (grad_offset, grad_mask) = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
-    grad_offset = grad_offset.reshape(offset.shape)
-    return grad_offset, None if mask is None else grad_mask.reshape(mask.shape)
+    _, gradients = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
+    grad_offset = jnp.stack(gradients[:2], axis=-1).astype(offset.dtype).reshape(offset.shape)
+    if mask is None:
+        return grad_offset, None
+    return grad_offset, gradients[2].astype(mask.dtype).reshape(mask.shape)
 
 
 def backward_weight(
@@ -271,13 +267,14 @@ def _samples_gradient(
 
 def _sum_channels(products: jax.Array) -> jax.Array:
     """[..., C] -> [...]."""
-    # Halves are added first, and then there is a product with ones: XLA's CPU compiler makes that
-    # faster than a sum over rows.
+    # XLA's CPU compiler makes this up to three times as fast as a sum over rows.
     for _ in range(3):
         half, rest = divmod(products.shape[-1], 2)
-        if rest or half < 4:
+        if rest or half < 16:
             break
         products = products[..., :half] + products[..., half:]
+    if products.shape[-1] <= 8:
+        return sum(products[..., i] for i in range(products.shape[-1]))
     return products @ jnp.ones(products.shape[-1:], products.dtype)
 
 
