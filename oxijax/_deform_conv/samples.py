@@ -55,7 +55,7 @@ class Corners(NamedTuple):
     mask: jax.Array | None
 
     def weights(self) -> tuple[jax.Array, ...]:
-        """Bilinear weights times mask, for the corners in the order of `Image.steps`."""
+        """Bilinear weights times mask, of the upper left corners and right, the lower left and right."""
         hy, hx = 1 - self.fraction_y, 1 - self.fraction_x
         ly, lx = self.fraction_y, self.fraction_x
         if self.mask is not None:
@@ -149,7 +149,8 @@ class Image(NamedTuple):
     """An image with a border of zeros, as rows of the channels of one offset group."""
 
     rows: jax.Array  # [N*(H+4)*(W+4)*OG, C/OG]
-    steps: tuple[int, int, int, int]  # from a corner's row to it, (y, x+1), (y+1, x), (y+1, x+1)
+    right: int  # from a corner's row to that of the one to its right
+    down: int
 
     @classmethod
     def of(cls, config: ConvParams, x: jax.Array, offset: jax.Array) -> "Image":
@@ -157,25 +158,25 @@ class Image(NamedTuple):
         offset_groups = offset.shape[-1] // (2 * config.taps)
         border = (BORDER, BORDER)
         padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
-        right, down = offset_groups, padded.shape[2] * offset_groups
         rows = padded.reshape(-1, x.shape[-1] // offset_groups)
-        return cls(rows, (0, right, down, down + right))
+        return cls(rows, offset_groups, padded.shape[2] * offset_groups)
 
-    def corners(self, corners: Corners) -> list[jax.Array]:
-        """The channels of the four corners of each sample, [P, R, C/OG], to be summed."""
-        found = [
-            self.rows.at[corners.row + step].get(
-                mode="promise_in_bounds", wrap_negative_indices=False
-            )
-            for step in self.steps
-        ]
-        return [values.astype(accumulator(values)) for values in found]
+    def steps_down(self) -> jax.Array:
+        """From a sample's upper corners to the upper and to the lower ones."""
+        return jnp.arange(2, dtype=jnp.int32) * self.down
+
+    def gather(self, row: jax.Array, start: int = 0, stop: int | None = None) -> jax.Array:
+        """Channels of these rows, [..., C/OG], to be summed."""
+        found = self.rows[:, start:stop].at[row].get(mode="promise_in_bounds", wrap_negative_indices=False)
+        return found.astype(accumulator(found))
 
     def sample(self, corners: Corners) -> jax.Array:
         """The modulated samples, [P, R, C/OG], to be summed."""
+        steps = (0, self.right, self.down, self.down + self.right)
+        values = (self.gather(corners.row + step) for step in steps)
         return sum(
-            values * weight[..., None].astype(values.dtype)
-            for values, weight in zip(self.corners(corners), corners.weights(), strict=True)
+            value * weight[..., None].astype(value.dtype)
+            for value, weight in zip(values, corners.weights(), strict=True)
         )
 
     def without_border(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
