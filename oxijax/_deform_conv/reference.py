@@ -14,6 +14,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from oxijax._core import compat as _compat
@@ -72,18 +73,16 @@ def backward_input(
         corners = pixels.corners(config).flat()
         grad_samples = _samples_gradient(config, grad, columns, image)
 
-        def scatter(rows, step_and_weights):
-            step, *weights = step_and_weights
-            for at, weight in zip((step, step + image.right), weights, strict=True):
+        def scatter(rows, lower):
+            row = corners.row + lower * image.down
+            for at, weight in zip((row, row + image.right), corners.weights(lower), strict=True):
                 update = grad_samples * weight[:, None].astype(rows.dtype)
-                rows = rows.at[corners.row + at].add(
+                rows = rows.at[at].add(
                     update, mode="promise_in_bounds", wrap_negative_indices=False
                 )
             return rows, None
 
-        w1, w2, w3, w4 = corners.weights()
-        weights = jnp.stack([w1, w3]), jnp.stack([w2, w4])
-        return lax.scan(scatter, rows, (image.steps_down(), *weights))
+        return lax.scan(scatter, rows, np.arange(2, dtype=np.int32))
 
     pixels = Pixels.of(config, offset, mask), flat(grad_y)
     rows, _ = scan_blocks(block, image.rows, pixels, _pixel_bytes(config, columns))
@@ -112,11 +111,15 @@ def backward_offset(
         grad_samples = _samples_gradient(config, grad, columns, image)
         row = corners.row.reshape(-1)
 
-        def products(_, step):
-            return None, [_dot(image, row + at, grad_samples) for at in (step, step + image.right)]
+        def dots(found, lower):
+            at = row + lower * image.down
+            left, right = (_dot(image, at + step, grad_samples) for step in (0, image.right))
+            return (found[1], (left, right)), None
 
-        _, dots = lax.scan(products, None, image.steps_down())
-        (d1, d3), (d2, d4) = (dot.reshape(2, *corners.row.shape) for dot in dots)
+        # Carried, and not stacked, they are made by all cores.
+        none = jnp.zeros_like(row, grad_samples.dtype)
+        found, _ = lax.scan(dots, ((none, none), (none, none)), np.arange(2, dtype=np.int32))
+        (d1, d2), (d3, d4) = jax.tree.map(lambda dot: dot.reshape(corners.row.shape), found)
         ly, lx = corners.fraction_y, corners.fraction_x
         grad_mask = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
         grad_offset_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)

@@ -54,14 +54,12 @@ class Corners(NamedTuple):
     fraction_x: jax.Array
     mask: jax.Array | None
 
-    def weights(self) -> tuple[jax.Array, ...]:
-        """Bilinear weights times mask, of the upper left corners and right, the lower left and right."""
-        hy, hx = 1 - self.fraction_y, 1 - self.fraction_x
-        ly, lx = self.fraction_y, self.fraction_x
+    def weights(self, lower: jax.Array | bool) -> tuple[jax.Array, jax.Array]:
+        """Bilinear weights times mask, of the left and right ones of the upper or lower corners."""
+        weight = jnp.where(lower, self.fraction_y, 1 - self.fraction_y)
         if self.mask is not None:
-            hy, ly = hy * self.mask, ly * self.mask
-        return hy * hx, hy * lx, ly * hx, ly * lx
-
+            weight = weight * self.mask
+        return weight * (1 - self.fraction_x), weight * self.fraction_x
 
     def flat(self) -> "Corners":
         """The same corners, with one axis."""
@@ -161,10 +159,6 @@ class Image(NamedTuple):
         rows = padded.reshape(-1, x.shape[-1] // offset_groups)
         return cls(rows, offset_groups, padded.shape[2] * offset_groups)
 
-    def steps_down(self) -> jax.Array:
-        """From a sample's upper corners to the upper and to the lower ones."""
-        return jnp.arange(2, dtype=jnp.int32) * self.down
-
     def gather(self, row: jax.Array, start: int = 0, stop: int | None = None) -> jax.Array:
         """Channels of these rows, [..., C/OG], to be summed."""
         found = self.rows[:, start:stop].at[row].get(mode="promise_in_bounds", wrap_negative_indices=False)
@@ -174,9 +168,10 @@ class Image(NamedTuple):
         """The modulated samples, [P, R, C/OG], to be summed."""
         steps = (0, self.right, self.down, self.down + self.right)
         values = (self.gather(corners.row + step) for step in steps)
+        weights = corners.weights(lower=False) + corners.weights(lower=True)
         return sum(
             value * weight[..., None].astype(value.dtype)
-            for value, weight in zip(values, corners.weights(), strict=True)
+            for value, weight in zip(values, weights, strict=True)
         )
 
     def without_border(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
