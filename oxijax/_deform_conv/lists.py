@@ -50,7 +50,9 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     n, offset_groups = offset.shape[0], offset.shape[3] // (2 * config.taps)
     corners = Pixels.of(config, offset, mask).corners(config)
     # [P, OG*T] -> [OG, T, P], and [T, P, OG] for weights.
-    cells = (corners.row // offset_groups).reshape(-1, offset_groups, config.taps).transpose(1, 2, 0)
+    cells = (
+        (corners.row // offset_groups).reshape(-1, offset_groups, config.taps).transpose(1, 2, 0)
+    )
     samples = lax.broadcasted_iota(jnp.int32, cells.shape, 2)
     cells, order = lax.sort((cells, samples), dimension=2, is_stable=True, num_keys=1)
 

@@ -117,7 +117,8 @@ def backward_offset(
             return (found[1], (left, right)), None
 
         # Carried, and not stacked, they are made by all cores.
-        none = jnp.zeros_like(row, grad_samples.dtype)
+        none = jnp.zeros(row.shape, grad_samples.dtype)
+        none = _compat.match_varying(none, row, grad_samples, image.rows)[0]
         found, _ = lax.scan(dots, ((none, none), (none, none)), np.arange(2, dtype=np.int32))
         (d1, d2), (d3, d4) = jax.tree.map(lambda dot: dot.reshape(corners.row.shape), found)
         ly, lx = corners.fraction_y, corners.fraction_x

@@ -24,12 +24,22 @@ from jax import lax
 from oxijax._core.convolution import ConvParams
 from oxijax._core.sizes import is_known, require_product
 
-__all__ = ["BORDER", "Corners", "Image", "Pixels", "accumulator", "flat", "scan_blocks", "scan_halves"]
+__all__ = [
+    "BORDER",
+    "Corners",
+    "Image",
+    "Pixels",
+    "accumulator",
+    "flat",
+    "scan_blocks",
+    "scan_halves",
+]
 
 BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 # Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
 # image that XLA can index fewer than 2**31 / 5: from no tap is anything inside so far away.
 _FAR = 2**31 - 128
+_NOWHERE = -(2**31 - 2**29)  # the coordinates of pixels that fill a block up
 
 _BLOCK_BYTES = 1 << 21  # of a block's samples: they fit into the caches of two cores
 _LEAST_PIXELS = 256  # of a block: fewer rows make a matrix product slow
@@ -126,7 +136,8 @@ class Pixels(NamedTuple):
         row_x, fraction_x = split(x, self.x, tap_x, width)
 
         group = np.repeat(np.arange(offset_groups, dtype=np.int32), config.taps)
-        row = self.image[:, None] * (height + 2 * BORDER) + row_y
+        # What fills a block up is outside of the first image.
+        row = jnp.maximum(self.image, 0)[:, None] * (height + 2 * BORDER) + row_y
         row = row * (width + 2 * BORDER) + row_x
         return Corners(row * offset_groups + group, fraction_y, fraction_x, self.mask)
 
@@ -161,7 +172,11 @@ class Image(NamedTuple):
 
     def gather(self, row: jax.Array, start: int = 0, stop: int | None = None) -> jax.Array:
         """Channels of these rows, [..., C/OG], to be summed."""
-        found = self.rows[:, start:stop].at[row].get(mode="promise_in_bounds", wrap_negative_indices=False)
+        found = (
+            self.rows[:, start:stop]
+            .at[row]
+            .get(mode="promise_in_bounds", wrap_negative_indices=False)
+        )
         return found.astype(accumulator(found))
 
     def sample(self, corners: Corners) -> jax.Array:
@@ -193,7 +208,8 @@ def scan_blocks(
       step: called with the carry and a block of the arrays, returns the next carry and results
         for each of its pixels.
       carry: the first one.
-      arrays: a pytree of arrays [P, ...]. The last block is filled up with zeros.
+      arrays: a pytree of arrays [P, ...]. The last block is filled up with zeros, and with `Pixels`
+        that are outside of all images: what they read is zero, whatever images hold.
       pixel_bytes: of the samples of one pixel.
 
     Returns:
@@ -206,7 +222,8 @@ def scan_blocks(
 
     def split(array: jax.Array) -> jax.Array:
         if not is_known(rest) or rest:
-            fill = jnp.zeros((rest, *array.shape[1:]), array.dtype)
+            value = _NOWHERE if jnp.issubdtype(array.dtype, jnp.integer) else 0
+            fill = jnp.full((rest, *array.shape[1:]), value, array.dtype)
             array = jnp.concatenate([array, fill])
         return array.reshape(count, size, *array.shape[1:])
 
