@@ -12,7 +12,8 @@ from jax import lax
 
 from oxijax._core.convolution import ConvParams
 from oxijax._core.sizes import is_known
-from oxijax._deform_conv.samples import BORDER, Pixels
+from oxijax._deform_conv.reference import pixels_of
+from oxijax._deform_conv.samples import BORDER
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 
 __all__ = ["SampleLists", "sample_lists"]
@@ -48,7 +49,7 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
       ValueError: XLA cannot index so many cells; the message says what to do.
     """
     n, offset_groups = offset.shape[0], offset.shape[3] // (2 * config.taps)
-    corners = Pixels.of(config, offset, mask).corners(config)
+    corners = pixels_of(config, offset, mask).corners(config)
     # [P, OG*T] -> [OG, T, P], and [T, P, OG] for weights.
     cells = (
         (corners.row // offset_groups).reshape(-1, offset_groups, config.taps).transpose(1, 2, 0)

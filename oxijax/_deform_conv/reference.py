@@ -11,6 +11,7 @@ Dimensions in comments: B pixels of a block, K taps, OG offset groups, R = OG*K,
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,18 @@ from jax import lax
 
 from oxijax._core import compat as _compat
 from oxijax._core.convolution import ConvParams
-from oxijax._deform_conv.samples import Image, Pixels, accumulator, flat, scan_blocks, scan_halves
+from oxijax._core.sizes import require_product
+from oxijax._deform_conv.samples import (
+    BORDER,
+    Image,
+    Pixels,
+    accumulator,
+    flat,
+    scan_blocks,
+    scan_halves,
+)
 
-__all__ = ["backward_input", "backward_offset", "backward_weight", "forward"]
+__all__ = ["backward_input", "backward_offset", "backward_weight", "forward", "pixels_of"]
 
 
 def forward(
@@ -45,7 +55,7 @@ def forward(
             y = y + bias.astype(y.dtype)
         return None, y.astype(x.dtype)
 
-    pixels = Pixels.of(config, offset, mask)
+    pixels = pixels_of(config, offset, mask)
     _, y = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
     return (y.reshape(*offset.shape[:3], weight.shape[-1]),)
 
@@ -84,7 +94,7 @@ def backward_input(
 
         return lax.scan(scatter, rows, np.arange(2, dtype=np.int32))
 
-    pixels = Pixels.of(config, offset, mask), flat(grad_y)
+    pixels = pixels_of(config, offset, mask), flat(grad_y)
     rows, _ = scan_blocks(block, image.rows, pixels, _pixel_bytes(config, columns))
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
@@ -129,7 +139,7 @@ def backward_offset(
             return None, (grad_offset_y, grad_offset_x)
         return None, (grad_offset_y * corners.mask, grad_offset_x * corners.mask, grad_mask)
 
-    pixels = Pixels.of(config, offset, mask), flat(grad_y)
+    pixels = pixels_of(config, offset, mask), flat(grad_y)
     _, gradients = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
     grad_offset = jnp.stack(gradients[:2], axis=-1).astype(offset.dtype).reshape(offset.shape)
     if mask is None:
@@ -177,13 +187,28 @@ def backward_weight(
     if config.groups == 1:
         shape = (out_channels, channels * taps)
     total = _compat.match_varying(jnp.zeros(shape, dtype), grad_y)[0]
-    pixels = Pixels.of(config, offset, mask), grad_y
+    pixels = pixels_of(config, offset, mask), grad_y
     pixel_bytes = taps * channels * dtype.itemsize
     total, _ = scan_blocks(block, total, pixels, pixel_bytes)
     if config.groups == 1:
         offset_groups, row = image.right, image.rows.shape[1]
         total = total.reshape(out_channels, offset_groups, taps, row).transpose(2, 1, 3, 0)
     return (total.reshape(*config.kernel_size, in_group, out_channels),)
+
+
+def pixels_of(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> Pixels:
+    """All output pixels, of an image that XLA can index."""
+    n, (height, width) = offset.shape[0], config.image_size
+    offset_groups = offset.shape[-1] // (2 * config.taps)
+    factors = (n, height + 2 * BORDER, width + 2 * BORDER, offset_groups)
+    require_product(
+        factors,
+        2**31 - 1,
+        f"x with batch {n}, height and width {config.image_size} and {offset_groups} offset "
+        f"groups needs {math.prod(factors)} sample rows, and XLA indexes fewer than 2**31: split "
+        "the batch",
+    )
+    return Pixels.of(config, offset, mask)
 
 
 def _columns(config: ConvParams, weight: jax.Array, image: Image) -> jax.Array:

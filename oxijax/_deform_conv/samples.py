@@ -12,7 +12,6 @@ The samples of a block are [B, R, C/OG]: B pixels, and R = OG*K rows in the orde
 all K taps of an offset group after those of the one before.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ import numpy as np
 from jax import lax
 
 from oxijax._core.convolution import ConvParams
-from oxijax._core.sizes import is_known, require_product
+from oxijax._core.sizes import is_known
 
 __all__ = [
     "BORDER",
@@ -90,8 +89,6 @@ class Pixels(NamedTuple):
     @classmethod
     def of(cls, config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> "Pixels":
         """All output pixels, of offset [N, Ho, Wo, OG*K*2] and mask [N, Ho, Wo, OG*K]."""
-        offset_groups = offset.shape[-1] // (2 * config.taps)
-        _check_rows(offset.shape[0], config, offset_groups)
         image, y, x = (
             lax.broadcasted_iota(jnp.int32, offset.shape[:3], axis).reshape(-1) for axis in range(3)
         )
@@ -140,18 +137,6 @@ class Pixels(NamedTuple):
         row = jnp.maximum(self.image, 0)[:, None] * (height + 2 * BORDER) + row_y
         row = row * (width + 2 * BORDER) + row_x
         return Corners(row * offset_groups + group, fraction_y, fraction_x, self.mask)
-
-
-def _check_rows(n: int, config: ConvParams, offset_groups: int) -> None:
-    height, width = config.image_size
-    factors = (n, height + 2 * BORDER, width + 2 * BORDER, offset_groups)
-    require_product(
-        factors,
-        2**31 - 1,
-        f"x with batch {n}, height and width {config.image_size} and {offset_groups} offset "
-        f"groups needs {math.prod(factors)} sample rows, and XLA indexes fewer than 2**31: split "
-        "the batch",
-    )
 
 
 class Image(NamedTuple):
@@ -238,7 +223,7 @@ def _blocks(total: Any, most: int) -> tuple[Any, Any]:
     """How many blocks there are, and of how many pixels: a multiple of 4, `most` or so."""
     if not is_known(total):
         size = 4 * jax.core.max_dim(1, (jax.core.min_dim(most, total) + 3) // 4)
-        return (total + size - 1) // size, size
+        return 1 + (total - 1) // size, size
     least = max(1, -(-total // most))
     # Blocks that need not be filled up save a copy of all that they are taken from.
     count = next((c for c in range(least, 2 * least) if total % (4 * c) == 0), least)
