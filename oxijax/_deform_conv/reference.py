@@ -34,6 +34,11 @@ from oxijax._deform_conv.samples import (
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward", "pixels_of"]
 
 
+# Of a pixel and a tap. Up to so many, the gradient to the weights of all taps at once costs less to
+# add up, block by block, than the samples of one tap after the other cost to find.
+_FEW_PRODUCTS = 128 * 128
+
+
 def forward(
     config: ConvParams,
     x: jax.Array,
@@ -158,41 +163,45 @@ def backward_weight(
     channels, out_channels = x.shape[-1], grad_y.shape[-1]
     image = Image.of(config, x, offset)
     dtype = accumulator(x)
-    grad_y = flat(grad_y).astype(dtype)
+    arrays = pixels_of(config, offset, mask), flat(grad_y).astype(dtype)
+    taps, in_group, row = config.taps, channels // config.groups, image.rows.shape[1]
+    if config.groups == 1 and channels * out_channels <= _FEW_PRODUCTS:
+        total = _compat.match_varying(jnp.zeros((out_channels, channels * taps), dtype), arrays[1])[0]
+
+        def block(total, pixels_and_grad):
+            pixels, grad = pixels_and_grad
+            return scan_halves(half, total, (pixels.corners(config), grad))
+
+        def half(total, corners_and_grad):
+            corners, grad = corners_and_grad
+            return scan_halves(add, total, (image.sample(corners), grad))
+
+        def add(total, samples_and_grad):
+            samples, grad = samples_and_grad
+            samples = samples.reshape(samples.shape[0], total.shape[1])
+            return total + jnp.dot(grad.T, samples, precision=config.precision), None
+
+        total, _ = scan_blocks(block, total, arrays, taps * channels * dtype.itemsize)
+        total = total.reshape(out_channels, image.right, taps, row).transpose(2, 1, 3, 0)
+        return (total.reshape(*config.kernel_size, in_group, out_channels),)
+
+    total = _compat.match_varying(jnp.zeros((taps, in_group, out_channels), dtype), arrays[1])[0]
 
     def block(total, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        return scan_halves(half, total, (pixels.corners(config), grad))
+        corners = jax.tree.map(lambda a: _by_tap(config, a), pixels.corners(config))
 
-    def half(total, corners_and_grad):
-        corners, grad = corners_and_grad
-        return scan_halves(add, total, (image.sample(corners), grad))
+        def tap_gradient(_, corners):
+            samples = image.sample(corners).reshape(grad.shape[0], channels)
+            if config.groups == 1:
+                return None, jnp.dot(grad.T, samples, precision=config.precision).T
+            samples, grads = _grouped(config, samples), _grouped(config, grad)
+            product = jnp.einsum("pgc,pgo->cgo", samples, grads, precision=config.precision)
+            return None, product.reshape(total.shape[1:])
 
-    def add(total, samples_and_grad):
-        samples, grad = samples_and_grad
-        if config.groups == 1:
-            samples = samples.reshape(samples.shape[0], total.shape[1])
-            return total + jnp.dot(grad.T, samples, precision=config.precision), None
-        grad = _grouped(config, grad)
+        return total + lax.scan(tap_gradient, None, corners)[1], None
 
-        def tap_gradient(_, samples):
-            samples = _grouped(config, samples)
-            return None, jnp.einsum("pgc,pgo->cgo", samples, grad, precision=config.precision)
-
-        _, products = lax.scan(tap_gradient, None, _by_tap(config, samples))
-        return total + products.reshape(total.shape), None
-
-    taps, in_group = config.taps, channels // config.groups
-    shape = (taps, in_group, out_channels)
-    if config.groups == 1:
-        shape = (out_channels, channels * taps)
-    total = _compat.match_varying(jnp.zeros(shape, dtype), grad_y)[0]
-    pixels = pixels_of(config, offset, mask), grad_y
-    pixel_bytes = taps * channels * dtype.itemsize
-    total, _ = scan_blocks(block, total, pixels, pixel_bytes)
-    if config.groups == 1:
-        offset_groups, row = image.right, image.rows.shape[1]
-        total = total.reshape(out_channels, offset_groups, taps, row).transpose(2, 1, 3, 0)
+    total, _ = scan_blocks(block, total, arrays, channels * dtype.itemsize // 2)
     return (total.reshape(*config.kernel_size, in_group, out_channels),)
 
 
@@ -236,7 +245,7 @@ def _product(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.
 
         def add_tap(y, tap):
             samples, weight = tap
-            samples = _grouped(config, samples)
+            samples = _grouped(config, samples.reshape(y.shape[0], -1))
             return y + jnp.einsum("pgc,cgo->pgo", samples, weight, precision=config.precision), None
 
         y = jnp.zeros((samples.shape[0], config.groups, weight.shape[-1]), samples.dtype)
@@ -315,10 +324,10 @@ def _dot(image: Image, row: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def _by_tap(config: ConvParams, samples: jax.Array) -> jax.Array:
-    """[B, R, C/OG] -> [K, B, C]."""
-    pixels, rows, row = samples.shape
-    samples = samples.reshape(pixels, rows // config.taps, config.taps, row)
-    return samples.transpose(2, 0, 1, 3).reshape(config.taps, pixels, rows // config.taps * row)
+    """[B, R, ...] -> [K, B*OG, ...]."""
+    pixels, rows, *rest = samples.shape
+    samples = samples.reshape(pixels, rows // config.taps, config.taps, *rest)
+    return jnp.moveaxis(samples, 2, 0).reshape(config.taps, rows // config.taps * pixels, *rest)
 
 
 def _grouped(config: ConvParams, channels: jax.Array) -> jax.Array:
