@@ -100,7 +100,9 @@ def backward_input(
         return lax.scan(scatter, rows, np.arange(2, dtype=np.int32))
 
     pixels = pixels_of(config, offset, mask), flat(grad_y)
-    rows, _ = scan_blocks(block, image.rows, pixels, _pixel_bytes(config, columns))
+    # Of gradients of samples, and of what two corners get of them.
+    pixel_bytes = 3 * _pixel_bytes(config, columns)
+    rows, _ = scan_blocks(block, image.rows, pixels, pixel_bytes, least_pixels=128)
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
 
@@ -145,7 +147,8 @@ def backward_offset(
         return None, (grad_offset_y * corners.mask, grad_offset_x * corners.mask, grad_mask)
 
     pixels = pixels_of(config, offset, mask), flat(grad_y)
-    _, gradients = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
+    pixel_bytes = _pixel_bytes(config, columns)
+    _, gradients = scan_blocks(block, None, pixels, pixel_bytes, least_pixels=128)
     grad_offset = jnp.stack(gradients[:2], axis=-1).astype(offset.dtype).reshape(offset.shape)
     if mask is None:
         return grad_offset, None
@@ -166,7 +169,9 @@ def backward_weight(
     arrays = pixels_of(config, offset, mask), flat(grad_y).astype(dtype)
     taps, in_group, row = config.taps, channels // config.groups, image.rows.shape[1]
     if config.groups == 1 and channels * out_channels <= _FEW_PRODUCTS:
-        total = _compat.match_varying(jnp.zeros((out_channels, channels * taps), dtype), arrays[1])[0]
+        total = _compat.match_varying(jnp.zeros((out_channels, channels * taps), dtype), arrays[1])[
+            0
+        ]
 
         def block(total, pixels_and_grad):
             pixels, grad = pixels_and_grad

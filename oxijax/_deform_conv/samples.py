@@ -40,8 +40,7 @@ BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 _FAR = 2**31 - 128
 _NOWHERE = -(2**31 - 2**29)  # the coordinates of pixels that fill a block up
 
-_BLOCK_BYTES = 1 << 21  # of a block's samples: they fit into the caches of two cores
-_LEAST_PIXELS = 256  # of a block: fewer rows make a matrix product slow
+_BLOCK_BYTES = 1 << 21  # of a block: half of the second-level caches of two cores, or so
 
 
 def flat(images: jax.Array) -> jax.Array:
@@ -186,6 +185,7 @@ def scan_blocks(
     carry: Any,
     arrays: Any,
     pixel_bytes: int,
+    least_pixels: int = 256,
 ) -> tuple[Any, Any]:
     """`lax.scan` over blocks of pixels.
 
@@ -195,13 +195,14 @@ def scan_blocks(
       carry: the first one.
       arrays: a pytree of arrays [P, ...]. The last block is filled up with zeros, and with `Pixels`
         that are outside of all images: what they read is zero, whatever images hold.
-      pixel_bytes: of the samples of one pixel.
+      pixel_bytes: of what is to stay in the cache, for one pixel.
+      least_pixels: of a block; few rows make a matrix product slow.
 
     Returns:
       The last carry, and the results [P, ...].
     """
     total = jax.tree.leaves(arrays)[0].shape[0]
-    most = max(_LEAST_PIXELS, _BLOCK_BYTES // pixel_bytes)
+    most = max(least_pixels, _BLOCK_BYTES // pixel_bytes)
     count, size = _blocks(total, most)
     rest = count * size - total
 
