@@ -102,7 +102,7 @@ def backward_input(
     pixels = pixels_of(config, offset, mask), flat(grad_y)
     # Of gradients of samples, and of what two corners get of them.
     pixel_bytes = 3 * _pixel_bytes(config, columns)
-    rows, _ = scan_blocks(block, image.rows, pixels, pixel_bytes, least_pixels=128)
+    rows, _ = scan_blocks(block, image.rows, pixels, pixel_bytes, least_pixels=80)
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
 

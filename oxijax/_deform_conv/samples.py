@@ -92,9 +92,10 @@ class Pixels(NamedTuple):
             lax.broadcasted_iota(jnp.int32, offset.shape[:3], axis).reshape(-1) for axis in range(3)
         )
         (top, _), (left, _) = config.padding
+        pairs = flat(offset).reshape(-1, offset.shape[-1] // 2, 2)
         return cls(
-            flat(offset[..., 0::2]),
-            flat(offset[..., 1::2]),
+            pairs[..., 0],
+            pairs[..., 1],
             None if mask is None else flat(mask),
             image,
             y * config.strides[0] - top,
