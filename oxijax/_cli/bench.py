@@ -24,7 +24,14 @@ from oxijax.testing import BENCHMARK_CASES, IMAGE_SIZE_CASES, DeformConvCase
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["add_arguments", "best_times", "measure_layer", "run"]
+__all__ = [
+    "add_arguments",
+    "best_times",
+    "measure_against_torchvision",
+    "measure_image_sizes",
+    "measure_layer",
+    "run",
+]
 
 _TORCHVISION = "pip install -r benchmarks/requirements-torchvision.txt"
 

@@ -60,8 +60,7 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     height, width = config.image_size
     boundaries = jnp.arange(n * (height + 2 * BORDER) * (width + 2 * BORDER) + 1, dtype=jnp.int32)
     search = _search if is_known(*cells.shape) else _search_by_sorting
-    weights = corners.weights(lower=False) + corners.weights(lower=True)
-    weights = jnp.stack(weights, axis=-1).astype(dtype)
+    weights = jnp.stack(corners.weights(), axis=-1).astype(dtype)
     weights = weights.reshape(-1, offset_groups, config.taps, 4).transpose(2, 0, 1, 3)
     return SampleLists(search(cells, boundaries), order, weights)
 

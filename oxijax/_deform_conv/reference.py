@@ -28,7 +28,7 @@ from oxijax._deform_conv.samples import (
     accumulator,
     flat,
     scan_blocks,
-    scan_halves,
+    scan_parts,
 )
 
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward", "pixels_of"]
@@ -52,7 +52,7 @@ def forward(
     columns = _columns(config, weight, image)
 
     def block(_, pixels: Pixels):
-        return scan_halves(product, None, pixels.corners(config))
+        return scan_parts(product, None, pixels.corners(config))
 
     def product(_, corners):
         y = _product(config, image.sample(corners), columns)
@@ -85,24 +85,21 @@ def backward_input(
 
     def block(rows, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        corners = pixels.corners(config).flat()
         grad_samples = _samples_gradient(config, grad, columns, image)
+        corners = pixels.corners(config).flat()
+        return scan_parts(scatter, rows, (corners, grad_samples), parts=4)
 
-        def scatter(rows, lower):
-            row = corners.row + lower * image.down
-            for at, weight in zip((row, row + image.right), corners.weights(lower), strict=True):
-                update = grad_samples * weight[:, None].astype(rows.dtype)
-                rows = rows.at[at].add(
-                    update, mode="promise_in_bounds", wrap_negative_indices=False
-                )
-            return rows, None
-
-        return lax.scan(scatter, rows, np.arange(2, dtype=np.int32))
+    def scatter(rows, corners_and_gradient):
+        corners, grad_samples = corners_and_gradient
+        for step, weight in zip(image.steps, corners.weights(), strict=True):
+            update = grad_samples * weight[:, None].astype(rows.dtype)
+            rows = rows.at[corners.row + step].add(
+                update, mode="promise_in_bounds", wrap_negative_indices=False
+            )
+        return rows, None
 
     pixels = pixels_of(config, offset, mask), flat(grad_y)
-    # Of gradients of samples, and of what two corners get of them.
-    pixel_bytes = 3 * _pixel_bytes(config, columns)
-    rows, _ = scan_blocks(block, image.rows, pixels, pixel_bytes, least_pixels=80)
+    rows, _ = scan_blocks(block, image.rows, pixels, _pixel_bytes(config, columns))
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
 
@@ -148,7 +145,7 @@ def backward_offset(
 
     pixels = pixels_of(config, offset, mask), flat(grad_y)
     pixel_bytes = _pixel_bytes(config, columns)
-    _, gradients = scan_blocks(block, None, pixels, pixel_bytes, least_pixels=128)
+    _, gradients = scan_blocks(block, None, pixels, pixel_bytes)
     grad_offset = jnp.stack(gradients[:2], axis=-1).astype(offset.dtype).reshape(offset.shape)
     if mask is None:
         return grad_offset, None
@@ -175,11 +172,11 @@ def backward_weight(
 
         def block(total, pixels_and_grad):
             pixels, grad = pixels_and_grad
-            return scan_halves(half, total, (pixels.corners(config), grad))
+            return scan_parts(half, total, (pixels.corners(config), grad))
 
         def half(total, corners_and_grad):
             corners, grad = corners_and_grad
-            return scan_halves(add, total, (image.sample(corners), grad))
+            return scan_parts(add, total, (image.sample(corners), grad))
 
         def add(total, samples_and_grad):
             samples, grad = samples_and_grad

@@ -31,13 +31,14 @@ __all__ = [
     "accumulator",
     "flat",
     "scan_blocks",
-    "scan_halves",
+    "scan_parts",
 ]
 
 BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 # Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
 # image that XLA can index fewer than 2**31 / 5: from no tap is anything inside so far away.
 _FAR = 2**31 - 128
+_LEAST_PIXELS = 256  # of a block: fewer rows make a matrix product slow
 _NOWHERE = -(2**31 - 2**29)  # the coordinates of pixels that fill a block up
 
 _BLOCK_BYTES = 1 << 21  # of a block: half of the second-level caches of two cores, or so
@@ -62,12 +63,13 @@ class Corners(NamedTuple):
     fraction_x: jax.Array
     mask: jax.Array | None
 
-    def weights(self, lower: jax.Array | bool) -> tuple[jax.Array, jax.Array]:
-        """Bilinear weights times mask, of the left and right ones of the upper or lower corners."""
-        weight = jnp.where(lower, self.fraction_y, 1 - self.fraction_y)
+    def weights(self) -> tuple[jax.Array, ...]:
+        """Bilinear weights times mask, for the corners in the order of `Image.steps`."""
+        hy, hx = 1 - self.fraction_y, 1 - self.fraction_x
+        ly, lx = self.fraction_y, self.fraction_x
         if self.mask is not None:
-            weight = weight * self.mask
-        return weight * (1 - self.fraction_x), weight * self.fraction_x
+            hy, ly = hy * self.mask, ly * self.mask
+        return hy * hx, hy * lx, ly * hx, ly * lx
 
     def flat(self) -> "Corners":
         """The same corners, with one axis."""
@@ -92,10 +94,9 @@ class Pixels(NamedTuple):
             lax.broadcasted_iota(jnp.int32, offset.shape[:3], axis).reshape(-1) for axis in range(3)
         )
         (top, _), (left, _) = config.padding
-        pairs = flat(offset).reshape(-1, offset.shape[-1] // 2, 2)
         return cls(
-            pairs[..., 0],
-            pairs[..., 1],
+            flat(offset[..., 0::2]),
+            flat(offset[..., 1::2]),
             None if mask is None else flat(mask),
             image,
             y * config.strides[0] - top,
@@ -155,6 +156,11 @@ class Image(NamedTuple):
         rows = padded.reshape(-1, x.shape[-1] // offset_groups)
         return cls(rows, offset_groups, padded.shape[2] * offset_groups)
 
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """From a corner's row to it, (y, x+1), (y+1, x) and (y+1, x+1)."""
+        return 0, self.right, self.down, self.down + self.right
+
     def gather(self, row: jax.Array, start: int = 0, stop: int | None = None) -> jax.Array:
         """Channels of these rows, [..., C/OG], to be summed."""
         found = (
@@ -166,12 +172,10 @@ class Image(NamedTuple):
 
     def sample(self, corners: Corners) -> jax.Array:
         """The modulated samples, [P, R, C/OG], to be summed."""
-        steps = (0, self.right, self.down, self.down + self.right)
-        values = (self.gather(corners.row + step) for step in steps)
-        weights = corners.weights(lower=False) + corners.weights(lower=True)
+        values = (self.gather(corners.row + step) for step in self.steps)
         return sum(
             value * weight[..., None].astype(value.dtype)
-            for value, weight in zip(values, weights, strict=True)
+            for value, weight in zip(values, corners.weights(), strict=True)
         )
 
     def without_border(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -186,7 +190,6 @@ def scan_blocks(
     carry: Any,
     arrays: Any,
     pixel_bytes: int,
-    least_pixels: int = 256,
 ) -> tuple[Any, Any]:
     """`lax.scan` over blocks of pixels.
 
@@ -196,14 +199,13 @@ def scan_blocks(
       carry: the first one.
       arrays: a pytree of arrays [P, ...]. The last block is filled up with zeros, and with `Pixels`
         that are outside of all images: what they read is zero, whatever images hold.
-      pixel_bytes: of what is to stay in the cache, for one pixel.
-      least_pixels: of a block; few rows make a matrix product slow.
+      pixel_bytes: of the samples of one pixel.
 
     Returns:
       The last carry, and the results [P, ...].
     """
     total = jax.tree.leaves(arrays)[0].shape[0]
-    most = max(least_pixels, _BLOCK_BYTES // pixel_bytes)
+    most = max(_LEAST_PIXELS, _BLOCK_BYTES // pixel_bytes)
     count, size = _blocks(total, most)
     rest = count * size - total
 
@@ -232,17 +234,17 @@ def _blocks(total: Any, most: int) -> tuple[Any, Any]:
     return count, -(-total // (4 * count)) * 4
 
 
-def scan_halves(
-    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, arrays: Any
+def scan_parts(
+    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, arrays: Any, parts: int = 2
 ) -> tuple[Any, Any]:
-    """`lax.scan` over both halves of a block's arrays.
+    """`lax.scan` over 2 or 4 equal parts of a block's arrays.
 
     What a loop is given is computed before it. Without one, XLA's CPU compiler would fuse where
     corners are, or the samples, into all that uses them, and find each corner once a channel.
     """
 
-    def halve(array: jax.Array) -> jax.Array:
-        return array.reshape(2, array.shape[0] // 2, *array.shape[1:])
+    def split(array: jax.Array) -> jax.Array:
+        return array.reshape(parts, array.shape[0] // parts, *array.shape[1:])
 
-    carry, results = lax.scan(step, carry, jax.tree.map(halve, arrays))
-    return carry, jax.tree.map(lambda a: a.reshape(2 * a.shape[1], *a.shape[2:]), results)
+    carry, results = lax.scan(step, carry, jax.tree.map(split, arrays))
+    return carry, jax.tree.map(lambda a: a.reshape(parts * a.shape[1], *a.shape[2:]), results)
