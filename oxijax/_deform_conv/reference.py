@@ -10,7 +10,6 @@ as in its supplement) in torchvision's conventions for order, borders and intege
 Dimensions in comments: B pixels of a block, K taps, OG offset groups, R = OG*K, C and Co channels.
 """
 
-import functools
 import math
 
 import jax
@@ -21,6 +20,15 @@ from jax import lax
 from oxijax._core import compat as _compat
 from oxijax._core.convolution import ConvParams
 from oxijax._core.sizes import require_product
+from oxijax._deform_conv.products import (
+    by_tap,
+    columns_of,
+    grouped,
+    product,
+    row_products,
+    sample_bytes,
+    samples_gradient,
+)
 from oxijax._deform_conv.samples import (
     BORDER,
     Image,
@@ -32,7 +40,6 @@ from oxijax._deform_conv.samples import (
 )
 
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward", "pixels_of"]
-
 
 # Of a pixel and a tap. Up to so many, the gradient to the weights of all taps at once costs less to
 # add up, block by block, than the samples of one tap after the other cost to find.
@@ -49,19 +56,19 @@ def forward(
 ) -> tuple[jax.Array]:
     """The output [N, Ho, Wo, Co], accumulated in float32 (float64 for float64 x), in x's dtype."""
     image = Image.of(config, x, offset)
-    columns = _columns(config, weight, image)
+    columns = columns_of(config, weight, image)
 
     def block(_, pixels: Pixels):
-        return scan_parts(product, None, pixels.corners(config))
+        return scan_parts(multiply, None, pixels.corners(config))
 
-    def product(_, corners):
-        y = _product(config, image.sample(corners), columns)
+    def multiply(_, corners):
+        y = product(config, image.sample(corners), columns)
         if bias is not None:
             y = y + bias.astype(y.dtype)
         return None, y.astype(x.dtype)
 
     pixels = pixels_of(config, offset, mask)
-    _, y = scan_blocks(block, None, pixels, _pixel_bytes(config, columns))
+    _, y = scan_blocks(block, None, pixels, sample_bytes(config, columns))
     return (y.reshape(*offset.shape[:3], weight.shape[-1]),)
 
 
@@ -81,11 +88,11 @@ def backward_input(
     # Scatters into an image's rows what `forward` gathers from them: same rows, same steps.
     blank = jnp.zeros(shape, accumulator(grad_y))
     image = Image.of(config, _compat.match_varying(blank, grad_y)[0], offset)
-    columns = _columns(config, weight, image)
+    columns = columns_of(config, weight, image)
 
     def block(rows, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        grad_samples = _samples_gradient(config, grad, columns, image)
+        grad_samples = samples_gradient(config, grad, columns, image)
         corners = pixels.corners(config).flat()
         return scan_parts(scatter, rows, (corners, grad_samples), parts=4)
 
@@ -99,7 +106,7 @@ def backward_input(
         return rows, None
 
     pixels = pixels_of(config, offset, mask), flat(grad_y)
-    rows, _ = scan_blocks(block, image.rows, pixels, _pixel_bytes(config, columns))
+    rows, _ = scan_blocks(block, image.rows, pixels, sample_bytes(config, columns))
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
 
@@ -117,17 +124,19 @@ def backward_offset(
     sample's gradient.
     """
     image = Image.of(config, x, offset)
-    columns = _columns(config, weight, image)
+    columns = columns_of(config, weight, image)
 
     def block(_, pixels_and_grad):
         pixels, grad = pixels_and_grad
         corners = pixels.corners(config)
-        grad_samples = _samples_gradient(config, grad, columns, image)
+        grad_samples = samples_gradient(config, grad, columns, image)
         row = corners.row.reshape(-1)
 
         def dots(found, lower):
             at = row + lower * image.down
-            left, right = (_dot(image, at + step, grad_samples) for step in (0, image.right))
+            left, right = (
+                row_products(image, at + step, grad_samples) for step in (0, image.right)
+            )
             return (found[1], (left, right)), None
 
         # Carried, and not stacked, they are made by all cores.
@@ -144,8 +153,7 @@ def backward_offset(
         return None, (grad_offset_y * corners.mask, grad_offset_x * corners.mask, grad_mask)
 
     pixels = pixels_of(config, offset, mask), flat(grad_y)
-    pixel_bytes = _pixel_bytes(config, columns)
-    _, gradients = scan_blocks(block, None, pixels, pixel_bytes)
+    _, gradients = scan_blocks(block, None, pixels, sample_bytes(config, columns))
     grad_offset = jnp.stack(gradients[:2], axis=-1).astype(offset.dtype).reshape(offset.shape)
     if mask is None:
         return grad_offset, None
@@ -162,49 +170,67 @@ def backward_weight(
     """Gradient with respect to weight [Kh, Kw, C/G, Co], in accumulation dtype."""
     channels, out_channels = x.shape[-1], grad_y.shape[-1]
     image = Image.of(config, x, offset)
-    dtype = accumulator(x)
-    arrays = pixels_of(config, offset, mask), flat(grad_y).astype(dtype)
-    taps, in_group, row = config.taps, channels // config.groups, image.rows.shape[1]
-    if config.groups == 1 and channels * out_channels <= _FEW_PRODUCTS:
-        total = _compat.match_varying(jnp.zeros((out_channels, channels * taps), dtype), arrays[1])[
-            0
-        ]
+    pixels = pixels_of(config, offset, mask), flat(grad_y).astype(accumulator(x))
+    at_once = config.groups == 1 and channels * out_channels <= _FEW_PRODUCTS
+    total = (_weight_gradient if at_once else _weight_gradient_by_tap)(config, image, *pixels)
+    return (total.reshape(*config.kernel_size, channels // config.groups, out_channels),)
 
-        def block(total, pixels_and_grad):
-            pixels, grad = pixels_and_grad
-            return scan_parts(half, total, (pixels.corners(config), grad))
 
-        def half(total, corners_and_grad):
-            corners, grad = corners_and_grad
-            return scan_parts(add, total, (image.sample(corners), grad))
-
-        def add(total, samples_and_grad):
-            samples, grad = samples_and_grad
-            samples = samples.reshape(samples.shape[0], total.shape[1])
-            return total + jnp.dot(grad.T, samples, precision=config.precision), None
-
-        total, _ = scan_blocks(block, total, arrays, taps * channels * dtype.itemsize)
-        total = total.reshape(out_channels, image.right, taps, row).transpose(2, 1, 3, 0)
-        return (total.reshape(*config.kernel_size, in_group, out_channels),)
-
-    total = _compat.match_varying(jnp.zeros((taps, in_group, out_channels), dtype), arrays[1])[0]
+def _weight_gradient(
+    config: ConvParams, image: Image, pixels: Pixels, grad_y: jax.Array
+) -> jax.Array:
+    """The gradient to the weights of one group, [K, OG, C/OG, Co], of all taps at once."""
+    out_channels, rows, row = grad_y.shape[1], pixels.offset_y.shape[1], image.rows.shape[1]
 
     def block(total, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        corners = jax.tree.map(lambda a: _by_tap(config, a), pixels.corners(config))
+        return scan_parts(find, total, (pixels.corners(config), grad))
+
+    def find(total, corners_and_grad):
+        corners, grad = corners_and_grad
+        return scan_parts(add, total, (image.sample(corners), grad))
+
+    def add(total, samples_and_grad):
+        samples, grad = samples_and_grad
+        samples = samples.reshape(samples.shape[0], rows * row)
+        return total + jnp.dot(grad.T, samples, precision=config.precision), None
+
+    total = jnp.zeros((out_channels, rows * row), grad_y.dtype)
+    total = _compat.match_varying(total, grad_y)[0]
+    pixel_bytes = rows * row * grad_y.dtype.itemsize
+    total, _ = scan_blocks(block, total, (pixels, grad_y), pixel_bytes)
+    return total.reshape(out_channels, image.right, config.taps, row).transpose(2, 1, 3, 0)
+
+
+def _weight_gradient_by_tap(
+    config: ConvParams, image: Image, pixels: Pixels, grad_y: jax.Array
+) -> jax.Array:
+    """The gradient to the weights, [K, C/G, Co], of one tap after the other."""
+    channels, out_channels = image.rows.shape[1] * image.right, grad_y.shape[1]
+
+    def block(total, pixels_and_grad):
+        pixels, grad = pixels_and_grad
+        corners = jax.tree.map(lambda a: by_tap(config, a), pixels.corners(config))
 
         def tap_gradient(_, corners):
             samples = image.sample(corners).reshape(grad.shape[0], channels)
             if config.groups == 1:
                 return None, jnp.dot(grad.T, samples, precision=config.precision).T
-            samples, grads = _grouped(config, samples), _grouped(config, grad)
-            product = jnp.einsum("pgc,pgo->cgo", samples, grads, precision=config.precision)
+            product = jnp.einsum(
+                "pgc,pgo->cgo",
+                grouped(config, samples),
+                grouped(config, grad),
+                precision=config.precision,
+            )
             return None, product.reshape(total.shape[1:])
 
         return total + lax.scan(tap_gradient, None, corners)[1], None
 
-    total, _ = scan_blocks(block, total, arrays, channels * dtype.itemsize // 2)
-    return (total.reshape(*config.kernel_size, in_group, out_channels),)
+    shape = (config.taps, channels // config.groups, out_channels)
+    total = _compat.match_varying(jnp.zeros(shape, grad_y.dtype), grad_y)[0]
+    # Of one tap; and blocks are twice as large, since each adds to all of the weights.
+    pixel_bytes = channels * grad_y.dtype.itemsize // 2
+    return scan_blocks(block, total, (pixels, grad_y), pixel_bytes)[0]
 
 
 def pixels_of(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> Pixels:
@@ -220,119 +246,3 @@ def pixels_of(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> 
         "the batch",
     )
     return Pixels.of(config, offset, mask)
-
-
-def _columns(config: ConvParams, weight: jax.Array, image: Image) -> jax.Array:
-    """The weights in the order of samples, [R, C/OG, Co], in accumulation dtype.
-
-    Where there are groups, in the order of taps, [K, C/G, Co].
-    """
-    weight = weight.astype(accumulator(weight))
-    if config.groups > 1:
-        return weight.reshape(config.taps, *weight.shape[2:])
-    row, out_channels = image.rows.shape[1], weight.shape[-1]
-    weight = weight.reshape(config.taps, -1, row, out_channels).swapaxes(0, 1)
-    return weight.reshape(-1, row, out_channels)
-
-
-def _pixel_bytes(config: ConvParams, columns: jax.Array) -> int:
-    """Bytes of the samples of one pixel."""
-    return columns.size // columns.shape[-1] * config.groups * columns.dtype.itemsize
-
-
-def _product(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
-    """The samples [B, R, C/OG] times the weights -> [B, Co]."""
-    if config.groups > 1:
-        weight = _grouped(config, columns)
-
-        def add_tap(y, tap):
-            samples, weight = tap
-            samples = _grouped(config, samples.reshape(y.shape[0], -1))
-            return y + jnp.einsum("pgc,cgo->pgo", samples, weight, precision=config.precision), None
-
-        y = jnp.zeros((samples.shape[0], config.groups, weight.shape[-1]), samples.dtype)
-        y = _compat.match_varying(y, samples)[0]
-        y, _ = lax.scan(add_tap, y, (_by_tap(config, samples), weight))
-        return y.reshape(samples.shape[0], columns.shape[-1])
-    return _multiply(config, samples, columns)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _multiply(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
-    """[B, R, C/OG] times [R, C/OG, Co] -> [B, Co].
-
-    In float32 it is a convolution whose window is all there is. XLA's CPU compiler fuses samples
-    into the reshape in front of a product, and finds their corners once a channel then, but
-    nothing into a convolution.
-    """
-    if samples.dtype != jnp.float32:
-        return _multiply_directly(config, samples, columns)
-    y = lax.conv_general_dilated(
-        samples, columns, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"),
-        precision=config.precision,
-    )  # fmt: skip
-    return y[:, 0]
-
-
-@_multiply.defjvp
-def _multiply_jvp(config: ConvParams, primals, tangents):
-    # A convolution's transpose would multiply mostly zeros.
-    samples, columns = primals
-    samples_dot, columns_dot = tangents
-    return _multiply(config, samples, columns), (
-        _multiply_directly(config, samples_dot, columns)
-        + _multiply_directly(config, samples, columns_dot)
-    )
-
-
-def _multiply_directly(config: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
-    dimensions = (((1, 2), (0, 1)), ((), ()))
-    return lax.dot_general(samples, columns, dimensions, precision=config.precision)
-
-
-def _samples_gradient(
-    config: ConvParams, grad: jax.Array, columns: jax.Array, image: Image
-) -> jax.Array:
-    """Gradient with respect to modulated samples, [B*R, C/OG], in accumulation dtype."""
-    grad = grad.astype(columns.dtype)
-    pixels, offset_groups, row = grad.shape[0], image.right, image.rows.shape[1]
-    if config.groups == 1:
-        matrix = columns.reshape(-1, columns.shape[-1])
-        return jnp.dot(grad, matrix.T, precision=config.precision).reshape(-1, row)
-    grad = _grouped(config, grad)
-
-    def tap_gradient(_, weight):
-        return None, jnp.einsum("pgo,cgo->pgc", grad, weight, precision=config.precision)
-
-    _, products = lax.scan(tap_gradient, None, _grouped(config, columns))
-    products = products.reshape(config.taps, pixels, offset_groups, row)
-    return products.transpose(1, 2, 0, 3).reshape(-1, row)
-
-
-def _dot(image: Image, row: jax.Array, values: jax.Array) -> jax.Array:
-    """The dot product of each of these rows with its values, [M, C/OG] -> [M]."""
-    # Parts of the rows are added first, channel by channel: XLA's CPU compiler makes that up to
-    # three times as fast as a product with ones, and that faster than a sum over rows.
-    channels = values.shape[-1]
-    parts = next(n for n in (8, 4, 2, 1) if channels % n == 0 and (n == 1 or channels // n >= 16))
-    width = channels // parts
-    products = sum(
-        image.gather(row, start, start + width) * values[:, start : start + width]
-        for start in range(0, channels, width)
-    )
-    if width <= 8:
-        return sum(products[:, i] for i in range(width))
-    return products @ jnp.ones(width, values.dtype)
-
-
-def _by_tap(config: ConvParams, samples: jax.Array) -> jax.Array:
-    """[B, R, ...] -> [K, B*OG, ...]."""
-    pixels, rows, *rest = samples.shape
-    samples = samples.reshape(pixels, rows // config.taps, config.taps, *rest)
-    return jnp.moveaxis(samples, 2, 0).reshape(config.taps, rows // config.taps * pixels, *rest)
-
-
-def _grouped(config: ConvParams, channels: jax.Array) -> jax.Array:
-    """[..., C] -> [..., G, C/G]."""
-    *outer, size = channels.shape
-    return channels.reshape(*outer, config.groups, size // config.groups)

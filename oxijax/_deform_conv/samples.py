@@ -12,6 +12,8 @@ The samples of a block are [B, R, C/OG]: B pixels, and R = OG*K rows in the orde
 all K taps of an offset group after those of the one before.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -38,7 +40,7 @@ BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 # Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
 # image that XLA can index fewer than 2**31 / 5: from no tap is anything inside so far away.
 _FAR = 2**31 - 128
-_LEAST_PIXELS = 256  # of a block: fewer rows make a matrix product slow
+_LEAST_PIXELS = 144  # of a block: fewer rows make a matrix product slow
 _NOWHERE = -(2**31 - 2**29)  # the coordinates of pixels that fill a block up
 
 _BLOCK_BYTES = 1 << 21  # of a block: half of the second-level caches of two cores, or so
@@ -173,10 +175,11 @@ class Image(NamedTuple):
     def sample(self, corners: Corners) -> jax.Array:
         """The modulated samples, [P, R, C/OG], to be summed."""
         values = (self.gather(corners.row + step) for step in self.steps)
-        return sum(
+        weighted = (
             value * weight[..., None].astype(value.dtype)
             for value, weight in zip(values, corners.weights(), strict=True)
         )
+        return functools.reduce(operator.add, weighted)
 
     def without_border(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         """Rows as an image again, [N, H, W, C]."""

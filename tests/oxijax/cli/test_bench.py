@@ -86,9 +86,12 @@ def stand_ins(change=0.0):
     """Modules whose operator is the reference, in torchvision's layout, with something added."""
 
     def deform_conv2d(x, offset, weight, bias, *, mask, stride, padding, dilation):
-        arrays = (None if t is None else t.array for t in (x, offset, weight, mask, bias))
         y = oxijax.reference.deform_conv(
-            *arrays,
+            x.array,
+            offset.array,
+            weight.array,
+            None if mask is None else mask.array,
+            None if bias is None else bias.array,
             strides=stride,
             padding=[(p, p) for p in padding],
             dilation=dilation,
