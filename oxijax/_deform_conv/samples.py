@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import max_dim, min_dim
 
 from oxijax._core.convolution import ConvParams
 from oxijax._core.sizes import is_known
@@ -229,7 +230,7 @@ def scan_blocks(
 def _blocks(total: Any, most: int) -> tuple[Any, Any]:
     """How many blocks there are, and of how many pixels: a multiple of 4, `most` or so."""
     if not is_known(total):
-        size = 4 * jax.core.max_dim(1, (jax.core.min_dim(most, total) + 3) // 4)
+        size = 4 * max_dim(1, (min_dim(most, total) + 3) // 4)
         return 1 + (total - 1) // size, size
     least = max(1, -(-total // most))
     # Blocks that need not be filled up save a copy of all that they are taken from.
