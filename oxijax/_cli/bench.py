@@ -11,17 +11,29 @@ import pathlib
 import platform
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import oxijax
 from oxijax._cli import add_json_argument, needs_extra, plain_table, write_json
-from oxijax.testing import BENCHMARK_CASES, DeformConvCase
+from oxijax._cli.bench_torchvision import check_same, import_torchvision, torchvision_programs
+from oxijax.testing import BENCHMARK_CASES, IMAGE_SIZE_CASES, DeformConvCase
 
-__all__ = ["add_arguments", "best_times", "measure_layer", "run"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = [
+    "add_arguments",
+    "best_times",
+    "measure_against_torchvision",
+    "measure_image_sizes",
+    "measure_layer",
+    "run",
+]
+
+_TORCHVISION = "pip install -r benchmarks/requirements-torchvision.txt"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,47 +42,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeats", type=int, default=100, help="runs of each function (default: %(default)s)"
     )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30,
+        help="no layer is repeated for longer, but three times at least (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     with needs_extra("demo"):
         from rich.console import Console
 
+    limits = args.repeats, args.seconds
+    torch, torchvision, missing = import_torchvision(_cores())
     with jax.default_device(jax.devices("cpu")[0]):
-        layers = {name: measure_layer(c, args.repeats) for name, c in BENCHMARK_CASES.items()}
+        layers = {name: measure_layer(c, *limits) for name, c in BENCHMARK_CASES.items()}
+        sizes = measure_image_sizes(*limits)
+        against = {}
+        if not missing:
+            modules = torch, torchvision
+            against = {
+                name: measure_against_torchvision(*modules, case, *limits)
+                for name, case in BENCHMARK_CASES.items()
+            }
         from oxijax._cli.bench_launch import measure_launch  # registers a kernel
 
         launches = measure_launch(max(1, args.repeats // 20))
-    means = {
-        key: math.prod(layer[key] for layer in layers.values()) ** (1 / len(layers))
-        for key in ("forward_ratio", "forward_backward_ratio")
-    }
 
-    table = plain_table(
-        "deform_conv on the CPU, float32, beside lax.conv_general_dilated",
-        ["layer"],
-        ["forward ms", "conv ms", "ratio", "fwd+bwd ms", "conv ms", "ratio", "MiB"],
-        caption="MiB: temporaries of forward and backward pass together",
-    )
-    for name, layer in layers.items():
-        table.add_row(
-            name,
-            f"{layer['forward_ms']:.2f}",
-            f"{layer['conv_forward_ms']:.2f}",
-            f"{layer['forward_ratio']:.2f}",
-            f"{layer['forward_backward_ms']:.2f}",
-            f"{layer['conv_forward_backward_ms']:.2f}",
-            f"{layer['forward_backward_ratio']:.2f}",
-            f"{layer['temporaries_mib']:.1f}",
-        )
-    table.add_section()
-    table.add_row(
-        "mean (geom.)",
-        *("", "", f"{means['forward_ratio']:.2f}"),
-        *("", "", f"{means['forward_backward_ratio']:.2f}", ""),
-    )
     console = Console()
-    console.print(table)
+    means = _geometric_means(layers)
+    console.print(_layer_table(layers, means))
+    console.print(_image_size_table(sizes))
+    if missing:
+        print(f"torchvision's operator is not measured: {missing}. {_TORCHVISION}\n")
+    else:
+        console.print(_torchvision_table(against, _geometric_means(against)))
 
     table = plain_table(
         "one launch, but for the driver",
@@ -97,26 +104,135 @@ def run(args: argparse.Namespace) -> int:
             "python": platform.python_version(),
         },
         "repeats": args.repeats,
+        "seconds": args.seconds,
         "layers": layers,
         "geometric_means": means,
+        "image_sizes": sizes,
+        "torchvision": {"not_measured": f"{missing}. {_TORCHVISION}"}
+        if missing
+        else {
+            "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
+            "threads": torch.get_num_threads(),
+            "layers": against,
+            "geometric_means": _geometric_means(against),
+        },
         "launch": launches,
     }
     write_json(args, report)
     return 0
 
 
-def measure_layer(case: DeformConvCase, repeats: int) -> dict[str, Any]:
+def _layer_table(layers: dict[str, dict], means: dict[str, float]) -> "Table":
+    table = plain_table(
+        "deform_conv on the CPU, float32, beside lax.conv_general_dilated",
+        ["layer"],
+        ["forward ms", "conv ms", "ratio", "fwd+bwd ms", "conv ms", "ratio", "MiB"],
+        caption="MiB: temporaries of forward and backward pass together",
+    )
+    for name, layer in layers.items():
+        table.add_row(
+            name,
+            f"{layer['forward_ms']:.2f}",
+            f"{layer['conv_forward_ms']:.2f}",
+            f"{layer['forward_ratio']:.2f}",
+            f"{layer['forward_backward_ms']:.2f}",
+            f"{layer['conv_forward_backward_ms']:.2f}",
+            f"{layer['forward_backward_ratio']:.2f}",
+            f"{layer['temporaries_mib']:.1f}",
+        )
+    table.add_section()
+    table.add_row(
+        "mean (geom.)",
+        *("", "", f"{means['forward_ratio']:.2f}"),
+        *("", "", f"{means['forward_backward_ratio']:.2f}", ""),
+    )
+    return table
+
+
+def _image_size_table(sizes: dict[str, dict]) -> "Table":
+    table = plain_table(
+        "a pixel of larger images, 64 channels",
+        ["image"],
+        ["forward \u00b5s", "of the first", "fwd+bwd \u00b5s", "of the first"],
+    )
+    for name, size in sizes.items():
+        table.add_row(
+            name,
+            f"{size['forward_us_per_pixel']:.3f}",
+            f"{size['forward_growth']:.2f}",
+            f"{size['forward_backward_us_per_pixel']:.3f}",
+            f"{size['forward_backward_growth']:.2f}",
+        )
+    return table
+
+
+def _torchvision_table(layers: dict[str, dict], means: dict[str, float]) -> "Table":
+    table = plain_table(
+        "deform_conv on the CPU beside torchvision.ops.deform_conv2d",
+        ["layer"],
+        ["forward ms", "torchvision ms", "ratio", "fwd+bwd ms", "torchvision ms", "ratio"],
+    )
+    for name, layer in layers.items():
+        table.add_row(
+            name,
+            f"{layer['forward_ms']:.2f}",
+            f"{layer['torchvision_forward_ms']:.2f}",
+            f"{layer['forward_ratio']:.3f}",
+            f"{layer['forward_backward_ms']:.2f}",
+            f"{layer['torchvision_forward_backward_ms']:.2f}",
+            f"{layer['forward_backward_ratio']:.3f}",
+        )
+    table.add_section()
+    table.add_row(
+        "mean (geom.)",
+        *("", "", f"{means['forward_ratio']:.3f}"),
+        *("", "", f"{means['forward_backward_ratio']:.3f}"),
+    )
+    return table
+
+
+def _geometric_means(layers: dict[str, dict]) -> dict[str, float]:
+    return {
+        key: math.prod(layer[key] for layer in layers.values()) ** (1 / len(layers))
+        for key in ("forward_ratio", "forward_backward_ratio")
+    }
+
+
+def _programs(case: DeformConvCase) -> dict[str, tuple[Any, list]]:
+    """The layer's compiled programs with their operands: forward, and with the gradients."""
+    operands = [None if a is None else jnp.asarray(a) for a in case.operands()]
+
+    def deform_conv(*operands):
+        return oxijax.deform_conv(*operands, **case.options)
+
+    return _compiled(deform_conv, operands, jnp.asarray(case.grad_y()))
+
+
+def _compiled(
+    function: Callable, operands: list, grad_y: jax.Array, prefix: str = ""
+) -> dict[str, tuple[Any, list]]:
+    def forward_backward(grad_y, *operands):
+        y, vjp = jax.vjp(function, *operands)
+        return y, vjp(grad_y)
+
+    programs = {
+        f"{prefix}forward_ms": (function, operands),
+        f"{prefix}forward_backward_ms": (forward_backward, [grad_y, *operands]),
+    }
+    return {
+        key: (jax.jit(function).lower(*inputs).compile(), inputs)
+        for key, (function, inputs) in programs.items()
+    }
+
+
+def measure_layer(case: DeformConvCase, repeats: int, seconds: float = math.inf) -> dict[str, Any]:
     """Times in milliseconds, their ratios, and temporaries in MiB, of one layer.
 
     The convolution has the layer's x, weight and bias. The temporaries are those of
     deform_conv's forward and backward pass together, by XLA's own account.
     """
-    operands = [None if a is None else jnp.asarray(a) for a in case.operands()]
-    x, _, weight, _, bias = operands
-    grad_y = jnp.asarray(case.grad_y())
-
-    def deform_conv(*operands):
-        return oxijax.deform_conv(*operands, **case.options)
+    ours = _programs(case)
+    grad_y, x, _, weight, _, bias = ours["forward_backward_ms"][1]
 
     def conv(x, weight, bias):
         y = jax.lax.conv_general_dilated(
@@ -130,43 +246,73 @@ def measure_layer(case: DeformConvCase, repeats: int) -> dict[str, Any]:
         )
         return y + bias
 
-    def with_gradients(function: Callable) -> Callable:
-        def forward_backward(grad_y, *operands):
-            y, vjp = jax.vjp(function, *operands)
-            return y, vjp(grad_y)
-
-        return forward_backward
-
-    programs = {
-        "forward_ms": (deform_conv, operands),
-        "conv_forward_ms": (conv, [x, weight, bias]),
-        "forward_backward_ms": (with_gradients(deform_conv), [grad_y, *operands]),
-        "conv_forward_backward_ms": (with_gradients(conv), [grad_y, x, weight, bias]),
-    }
-    compiled = {
-        key: (jax.jit(function).lower(*inputs).compile(), inputs)
-        for key, (function, inputs) in programs.items()
-    }
-    times = best_times(compiled, repeats)
-    memory = compiled["forward_backward_ms"][0].memory_analysis()
+    theirs = _compiled(conv, [x, weight, bias], grad_y, prefix="conv_")
+    times = best_times({**ours, **theirs}, repeats, seconds)
+    memory = ours["forward_backward_ms"][0].memory_analysis()
     assert memory is not None  # the CPU backend has it
-    return {
-        **times,
-        "forward_ratio": times["forward_ms"] / times["conv_forward_ms"],
-        "forward_backward_ratio": times["forward_backward_ms"] / times["conv_forward_backward_ms"],
-        "temporaries_mib": memory.temp_size_in_bytes / 2**20,
+    return {**_with_ratios(times, "conv_"), "temporaries_mib": memory.temp_size_in_bytes / 2**20}
+
+
+def measure_image_sizes(repeats: int, seconds: float = math.inf) -> dict[str, dict[str, float]]:
+    """Microseconds a pixel for each of `IMAGE_SIZE_CASES`, and how many times those of the first.
+
+    The layers take turns, so that nothing disturbs one of them alone.
+    """
+    programs = {
+        f"{name} {key}": program
+        for name, case in IMAGE_SIZE_CASES.items()
+        for key, program in _programs(case).items()
     }
+    times = best_times(programs, repeats, seconds)
+    sizes: dict[str, dict[str, float]] = {}
+    for name, case in IMAGE_SIZE_CASES.items():
+        pixels = math.prod(case.y[:3])
+        sizes[name] = {
+            f"{what}_us_per_pixel": 1e3 * times[f"{name} {what}_ms"] / pixels
+            for what in ("forward", "forward_backward")
+        }
+    first = next(iter(sizes.values()))
+    for size in sizes.values():
+        for what in ("forward", "forward_backward"):
+            key = f"{what}_us_per_pixel"
+            size[f"{what}_growth"] = size[key] / first[key]
+    return sizes
 
 
-def best_times(programs: dict[str, tuple[Callable, list]], repeats: int) -> dict[str, float]:
-    """Milliseconds of the fastest of `repeats` runs of each program, taking turns."""
-    times = {key: np.full(repeats + 1, np.inf) for key in programs}
+def measure_against_torchvision(
+    torch: Any, torchvision: Any, case: DeformConvCase, repeats: int, seconds: float = math.inf
+) -> dict[str, float]:
+    """Times in milliseconds of one layer, ours and torchvision's, and their ratios."""
+    ours, theirs = _programs(case), torchvision_programs(torch, torchvision, case)
+    check_same(case, ours["forward_ms"], theirs["torchvision_forward_ms"])
+    return _with_ratios(best_times({**ours, **theirs}, repeats, seconds), "torchvision_")
+
+
+def _with_ratios(times: dict[str, float], prefix: str) -> dict[str, float]:
+    ratios = {
+        f"{what}_ratio": times[f"{what}_ms"] / times[f"{prefix}{what}_ms"]
+        for what in ("forward", "forward_backward")
+    }
+    return {**times, **ratios}
+
+
+def best_times(
+    programs: dict[str, tuple[Callable, list]], repeats: int, seconds: float = math.inf
+) -> dict[str, float]:
+    """Milliseconds of the fastest of `repeats` runs of each program, taking turns.
+
+    After so many seconds there are no more turns, but three or `repeats` in any case.
+    """
+    times: dict[str, list[float]] = {key: [] for key in programs}
+    end = time.perf_counter() + seconds
     for repeat in range(repeats + 1):
+        if repeat > 3 and time.perf_counter() > end:
+            break
         for key, (program, inputs) in programs.items():
             start = time.perf_counter()
             jax.block_until_ready(program(*inputs))
-            times[key][repeat] = 1e3 * (time.perf_counter() - start)
-    return {key: float(runs[1:].min()) for key, runs in times.items()}  # the first one warms up
+            times[key].append(1e3 * (time.perf_counter() - start))
+    return {key: min(runs[1:]) for key, runs in times.items()}  # the first one warms up
 
 
 def _processor() -> str:

@@ -12,7 +12,8 @@ from jax import lax
 
 from oxijax._core.convolution import ConvParams
 from oxijax._core.sizes import is_known
-from oxijax._deform_conv.reference import BORDER, sample_taps
+from oxijax._deform_conv.reference import pixels_of
+from oxijax._deform_conv.samples import BORDER
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 
 __all__ = ["SampleLists", "sample_lists"]
@@ -47,19 +48,21 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     Raises:
       ValueError: XLA cannot index so many cells; the message says what to do.
     """
-    n, ho, wo, offset_channels = offset.shape
-    offset_groups = offset_channels // (2 * config.taps)
-    shape = (config.taps, n * ho * wo, offset_groups)
-    taps = sample_taps(config, offset, mask)
-    cells = (taps.row // offset_groups).reshape(shape).transpose(2, 0, 1)
+    n, offset_groups = offset.shape[0], offset.shape[3] // (2 * config.taps)
+    corners = pixels_of(config, offset, mask).corners(config)
+    # [P, OG*T] -> [OG, T, P], and [T, P, OG] for weights.
+    cells = (
+        (corners.row // offset_groups).reshape(-1, offset_groups, config.taps).transpose(1, 2, 0)
+    )
     samples = lax.broadcasted_iota(jnp.int32, cells.shape, 2)
     cells, order = lax.sort((cells, samples), dimension=2, is_stable=True, num_keys=1)
 
     height, width = config.image_size
     boundaries = jnp.arange(n * (height + 2 * BORDER) * (width + 2 * BORDER) + 1, dtype=jnp.int32)
     search = _search if is_known(*cells.shape) else _search_by_sorting
-    weights = jnp.stack(taps.corner_weights(), axis=-1).astype(dtype)
-    return SampleLists(search(cells, boundaries), order, weights.reshape(*shape, 4))
+    weights = jnp.stack(corners.weights(), axis=-1).astype(dtype)
+    weights = weights.reshape(-1, offset_groups, config.taps, 4).transpose(2, 0, 1, 3)
+    return SampleLists(search(cells, boundaries), order, weights)
 
 
 def _search(cells: jax.Array, boundaries: jax.Array) -> jax.Array:

@@ -5,6 +5,7 @@ from oxijax.testing._deform_conv_cases import (
     BENCHMARK_CASES,
     CASES,
     GPU_BENCHMARK_CASES,
+    IMAGE_SIZE_CASES,
     DeformConvCase,
 )
 from oxijax.testing._emulate import emulate_gpu
@@ -17,6 +18,7 @@ __all__ = [
     "CONV_GPU_BENCHMARK_CASES",
     "GEMM_CASES",
     "GPU_BENCHMARK_CASES",
+    "IMAGE_SIZE_CASES",
     "ConvCase",
     "DeformConvCase",
     "GemmCase",

@@ -8,7 +8,7 @@ import numpy as np
 
 from oxijax._core.arguments import PaddingLike, output_size, read_padding
 
-__all__ = ["BENCHMARK_CASES", "CASES", "GPU_BENCHMARK_CASES", "DeformConvCase"]
+__all__ = ["BENCHMARK_CASES", "CASES", "GPU_BENCHMARK_CASES", "IMAGE_SIZE_CASES", "DeformConvCase"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +139,18 @@ BENCHMARK_CASES = _by_name(
     DeformConvCase("56x56x64", (2, 56, 56, 64), 64),
     DeformConvCase("28x28x256", (2, 28, 28, 256), 256),
     DeformConvCase("64x64x64-og8", (1, 64, 64, 64), 64, offset_groups=8),
+    # One image of each of `GPU_BENCHMARK_CASES`.
+    DeformConvCase("R50-c3", (1, 100, 168, 128), 128),
+    DeformConvCase("R50-c4", (1, 50, 84, 256), 256),
+    DeformConvCase("R50-c5", (1, 25, 42, 512), 512),
+    DeformConvCase("BasicVSR++", (1, 180, 320, 64), 64, offset_groups=16),
+)
+
+# The same layer for larger and larger images.
+IMAGE_SIZE_CASES = _by_name(
+    DeformConvCase("56x56", (1, 56, 56, 64), 64),
+    DeformConvCase("112x112", (1, 112, 112, 64), 64),
+    DeformConvCase("224x224", (1, 224, 224, 64), 64),
 )
 
 # Stages 3 to 5 of a ResNet-50 detector at 800x1333, and the alignment layer of BasicVSR++.

@@ -1,17 +1,23 @@
 """The benchmark's own arithmetic, and what it says of memory; never how fast a machine is."""
 
+import contextlib
 import json
 import math
+import sys
 import time
+import types
 
+import numpy as np
 import pytest
 
+import oxijax
 from oxijax.__main__ import main
-from oxijax._cli import bench
-from oxijax.testing import BENCHMARK_CASES
+from oxijax._cli import CommandError, bench, bench_torchvision
+from oxijax.testing import BENCHMARK_CASES, CASES, IMAGE_SIZE_CASES
 
 
-def test_table_and_json(tmp_path, capsys):
+def test_table_and_json(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # not there, wherever this test runs
     file = tmp_path / "bench.json"
     assert main(["bench", "--suite", "cpu", "--repeats", "1", "--json", str(file)]) == 0
     printed = capsys.readouterr().out
@@ -26,13 +32,109 @@ def test_table_and_json(tmp_path, capsys):
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     assert report["geometric_means"]["forward_ratio"] == pytest.approx(mean)
     # No column buffer: nine times the image alone would be 14 MiB, and autodiff keeps many.
-    assert report["layers"]["56x56x64"]["temporaries_mib"] <= 32
+    assert report["layers"]["56x56x64"]["temporaries_mib"] <= 12
+    # Nothing of all samples: those of the last layer's nine taps would be 127 MiB.
+    limits = {"R50-c3": 30, "R50-c4": 20, "R50-c5": 16, "BasicVSR++": 180}
+    for name, limit in limits.items():
+        assert report["layers"][name]["temporaries_mib"] <= limit
+
+    assert list(report["image_sizes"]) == list(IMAGE_SIZE_CASES)
+    first, *others = report["image_sizes"].values()
+    assert first["forward_growth"] == first["forward_backward_growth"] == 1
+    for size in others:
+        growth = size["forward_us_per_pixel"] / first["forward_us_per_pixel"]
+        assert size["forward_growth"] == pytest.approx(growth)
+
+    # What is not there is not left out silently.
+    for text in (printed, report["torchvision"]["not_measured"]):
+        assert "torch" in text
+        assert "requirements-torchvision.txt" in text
 
 
 def test_best_times_is_the_fastest_after_the_first():
     pauses = iter([0.0, 0.05, 0.02, 0.04])
     times = bench.best_times({"program": (lambda: time.sleep(next(pauses)), [])}, repeats=3)
     assert 20 <= times["program"] < 40
+
+
+def test_best_times_ends_in_time():
+    turns = []
+    program = (lambda: turns.append(time.sleep(0.01)), [])
+    assert bench.best_times({"program": program}, repeats=1000, seconds=0.1)["program"] >= 10
+    assert 4 < len(turns) < 100
+    turns.clear()
+    bench.best_times({"program": program}, repeats=1000, seconds=0)
+    assert len(turns) == 4  # the first one warms up
+
+
+class Tensor:
+    """What the benchmark asks of a tensor."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def requires_grad_(self):
+        return self
+
+    detach = requires_grad_
+
+    def numpy(self):
+        return self.array
+
+
+def stand_ins(change=0.0):
+    """Modules whose operator is the reference, in torchvision's layout, with something added."""
+
+    def deform_conv2d(x, offset, weight, bias, *, mask, stride, padding, dilation):
+        y = oxijax.reference.deform_conv(
+            x.array,
+            offset.array,
+            weight.array,
+            None if mask is None else mask.array,
+            None if bias is None else bias.array,
+            strides=stride,
+            padding=[(p, p) for p in padding],
+            dilation=dilation,
+            data_format="NCHW",
+        )
+        return Tensor(np.asarray(y) + change)
+
+    def grad(y, operands, grad_y):
+        assert grad_y.array.shape == y.array.shape
+        return list(operands)
+
+    torch = types.SimpleNamespace(
+        from_numpy=Tensor,
+        no_grad=contextlib.nullcontext,
+        autograd=types.SimpleNamespace(grad=grad),
+    )
+    return torch, types.SimpleNamespace(ops=types.SimpleNamespace(deform_conv2d=deform_conv2d))
+
+
+@pytest.mark.parametrize("name", ["v2", "offset-groups", "groups", "v1", "no-bias"])
+def test_torchvision_gets_the_same_layer(name):
+    figures = bench.measure_against_torchvision(*stand_ins(), CASES[name], repeats=1)
+    for what in ("forward", "forward_backward"):
+        ratio = figures[f"{what}_ms"] / figures[f"torchvision_{what}_ms"]
+        assert figures[f"{what}_ratio"] == ratio
+
+
+def test_another_output_is_not_compared():
+    with pytest.raises(CommandError, match="torchvision finds another output of v2"):
+        bench.measure_against_torchvision(*stand_ins(change=0.1), CASES["v2"], repeats=1)
+
+
+def test_what_of_torchvision_is_missing(monkeypatch):
+    torch = types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    assert "torchvision" in bench_torchvision.import_torchvision(threads=3)[2]
+    asked = []
+    torch.set_num_threads = asked.append
+    monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace())
+    assert bench_torchvision.import_torchvision(threads=3)[2] == ""
+    assert asked == [3]
 
 
 def test_unknown_suite(capsys):

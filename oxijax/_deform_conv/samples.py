@@ -1,0 +1,254 @@
+"""Where deformable convolution reads an image, and how it is read: in pure JAX, block by block.
+
+An image gets a border of zeros two pixels wide and is viewed as rows of the C/OG channels of one
+offset group. Every sample, also a far one, finds its four corners there as four rows at fixed
+distances, and neither gathers nor scatters need a mask.
+
+Output pixels are counted through the batch, P = N*Ho*Wo, and taken in blocks whose samples stay in
+a core's cache from when they are gathered until they are multiplied: what a pixel costs does not
+depend on how large the image is.
+
+The samples of a block are [B, R, C/OG]: B pixels, and R = OG*K rows in the order of the offsets,
+all K taps of an offset group after those of the one before.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import max_dim, min_dim
+
+from oxijax._core.convolution import ConvParams
+from oxijax._core.sizes import is_known
+
+__all__ = [
+    "BORDER",
+    "Corners",
+    "Image",
+    "Pixels",
+    "accumulator",
+    "flat",
+    "scan_blocks",
+    "scan_parts",
+]
+
+BORDER = 2  # the corners of a sample just outside are up to two pixels outside
+# Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
+# image that XLA can index fewer than 2**31 / 5: from no tap is anything inside so far away.
+_FAR = 2**31 - 128
+_LEAST_PIXELS = 144  # of a block: fewer rows make a matrix product slow
+_NOWHERE = -(2**31 - 2**29)  # the coordinates of pixels that fill a block up
+
+_BLOCK_BYTES = 1 << 21  # of a block: half of the second-level caches of two cores, or so
+
+
+def flat(images: jax.Array) -> jax.Array:
+    """[N, Ho, Wo, ...] -> [P, ...]."""
+    n, height, width, *rest = images.shape
+    return images.reshape(n * height * width, *rest)
+
+
+def accumulator(array: jax.Array) -> np.dtype:
+    """The dtype in which values of this array are summed."""
+    return jnp.promote_types(array.dtype, jnp.float32)
+
+
+class Corners(NamedTuple):
+    """The four corners of each sample, by arrays that are [P, R]."""
+
+    row: jax.Array  # the row of the `Image` that holds the corner at (floor y, floor x)
+    fraction_y: jax.Array
+    fraction_x: jax.Array
+    mask: jax.Array | None
+
+    def weights(self) -> tuple[jax.Array, ...]:
+        """Bilinear weights times mask, for the corners in the order of `Image.steps`."""
+        hy, hx = 1 - self.fraction_y, 1 - self.fraction_x
+        ly, lx = self.fraction_y, self.fraction_x
+        if self.mask is not None:
+            hy, ly = hy * self.mask, ly * self.mask
+        return hy * hx, hy * lx, ly * hx, ly * lx
+
+    def flat(self) -> "Corners":
+        """The same corners, with one axis."""
+        return jax.tree.map(lambda array: array.reshape(-1), self)
+
+
+class Pixels(NamedTuple):
+    """Output pixels [P], and all that their samples depend on."""
+
+    # [P, R]: apart, since XLA's CPU compiler makes no vectors of a loop that reads a block of both.
+    offset_y: jax.Array
+    offset_x: jax.Array
+    mask: jax.Array | None  # [P, R]
+    image: jax.Array  # [P], with `y` and `x`: where the tap (0, 0) is without an offset
+    y: jax.Array
+    x: jax.Array
+
+    @classmethod
+    def of(cls, config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> "Pixels":
+        """All output pixels, of offset [N, Ho, Wo, OG*K*2] and mask [N, Ho, Wo, OG*K]."""
+        image, y, x = (
+            lax.broadcasted_iota(jnp.int32, offset.shape[:3], axis).reshape(-1) for axis in range(3)
+        )
+        (top, _), (left, _) = config.padding
+        return cls(
+            flat(offset[..., 0::2]),
+            flat(offset[..., 1::2]),
+            None if mask is None else flat(mask),
+            image,
+            y * config.strides[0] - top,
+            x * config.strides[1] - left,
+        )
+
+    def corners(self, config: ConvParams) -> Corners:
+        """The corners of these pixels' samples.
+
+        The offset is split into floor and fraction before the integer position of its pixel
+        and tap is added, so the fraction is as exact for a large image as for a small one.
+        """
+        dtype = accumulator(self.offset_y)
+        y, x = self.offset_y.astype(dtype), self.offset_x.astype(dtype)
+
+        # One NaN coordinate makes the whole sample NaN, and its gradients. Its row is as far
+        # outside as that of an infinite one, where what is scattered is dropped.
+        invalid = jnp.isnan(y) | jnp.isnan(x)
+        poison = jnp.where(invalid, jnp.nan, 0).astype(dtype)
+
+        def split(coordinate, pixel, tap, extent):
+            floor = jnp.floor(coordinate)
+            fraction = jnp.where(jnp.isinf(coordinate), 0, coordinate - floor) + poison
+            floor = jnp.where(invalid, -_FAR, jnp.clip(floor, -_FAR, _FAR)).astype(jnp.int32)
+            base = pixel[:, None] + np.tile(tap, offset_groups).astype(np.int32)
+            # The sum could overflow; what is clipped first ends between -BORDER and the extent.
+            corner = jnp.clip(floor, -BORDER - base, extent - base) + (base + BORDER)
+            return corner, fraction
+
+        offset_groups = y.shape[1] // config.taps
+        (kh, kw), (height, width) = config.kernel_size, config.image_size
+        tap_y = np.repeat(np.arange(kh), kw) * config.dilation[0]
+        tap_x = np.tile(np.arange(kw), kh) * config.dilation[1]
+        row_y, fraction_y = split(y, self.y, tap_y, height)
+        row_x, fraction_x = split(x, self.x, tap_x, width)
+
+        group = np.repeat(np.arange(offset_groups, dtype=np.int32), config.taps)
+        # What fills a block up is outside of the first image.
+        row = jnp.maximum(self.image, 0)[:, None] * (height + 2 * BORDER) + row_y
+        row = row * (width + 2 * BORDER) + row_x
+        return Corners(row * offset_groups + group, fraction_y, fraction_x, self.mask)
+
+
+class Image(NamedTuple):
+    """An image with a border of zeros, as rows of the channels of one offset group."""
+
+    rows: jax.Array  # [N*(H+4)*(W+4)*OG, C/OG]
+    right: int  # from a corner's row to that of the one to its right
+    down: int
+
+    @classmethod
+    def of(cls, config: ConvParams, x: jax.Array, offset: jax.Array) -> "Image":
+        """The image x [N, H, W, C], for the samples of offset."""
+        offset_groups = offset.shape[-1] // (2 * config.taps)
+        border = (BORDER, BORDER)
+        padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
+        rows = padded.reshape(-1, x.shape[-1] // offset_groups)
+        return cls(rows, offset_groups, padded.shape[2] * offset_groups)
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """From a corner's row to it, (y, x+1), (y+1, x) and (y+1, x+1)."""
+        return 0, self.right, self.down, self.down + self.right
+
+    def gather(self, row: jax.Array, start: int = 0, stop: int | None = None) -> jax.Array:
+        """Channels of these rows, [..., C/OG], to be summed."""
+        found = (
+            self.rows[:, start:stop]
+            .at[row]
+            .get(mode="promise_in_bounds", wrap_negative_indices=False)
+        )
+        return found.astype(accumulator(found))
+
+    def sample(self, corners: Corners) -> jax.Array:
+        """The modulated samples, [P, R, C/OG], to be summed."""
+        values = (self.gather(corners.row + step) for step in self.steps)
+        weighted = (
+            value * weight[..., None].astype(value.dtype)
+            for value, weight in zip(values, corners.weights(), strict=True)
+        )
+        return functools.reduce(operator.add, weighted)
+
+    def without_border(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """Rows as an image again, [N, H, W, C]."""
+        n, height, width, channels = shape
+        padded = rows.reshape(n, height + 2 * BORDER, width + 2 * BORDER, channels)
+        return padded[:, BORDER : BORDER + height, BORDER : BORDER + width]
+
+
+def scan_blocks(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    carry: Any,
+    arrays: Any,
+    pixel_bytes: int,
+) -> tuple[Any, Any]:
+    """`lax.scan` over blocks of pixels.
+
+    Args:
+      step: called with the carry and a block of the arrays, returns the next carry and results
+        for each of its pixels.
+      carry: the first one.
+      arrays: a pytree of arrays [P, ...]. The last block is filled up with zeros, and with `Pixels`
+        that are outside of all images: what they read is zero, whatever images hold.
+      pixel_bytes: of the samples of one pixel.
+
+    Returns:
+      The last carry, and the results [P, ...].
+    """
+    total = jax.tree.leaves(arrays)[0].shape[0]
+    most = max(_LEAST_PIXELS, _BLOCK_BYTES // pixel_bytes)
+    count, size = _blocks(total, most)
+    rest = count * size - total
+
+    def split(array: jax.Array) -> jax.Array:
+        if not is_known(rest) or rest:
+            value = _NOWHERE if jnp.issubdtype(array.dtype, jnp.integer) else 0
+            fill = jnp.full((rest, *array.shape[1:]), value, array.dtype)
+            array = jnp.concatenate([array, fill])
+        return array.reshape(count, size, *array.shape[1:])
+
+    # Differentiated, a block is computed again: nothing of all samples at once is ever stored.
+    carry, results = lax.scan(jax.checkpoint(step), carry, jax.tree.map(split, arrays))
+    return carry, jax.tree.map(
+        lambda array: array.reshape(count * size, *array.shape[2:])[:total], results
+    )
+
+
+def _blocks(total: Any, most: int) -> tuple[Any, Any]:
+    """How many blocks there are, and of how many pixels: a multiple of 4, `most` or so."""
+    if not is_known(total):
+        size = 4 * max_dim(1, (min_dim(most, total) + 3) // 4)
+        return 1 + (total - 1) // size, size
+    least = max(1, -(-total // most))
+    # Blocks that need not be filled up save a copy of all that they are taken from.
+    count = next((c for c in range(least, 2 * least) if total % (4 * c) == 0), least)
+    return count, -(-total // (4 * count)) * 4
+
+
+def scan_parts(
+    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, arrays: Any, parts: int = 2
+) -> tuple[Any, Any]:
+    """`lax.scan` over 2 or 4 equal parts of a block's arrays.
+
+    What a loop is given is computed before it. Without one, XLA's CPU compiler would fuse where
+    corners are, or the samples, into all that uses them, and find each corner once a channel.
+    """
+
+    def split(array: jax.Array) -> jax.Array:
+        return array.reshape(parts, array.shape[0] // parts, *array.shape[1:])
+
+    carry, results = lax.scan(step, carry, jax.tree.map(split, arrays))
+    return carry, jax.tree.map(lambda a: a.reshape(parts * a.shape[1], *a.shape[2:]), results)
