@@ -69,7 +69,9 @@ def test_main_loops(kernel, layer, target):
     assert loop.count("LDGSTS.E.BYPASS.128") >= 1  # B
     # A, or what it is made of; offset groups of 4 channels have 8 bytes of each corner.
     narrow = layer == "BasicVSR++" and kernel in ("forward", "backward_weight")
-    rows = entry.plan(CONFIGS[f"{layer}/bf16"], gpu, None).m // 32  # of a lane
+    plan = entry.plan(CONFIGS[f"{layer}/bf16"], gpu, None)
+    assert isinstance(plan, SamplePlan)
+    rows = plan.m // 32  # of a lane
     assert loop.count("LDG.E.64" if narrow else "LDG.E.128") >= rows
     assert not [i for i in sass.instructions if "LDL" in i.text or "STL" in i.text]
 
