@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import numbers
 
 from ptx.builder.emitter import Emitter
@@ -10,7 +9,7 @@ from ptx.builder.text import Constant, Register, register_type
 from ptx.builder.values import Scalar, Val, Var, is_number
 from ptx.isa.dtypes import DTYPES, DType, pred, u32
 
-__all__ = ["Arithmetic", "Reciprocal"]
+__all__ = ["Arithmetic"]
 
 _TERNARY_NAMES = {"fma": "fma.rn", "mad": "mad.lo"}
 
@@ -45,16 +44,12 @@ class Arithmetic(Emitter):
         """`a / b` of integers, f32 or f64; integers round toward zero, floats to nearest even."""
         if isinstance(a, Val) and (power := _power_of_two(a, b)) is not None:
             return self.shift_right(a, power)
-        if isinstance(a, Val) and (divisor := _constant_divisor(a, b)) is not None:
-            return self._quotient(a, divisor)
         return self._binary("div", a, b)
 
     def rem(self, a: Scalar, b: Scalar) -> Val:
         """Remainder of integers, with the sign of a."""
         if isinstance(a, Val) and (power := _power_of_two(a, b)) is not None:
             return self.bitwise("and", a, (1 << power) - 1)
-        if isinstance(a, Val) and (divisor := _constant_divisor(a, b)) is not None:
-            return a - self._quotient(a, divisor) * divisor
         return self._binary("rem", a, b)
 
     def neg(self, a: Val) -> Val:
@@ -168,18 +163,6 @@ class Arithmetic(Emitter):
     def _shift(self, name: str, a: Val, amount: Val | int) -> Val:
         return self.op(self._mnemonic(name, a.dtype), a.dtype, a, self._shift_amount(amount))
 
-    def _quotient(self, a: Val, divisor: int) -> Val:
-        """`a // divisor` by the high half of a product and shifts: ptxas would divide.
-
-        Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication",
-          1994.
-        """
-        way = Reciprocal.of(divisor)
-        product = self._binary("mul.hi", a if not way.before else a >> way.before, way.factor)
-        if way.add:
-            product = ((a - product) >> 1) + product
-        return product >> way.after if way.after else product
-
     def _shift_amount(self, amount: Scalar) -> Register | Constant:
         dtype = amount.dtype if isinstance(amount, Val) and amount.dtype.is_integer else u32
         return self.literal(amount, dtype)
@@ -209,43 +192,6 @@ def _power_of_two(a: Val, b: Scalar) -> int | None:
         return None
     number = int(b)
     return number.bit_length() - 1 if number > 0 and number.bit_count() == 1 else None
-
-
-def _constant_divisor(a: Val, b: Scalar) -> int | None:
-    """The number that 32 unsigned bits are divided by; None for a register, 0 or another type."""
-    if a.dtype is not u32 or not isinstance(b, numbers.Integral) or not 1 < int(b) < 1 << 32:
-        return None
-    return int(b)
-
-
-@dataclasses.dataclass(frozen=True)
-class Reciprocal:
-    """How any u32 is divided by a number.
-
-    Attributes:
-      before: bits that it is shifted by first.
-      factor: whose product with it has the quotient in its high half.
-      add: whether the factor lacks 2**32, so that the number itself is added.
-      after: bits that the result is shifted by.
-    """
-
-    before: int
-    factor: int
-    add: bool
-    after: int
-
-    @staticmethod
-    def of(divisor: int) -> Reciprocal:
-        before = (divisor & -divisor).bit_length() - 1
-        for shift in (0, before):  # what is shifted first leaves fewer bits to be right for
-            odd, bits = divisor >> shift, 32 - shift
-            for after in range(odd.bit_length() + 1):
-                factor = -(-(1 << 32 + after) // odd)
-                if factor < 1 << 32 and factor * odd - (1 << 32 + after) <= 1 << 32 + after - bits:
-                    return Reciprocal(shift, factor, False, after)
-        after = divisor.bit_length()
-        factor = -(-(1 << 32 + after) // divisor)
-        return Reciprocal(0, factor - (1 << 32), True, after - 1)
 
 
 def _twice(dtype: DType) -> DType:

@@ -27,7 +27,6 @@ from ptx import (
     u32,
     u64,
 )
-from ptx.builder.arithmetic import Reciprocal
 from ptx.emulator import Buffer, launch
 
 pytestmark = pytest.mark.kept
@@ -399,38 +398,3 @@ def test_snapshots_of_variables():
 
     expected = (((a + 5) << 1) ^ 3) * 20 // 3 % 50 - a
     np.testing.assert_array_equal(elementwise(difference, a, dtype=u32), expected)
-
-
-# Divisors whose reciprocal fits 32 bits, that are even, and that need an addition; the largest.
-@pytest.mark.parametrize("divisor", [3, 5, 7, 9, 14, 21, 28, 100, 641, 1152, 2**31 + 1, 2**32 - 1])
-def test_division_by_a_number(divisor):
-    edges = [0, 1, divisor - 1, divisor, 2 * divisor - 1, 2 * divisor, 2**31 - 1, 2**31, 2**32 - 1]
-    last = (2**32 - 1) // divisor * divisor
-    x = np.array([e for e in (*edges, last - 1, last) if 0 <= e < 2**32], np.uint32)
-    x = np.concatenate([x, integers(u32, seed=divisor % 97)])
-    quotient = elementwise(lambda k, v: v // divisor, x, dtype=u32)
-    remainder = elementwise(lambda k, v: v % divisor, x, dtype=u32)
-    np.testing.assert_array_equal(quotient, x // np.uint32(divisor))
-    np.testing.assert_array_equal(remainder, x % np.uint32(divisor))
-
-
-def test_a_division_by_a_number_divides_nothing():
-    k = Kernel("divisions", "sm_80", block=32)
-    out = k.pointer("out", u32)
-    out.store(k.tid(), k.ctaid() // 9 + k.ctaid() % 7)
-    assert not {"div", "rem"} & {line.split(".")[0].strip() for line in k.text().splitlines()}
-
-
-def test_reciprocals_are_right_for_every_number():
-    random = np.random.default_rng(5)
-    divisors = [*range(2, 400), *random.integers(2, 2**32, 400).tolist(), *range(2**32 - 9, 2**32)]
-    for divisor in divisors:
-        way = Reciprocal.of(divisor)
-        multiples = random.integers(0, 2**32 // divisor, 20) * divisor
-        for number in {0, 2**31, 2**32 - 1, *multiples.tolist(), *(multiples - 1).tolist()}:
-            if number < 0:
-                continue
-            product = (number >> way.before) * way.factor >> 32
-            if way.add:
-                product = ((number - product) >> 1) + product
-            assert product >> way.after == number // divisor, (number, divisor)
