@@ -15,7 +15,6 @@ from ptx.isa.targets import TARGETS
 from ptx.kernel import Instance, KernelDefinition, Out, Size
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import Entry
 from ptx.kernels.deform_conv.direct_backward_weight import (
     direct_backward_weight,
     direct_weight_blocks,
@@ -103,8 +102,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan | DirectPlan, p:
         offset_group = 0 if plan.narrow else channel // config.channels_per_offset_group
         with k.loop(k.tid(), slices * plan.k, plan.threads, name="sample") as index:
             sample = sizes.pixel(first + index)
-            sample_ok = sample.index < end_pixel
-            table.store([Entry(index, sample, tap, sample_ok)], offset_group)
+            table.store(index, sample, offset_group, tap, sample.index < end_pixel)
         k.barrier()
         multiply_all(k, cursor, producers, math)
 

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import abc
-import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from ptx.builder import Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import f32, s32, u8, u32
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.sampling import Offsets, Position, interpolate
+from ptx.kernels.deform_conv.sampling import Offsets, interpolate
 from ptx.kernels.limits import TABLE_PIXELS
 from ptx.tile.pixels import NO_PIXEL, Geometry, OutputPixel, pixel_index
-from ptx.tile.vectors import both, load_words, widen
+from ptx.tile.vectors import load_words, widen
 
 __all__ = [
     "CornerTable",
     "Entries",
-    "Entry",
     "PixelRows",
     "PixelRun",
     "PixelTable",
     "Table",
     "TableRows",
 ]
-
-_TOGETHER = 3  # taps of a thread whose offsets are loaded before the first is used
 
 Loaded = tuple[Any, list[tuple[Val, ...]]]  # what weights are made of, and the corners' words
 
@@ -130,25 +125,6 @@ class PixelRun:
         return index, index < self.geometry.pixels
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Entry:
-    """A sample that a table keeps.
-
-    Attributes:
-      at: the entry's number.
-      pixel: of the output.
-      tap: the tap.
-      sample_ok: predicate: whether there is such a sample; else the entry samples nothing.
-      entry_ok: predicate: whether there is such an entry; None where there is.
-    """
-
-    at: Val
-    pixel: OutputPixel
-    tap: Val
-    sample_ok: Val
-    entry_ok: Val | None = None
-
-
 class Table(abc.ABC):
     """What a block keeps of the samples of rows and taps.
 
@@ -189,37 +165,16 @@ class Table(abc.ABC):
         k.comment("corners: a thread for each pixel")
         count = self.taps if taps is None else taps
         step = pixels.threads // self.rows
-        all_there = isinstance(count, int) and count % (_TOGETHER * step) == 0
-        with k.loop(
-            k.tid() // self.rows, count, _TOGETHER * step, name="corner", unroll=False
-        ) as first:
-            entries = []
-            for tap_index in (first + number * step for number in range(_TOGETHER)):
-                tap = first_tap + tap_index
-                sample_ok = pixel.exists & (tap < self.offsets.config.taps)
-                entry_ok = None if all_there else tap_index < count
-                at = tap_index * self.rows + k.tid() % self.rows
-                entries.append(Entry(at, pixel, tap, sample_ok, entry_ok))
-            self.store(entries, group)
+        with k.loop(k.tid() // self.rows, count, step, name="corner") as tap_index:
+            tap = first_tap + tap_index
+            sample_ok = pixel.exists & (tap < self.offsets.config.taps)
+            self.store(tap_index * self.rows + k.tid() % self.rows, pixel, group, tap, sample_ok)
 
     @abc.abstractmethod
-    def store(self, entries: Sequence[Entry], group: Val | int) -> None:
-        """Calculates entries of an offset group."""
-
-    def positions(
-        self, entries: Sequence[Entry], group: Val | int
-    ) -> Iterator[tuple[Entry, Position]]:
-        """Writes for each entry what follows its position, where there is such an entry.
-
-        What all of them need is loaded before the first is used.
-        """
-        k, offsets = self.k, self.offsets
-        loaded = [
-            offsets.load(e.pixel, group, e.tap, both(e.sample_ok, e.entry_ok)) for e in entries
-        ]
-        for entry, words in zip(entries, loaded, strict=True):
-            with contextlib.nullcontext() if entry.entry_ok is None else k.if_(entry.entry_ok):
-                yield entry, offsets.position_of(entry.pixel, entry.tap, words)
+    def store(
+        self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
+    ) -> None:
+        """Calculates one entry; it samples nothing where `sample_ok` is off."""
 
     @abc.abstractmethod
     def entries(self, first: Val) -> Entries:
@@ -276,13 +231,11 @@ class CornerTable(Table):
     def entries(self, first: Val) -> TableRows:
         return TableRows(self, first, lambda row: row)
 
-    def store(self, entries: Sequence[Entry], group: Val | int) -> None:
-        for entry, position in self.positions(entries, group):
-            self._keep(entry, position)
-
-    def _keep(self, entry: Entry, position: Position) -> None:
+    def store(
+        self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
+    ) -> None:
         k, sizes = self.k, self.offsets.geometry
-        at, pixel, sample_ok = entry.at, entry.pixel, entry.sample_ok
+        position = self.offsets.position(pixel, group, tap, sample_ok)
         y, x = self._clamped(position.y, sizes.in_h), self._clamped(position.x, sizes.in_w)
         corner = pixel_index(pixel.image, y, x, sizes.in_h, sizes.in_w)
         right = position.inside_x[0] & position.inside_x[1]

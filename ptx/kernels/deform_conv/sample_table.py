@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Sequence
 
 from ptx.builder import Pointer, Val
 from ptx.isa.dtypes import s32, u32
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import Entry, Loaded, PixelTable, Table
+from ptx.kernels.deform_conv.corners import Loaded, PixelTable, Table
 from ptx.kernels.deform_conv.gather_rows import load_corners
 from ptx.kernels.deform_conv.sampling import (
     Offsets,
-    Position,
     corner_addresses,
     corner_weights,
     interpolate,
 )
 from ptx.kernels.limits import PIXELS
-from ptx.tile.pixels import pixel_index
+from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.vectors import accumulator_of, both, load_words, widen
 
 __all__ = ["PositionTable", "Sample", "SampleTable"]
@@ -67,13 +64,11 @@ class SampleTable(Table):
         entry = 3 * config.coordinate_type.bytes + 8
         return max(1, min(config.taps, min(room, _TABLE_BYTES) // (rows * entry)))
 
-    def store(self, entries: Sequence[Entry], group: Val | int) -> None:
-        for entry, position in self.positions(entries, group):
-            self._keep(entry, position)
-
-    def _keep(self, entry: Entry, position: Position) -> None:
+    def store(
+        self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
+    ) -> None:
         k, sizes = self.k, self.offsets.geometry
-        at, pixel, sample_ok = entry.at, entry.pixel, entry.sample_ok
+        position = self.offsets.position(pixel, group, tap, sample_ok)
         bits = k.var(u32, 0)
         for i, inside in enumerate(position.inside()):
             bits.set(bits | k.select(inside & sample_ok, 1 << i, 0, u32))
@@ -123,12 +118,11 @@ class PositionTable(Table):
         super().__init__(offsets, rows=rows, taps=taps)
         self.pixels = PixelTable(self.k, offsets.config, rows)
 
-    def store(self, entries: Sequence[Entry], group: Val | int) -> None:
-        for entry in entries:
-            self.tap, ok = entry.tap, entry.entry_ok
-            with contextlib.nullcontext() if ok is None else self.k.if_(ok):
-                pixel = dataclasses.replace(entry.pixel, exists=entry.sample_ok)
-                self.pixels.store(entry.at, pixel)
+    def store(
+        self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
+    ) -> None:
+        self.tap = tap
+        self.pixels.store(at, dataclasses.replace(pixel, exists=sample_ok))
 
     def entries(self, first: Val) -> _PositionEntries:
         return _PositionEntries(self, first)

@@ -50,21 +50,6 @@ class Position:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LoadedOffsets:
-    """What was loaded for a tap of an output pixel.
-
-    Attributes:
-      index: of the tap among all mask values.
-      words: the two offsets, as they were loaded.
-      mask: None without modulation.
-    """
-
-    index: Val
-    words: tuple[Val, ...]
-    mask: Val | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Offsets:
     """Offsets and mask in global memory, and the positions that they make.
 
@@ -92,20 +77,10 @@ class Offsets:
 
     def position(self, pixel: OutputPixel, group: Val | int, tap: Val, where: Val) -> Position:
         """Where a tap samples, for an offset group; nothing is read where `where` is off."""
-        return self.position_of(pixel, tap, self.load(pixel, group, tap, where))
-
-    def load(self, pixel: OutputPixel, group: Val | int, tap: Val, where: Val) -> LoadedOffsets:
-        """Starts to load what `position_of` needs."""
+        k, config, sizes = self.k, self.config, self.geometry
         index = self.index(pixel.index, group, tap)
         pair = (self.offset + index) + index  # two offsets for each mask value
-        words = load_words(pair, 2, where=where)
-        mask = None if self.mask is None else (self.mask + index).load(where=where)
-        return LoadedOffsets(index, words, mask)
-
-    def position_of(self, pixel: OutputPixel, tap: Val, loaded: LoadedOffsets) -> Position:
-        """Where a tap samples, by what was loaded for it."""
-        k, config, sizes = self.k, self.config, self.geometry
-        offset_y, offset_x = widen(k, loaded.words)
+        offset_y, offset_x = widen(k, load_words(pair, 2, where=where))
         tap_y, tap_x = tap // config.kernel_w, tap % config.kernel_w
         y, ly = self._split(
             offset_y, pixel.y * config.stride_h + tap_y * config.dilation_h, config.pad_h
@@ -114,7 +89,9 @@ class Offsets:
             offset_x, pixel.x * config.stride_w + tap_x * config.dilation_w, config.pad_w
         )
         nothing = (ly + lx) * 0.0  # or NaN: a tap with one NaN offset is NaN in both
-        mask = None if loaded.mask is None else self._coordinate(loaded.mask)
+        mask = None
+        if self.mask is not None:
+            mask = self._coordinate((self.mask + index).load(where=where))
         return Position(
             y,
             x,
@@ -123,7 +100,7 @@ class Offsets:
             self._inside(y, sizes.in_h),
             self._inside(x, sizes.in_w),
             mask,
-            loaded.index,
+            index,
         )
 
     def _inside(self, line: Val, size: Val) -> tuple[Val, Val]:
