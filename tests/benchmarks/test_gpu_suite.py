@@ -349,7 +349,7 @@ def test_kernels_on_a_device_from_a_cpu_program():
         _handles=[0],
         _primary_context=lambda handle: contextlib.nullcontext(),
         target=lambda device: SimpleNamespace(name="sm_90"),
-        load=lambda text, shared, device: 77,
+        load=lambda launch, device: 77,
         launch_pointer=ctypes.cast(launch, ctypes.c_void_p).value,
     )
     x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)

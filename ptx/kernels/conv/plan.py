@@ -71,7 +71,9 @@ def backward_weight_plan(
         if streams(config, target) and vectors and m * n > 64 * 64:
             return TilePlan(m, n, 32, (m // 64, n // 64))
         if out_group > 64:
-            return TilePlan(128, 128, 32, (2, 4))
+            # 64 KiB of shared memory are an SM's, on sm_75: there is room for one block.
+            fit = 2 if target.shared_per_sm > 64 * 1024 else 1
+            return TilePlan(128, 128, 32, (2, 4), min_blocks=fit)
     largest = 64 if width < 8 else 32
     m, n = at_least(rows, 32, largest), at_least(out_group, 32, largest)
     return TilePlan(m, n, 64 // width, (2, 2))

@@ -157,7 +157,7 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
         )  # fmt: skip
     n = at_least(config.out_channels_per_group, 16, {2: 128, 4: 64, 8: 32}[_bytes(config)])
     depth = _depth(config, config.segment)
-    if target.shared_per_sm <= 64 * 1024 and n > 64:
+    if target.shared_per_sm <= 64 * 1024 and n > 64 and depth == 64 // _bytes(config):
         depth //= 2  # so that an SM has room for two blocks
     return SamplePlan(
         64, n, depth, (4, 1) if n == 16 else (2, 2),
