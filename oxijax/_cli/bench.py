@@ -170,7 +170,7 @@ def _torchvision_table(layers: dict[str, dict], means: dict[str, float]) -> "Tab
     table = plain_table(
         "deform_conv on the CPU beside torchvision.ops.deform_conv2d",
         ["layer"],
-        ["forward ms", "torchvision ms", "ratio", "fwd+bwd ms", "torchvision ms", "ratio"],
+        ["forward ms", "theirs ms", "ratio", "fwd+bwd ms", "theirs ms", "ratio"],
     )
     for name, layer in layers.items():
         table.add_row(
