@@ -55,7 +55,6 @@ class Step:
       kind, pipe: what it is.
       opcode: of the instruction.
       line: of the PTX text.
-      predicated: whether it has a predicate; its lanes may all be off.
       stall, write_barrier, read_barrier, wait: see `Instruction`; -1 for no counter.
       target: of a branch.
       inverted: whether the branch goes where the PTX text's does not.
@@ -70,7 +69,6 @@ class Step:
     pipe: Pipe
     opcode: str
     line: int
-    predicated: bool
     stall: int
     write_barrier: int
     read_barrier: int
@@ -180,7 +178,6 @@ def _step(instruction: Instruction, number: int, ways: _Ways) -> Step:
         pipe=pipe,
         opcode=name,
         line=line,
-        predicated=instruction.text.startswith("@"),
         stall=max(1, instruction.stall),
         write_barrier=-1 if instruction.write_barrier is None else instruction.write_barrier,
         read_barrier=-1 if instruction.read_barrier is None else instruction.read_barrier,
@@ -251,9 +248,8 @@ class _Ways:
         self._starts = {i.target for i in instructions if i.target is not None}
 
     def is_conditional(self, instruction: Instruction) -> bool:
-        name, _, rest = re.sub(r"^@!?U?P[T\d]+\s+", "", instruction.text).partition(" ")
-        del name
-        return instruction.text.startswith("@") or bool(re.match(r"!?U?P\d", rest))
+        """Whether a branch, or the end, is for some lanes only: `@P0 BRA`, `BRA.U !UP1`."""
+        return bool(re.match(r"@|\S+ !?U?P\d", instruction.text))
 
     def is_branch(self, line: int) -> bool:
         """Whether a line of the PTX text is a branch, or the end of some threads."""
@@ -284,6 +280,7 @@ class _Ways:
         return line in self._skips
 
     def is_inverted(self, number: int, line: int) -> bool:
+        """Whether the machine code jumps where the branch of a line goes on."""
         instruction = self._instructions[number]
         here = self._block_of[line]
         block = self._blocks[here]

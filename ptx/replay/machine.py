@@ -125,7 +125,8 @@ _HALF = {Pipe.FMA: (Pipe.IMAD, 1.0), Pipe.IMAD: (Pipe.FMA, 0.5)}
 # Microbenchmarking and Multiple Level Analysis", 2025); every 6.26 cycles one of 2,048 products
 # (flash-vla, unit-mma.md, 2026). Atomic additions: 65.6e9 to 85e9 sectors a second on an H100
 # (flash-vla, unit-atomic.md, 2026) and 125e9 on a B300 (QuickRunCUDA, 07_atomics.md, 2025); on
-# others as many in a cycle of an SM as on an H100, which nobody has measured.
+# others as many in a cycle of an SM as on an H100, which nobody has measured. A launch is an
+# assumption: a kernel that does nothing takes 1.2 to 1.5 microseconds.
 _HOPPER = Machine(
     sheet=DATA_SHEETS["H100 SXM"], sms=132, clock=1.755e9, intervals=_TWICE, shares=_HALF,
     tensor_cycles=3.13, l2_latency=380, memory_latency=655, l2=8.6e12, memory=3.0e12,
@@ -144,15 +145,16 @@ MACHINES = {
         dataclasses.replace(_A100, sheet=DATA_SHEETS["A100 80GB"], memory=1.76e12),
         _HOPPER,
         dataclasses.replace(_HOPPER, sheet=DATA_SHEETS["H200"], l2=9.0e12, memory=3.7e12),
-        # L1 has half the width (gpu-benches, gpu-cache, of an L40), and tensor cores add in f32 at
-        # half their rate.
+        # L1 has half the width, L2 and memory the latency and rate of an L40 (gpu-benches); tensor
+        # cores add in f32 at half their rate (data sheet).
         Machine(
             sheet=DATA_SHEETS["RTX 4090"], sms=128, clock=2.52e9, intervals=_GEFORCE, shares=_HALF,
             tensor_cycles=16.4, pass_cycles=2, l2_latency=277, memory_latency=630, l2=5.0e12,
             memory=0.92e12, additions=75e9 * (128 * 2.52) / (132 * 1.755),
             l1_and_shared=128 << 10,
         ),
-        # `mma.sync` is slower than on a Hopper (QuickRunCUDA, of a B300).
+        # Latencies and rates of a B300 (QuickRunCUDA), where `mma.sync` is slower than on a Hopper;
+        # the clock is an assumption.
         Machine(
             sheet=DATA_SHEETS["B200"], sms=148, clock=1.85e9, intervals=_TWICE, shares=_HALF,
             tensor_cycles=4.25, l2_latency=420, memory_latency=850, l2=16e12, memory=7.2e12,

@@ -40,7 +40,9 @@ class Memory:
         """
         self.busy: dict[str, float] = collections.defaultdict(float)
         self._machine, self._cold = machine, cold
-        self._l1: dict[int, float] = {}  # sector -> cycle at which it is there; the eldest first
+        self._l1: dict[
+            int, float
+        ] = {}  # sector -> cycle at which it is there; the one used longest ago first
         self._l1_sectors = l1_bytes // _SECTOR
         self._unit = self._l2 = self._dram = self._stored = self._added = 0.0
         sms, clock = active_sms, machine.clock

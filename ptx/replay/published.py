@@ -225,7 +225,8 @@ PUBLISHED = (
     ),
     Published(
         "chain of ld.shared", "A100 40GB", "cycles", 23.0,
-        "Abdelkhalik et al., 2022, table 4", _cycles_each(_chain_in_shared_memory),
+        "Abdelkhalik et al., 2022, table 4, as others quote it",
+        _cycles_each(_chain_in_shared_memory),
     ),
     Published(
         "chain of ld.global in L1", "A100 80GB", "cycles", 36.2, _RRZE + "gpu-latency",

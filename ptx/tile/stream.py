@@ -4,7 +4,8 @@ A row of A is produced by the four lanes that hold it in the atom's fragment. K 
 64 bytes along K, lane member q of a group has 16 neighbouring bytes, elements that one load brings,
 instead of the scattered pairs that the fragment's layout names. A product does not see an order of
 K that A and B share, so B is read with the same permutation: 16 neighbouring bytes of one of its
-rows. N is permuted likewise, so that a lane's sums are neighbouring columns of C: see `Columns`.
+rows. N is permuted likewise, so that a lane's sums are neighbouring columns of C, as `ColumnOrder`
+says.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ptx.tile.shared import SharedTile, Stage
 __all__ = [
     "NEIGHBOURS",
     "ROW_BYTES",
-    "Columns",
+    "ColumnOrder",
     "LaneRows",
     "RowProducer",
     "StreamedProduct",
@@ -83,13 +84,13 @@ class LaneRows:
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class ColumnOrder:
     """Which columns of C a lane has: of each 32, for each member of a group of four lanes, 8.
 
     Attributes:
       run: neighbours. With 8, a lane stores 16 bytes of halves at once. With 4, the four lanes have
         16 neighbours, and as many 16 columns on; with 1, four neighbours, and so on. So what they
-        add to memory together fills its sectors: four of f32 in one instruction, or one.
+        add to memory by one instruction, each 4 of f32 or 1, is 64 or 16 bytes that lie together.
     """
 
     run: int = 8
@@ -123,7 +124,7 @@ class Columns:
         return [(self.run, 4 * self.run * number) for number in range(8 // self.run)]
 
 
-NEIGHBOURS = Columns()
+NEIGHBOURS = ColumnOrder()
 
 
 class StreamedTile:
@@ -152,7 +153,7 @@ class StreamedTile:
         locate: Callable[[Val, Val], tuple[Pointer, Callable[[int], Val | None]]],
         pitch: int,
         threads: int,
-        columns: Columns = NEIGHBOURS,
+        columns: ColumnOrder = NEIGHBOURS,
     ):
         self.k, self.locate, self.pitch, self.step = k, locate, pitch, threads // 4
         layout = Layout.dense(dtype, rows)
@@ -210,7 +211,7 @@ class StreamedProduct:
         a: RowProducer,
         b: SharedTile,
         lane_rows: LaneRows,
-        columns: Columns = NEIGHBOURS,
+        columns: ColumnOrder = NEIGHBOURS,
     ):
         assert (atom.a.registers, atom.b.registers, atom.m, atom.n) == (4, 2, 16, 8)
         assert b.layout.rows % 32 == 0

@@ -22,7 +22,14 @@ from ptx.tile.loop import Cursor, Loop
 from ptx.tile.occupancy import enough_blocks
 from ptx.tile.pixels import OutputPixel, pixel_index
 from ptx.tile.plan import atom_of
-from ptx.tile.stream import NEIGHBOURS, ROW_BYTES, Columns, LaneRows, StreamedProduct, StreamedTile
+from ptx.tile.stream import (
+    NEIGHBOURS,
+    ROW_BYTES,
+    ColumnOrder,
+    LaneRows,
+    StreamedProduct,
+    StreamedTile,
+)
 from ptx.tile.vectors import both, load_words, widen
 
 __all__ = ["streamed_backward_input", "streamed_backward_offset", "taps_per_block"]
@@ -84,7 +91,7 @@ def streamed_backward_input(
     offsets: Offsets,
 ) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns = _Columns(k, config, plan, p, offsets, Columns(_together(k)))
+    columns = _Columns(k, config, plan, p, offsets, ColumnOrder(_together(k)))
     if columns.table is None:
         with columns.taps() as tap:
             for part in columns.parts(tap):
@@ -170,10 +177,10 @@ class _Columns:
         plan: SamplePlan,
         p: Any,
         offsets: Offsets,
-        columns: Columns = NEIGHBOURS,
+        order: ColumnOrder = NEIGHBOURS,
     ):
         self.k, self.config, self.plan, self.offsets = k, config, plan, offsets
-        self.columns = columns
+        self.order = order
         self.weight, self.grad_y = p.weight, p.grad_y
         atom = atom_of(config, k.target)
         assert atom is not None
@@ -204,12 +211,12 @@ class _Columns:
         self.b_cursor = Cursor(k, tap=self.taps_here, **self.extents, **slices)
         b = StreamedTile(
             k, dtype, rows=plan.n, stages=plan.stages, locate=self._weights,
-            pitch=config.out_channels, threads=threads, columns=columns,
+            pitch=config.out_channels, threads=threads, columns=order,
         )  # fmt: skip
         self.lane_rows = LaneRows.of(k, plan.m // (threads // 32 * 16))
         k.barrier()  # all pixels of the block are written
         self.a = _GradientRows(self, Cursor(k, **self.extents, **slices))
-        self.product = StreamedProduct(k, atom, self.a, b.tile, self.lane_rows, columns)
+        self.product = StreamedProduct(k, atom, self.a, b.tile, self.lane_rows, order)
         self.loop = Loop(k, self.b_cursor, [b], stages=plan.stages)
 
     @contextlib.contextmanager
@@ -239,13 +246,13 @@ class _Columns:
             channel = self.first_channel + segment * self.run_length + done
             first_entry = tap * table.rows + rows.first
             table_rows = TableRows(table, first_entry, rows.offset)
-            lane_channel = channel + rows.member * self.columns.run
+            lane_channel = channel + rows.member * self.order.run
             yield _Tile(table_rows, lane_channel, self.run_length - done)
 
     def parts(self, tap: Val) -> Iterator[_Part]:
         """Writes the product of a tap, of the block's tile of channels; its parts, one by one."""
         config, tap = self.config, self.first_tap + tap
-        run = self.columns.run
+        run = self.order.run
         width = min(run, config.channels_per_offset_group)
         self._multiply()
         for row in self.product.rows():
@@ -263,9 +270,7 @@ class _Columns:
     def part_starts(self) -> list[int]:
         """Columns from the lane's first one to each part of a row."""
         return [
-            first + start
-            for first in range(0, self.plan.n, 32)
-            for _, start in self.columns.starts()
+            first + start for first in range(0, self.plan.n, 32) for _, start in self.order.starts()
         ]
 
     def segment(self, cursor: Cursor) -> tuple[Val, Val]:
@@ -395,7 +400,7 @@ def _scatter(k: Kernel, address: Pointer, weight: Val, values: Sequence[Val], wh
 def _together(k: Kernel) -> int:
     """Neighbours that one instruction adds to memory.
 
-    A lane has no more neighbouring columns: so what four lanes add to together is neighbours, which
-    fill sectors of L2 (see `ptx.tile.stream.Columns`).
+    A lane has no more neighbouring columns: so what four lanes add to together are neighbours, in as
+    few sectors of L2 as there can be (see `ptx.tile.stream.ColumnOrder`).
     """
     return 4 if k.target.supports("sm_90") else 1
