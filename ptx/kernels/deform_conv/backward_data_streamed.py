@@ -400,7 +400,7 @@ def _scatter(k: Kernel, address: Pointer, weight: Val, values: Sequence[Val], wh
 def _together(k: Kernel) -> int:
     """Neighbours that one instruction adds to memory.
 
-    A lane has no more neighbouring columns: so what four lanes add to together are neighbours, in as
-    few sectors of L2 as there can be (see `ptx.tile.stream.ColumnOrder`).
+    A lane has no more neighbouring columns: so what four lanes add to together are neighbours, in
+    as few sectors of L2 as there can be (see `ptx.tile.stream.ColumnOrder`).
     """
     return 4 if k.target.supports("sm_90") else 1

@@ -9,9 +9,9 @@ from ptx.kernels.deform_conv.catalog import CONFIGS
 pytestmark = pytest.mark.kept
 
 
-# How many times the least possible. Four lanes have a pixel: before sm_90, where an instruction adds
-# one number of a lane, they have 16 bytes to add to together, and half of a sector. Offset groups of
-# 4 channels have no more at a corner on any GPU.
+# How many times the least possible. Four lanes have a pixel: before sm_90, where an instruction
+# adds one number of a lane, they have 16 bytes to add to together, and half of a sector. Offset
+# groups of 4 channels have no more at a corner on any GPU.
 @pytest.mark.parametrize(
     ("config", "target", "most"),
     [
