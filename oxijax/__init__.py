@@ -9,6 +9,7 @@ from oxijax._conv.general_dilated import conv_general_dilated
 from oxijax._core.config import config
 from oxijax._core.launch import clear_caches
 from oxijax._core.sizes import EXPORT_CHECKS
+from oxijax._core.tuning.tune import tune
 from oxijax._deform_conv import deform_conv
 from oxijax._gemm import gemm
 from oxijax._gemm.roofline import roofline
@@ -25,6 +26,7 @@ __all__ = [
     "gemm",
     "reference",
     "roofline",
+    "tune",
 ]
 
 _LAYERS = ("equinox", "linen", "nnx")

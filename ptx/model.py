@@ -16,7 +16,7 @@ import numpy as np
 from ptx.emulator import Buffer
 from ptx.emulator.trace import Trace, WarpTrace
 from ptx.isa.assembler import assemble
-from ptx.kernel import KernelDefinition
+from ptx.kernel import KernelDefinition, PlanLike
 from ptx.launch import BufferAddress, Launch
 from ptx.replay import Machine, Replayed, compile_code, replay
 from ptx.testing.call import launch, numpy_dtype
@@ -58,6 +58,7 @@ def model(
     shapes: Mapping[str, tuple[int, ...]],
     machine: Machine,
     *,
+    plan: PlanLike | None = None,
     later_bytes: float = 0.0,
 ) -> Modelled:
     """Models one launch of a kernel.
@@ -73,6 +74,7 @@ def model(
         out of the dictionary as they are copied.
       shapes: of all arrays in memory, by name.
       machine: the GPU.
+      plan: instead of the one that the kernel would choose.
       later_bytes: read and written by a second pass over the results; 0 for none.
 
     Raises:
@@ -80,7 +82,7 @@ def model(
       TraceError: the machine code goes another way than the PTX text.
     """
     target = machine.target
-    how = kernel.launch(config, target, list(shapes.values()))
+    how = kernel.launch(config, target, list(shapes.values()), plan=plan)
     (assembled,) = assemble(how.text, target).values()
     resident = assembled.blocks_per_sm(None, how.dynamic_shared)
     blocks = math.prod(how.grid)
@@ -89,7 +91,9 @@ def model(
     of_sm = -(-blocks // machine.sms)  # of the SM with the most
     chosen = _chosen(blocks, machine.sms, min(of_sm, 2 * resident))
     buffers = _buffers(kernel, config, operands, shapes)
-    trace = launch(kernel, config, target, buffers, blocks=chosen, report=Trace, check_races=False)
+    trace = launch(
+        kernel, config, target, buffers, plan=plan, blocks=chosen, report=Trace, check_races=False
+    )
     assert isinstance(trace, Trace)
     warps = -(-math.prod(how.block) // 32)
     traces = [[trace.warps[block, warp] for warp in range(warps)] for block in chosen]

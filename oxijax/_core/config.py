@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import jax
 
 from oxijax._core.arguments import shown
+from oxijax._core.tuning.plans import TunedPlans, tuned_plans
 
 __all__ = ["Config", "config", "is_deterministic", "xla_is_deterministic"]
 
@@ -56,6 +57,15 @@ class Config:
         """
         with _deterministic(_checked("value", value)):
             yield
+
+    @property
+    def tuning(self) -> TunedPlans:
+        """The plans of kernels that `oxijax.tune` has found to be the fastest, and keeps.
+
+        Kernels that are launched from now on have them. Programs need not be compiled again, and
+        exported ones hold none of them: they get those of the process that they run in.
+        """
+        return tuned_plans
 
     def __repr__(self) -> str:
         return f"oxijax.config(deterministic={self.deterministic})"

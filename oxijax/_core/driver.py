@@ -143,6 +143,27 @@ class Driver:
                 slot.kernel = self._prepare(library, slot.kernel, launch, gpu)
             return self._address_of(slot.kernel.handle)
 
+    @contextlib.contextmanager
+    def context(self, device: int) -> Iterator[Callable[..., Any]]:
+        """Makes the context of a GPU current within a block, the one that XLA uses too.
+
+        Yields a function that calls one of the driver by name, with its arguments, and returns its
+        one result; None where it has none.
+
+        Args:
+          device: ordinal of the GPU.
+
+        Raises:
+          DriverError: there is no such GPU; within the block, what the driver says.
+        """
+
+        def call(function: str, *args: Any) -> Any:
+            results = self._call(function, *args)
+            return results[0] if results else None
+
+        with self._primary_context(self._handles[self._device(device).ordinal]):
+            yield call
+
     def describe(self, status: int) -> str:
         """What a CUresult means: its name, number and the driver's words for it."""
         try:

@@ -11,6 +11,7 @@ from oxijax._core.launch._emulation import Emulation, emulation
 from oxijax._core.launch._handler import HandlerMissingError, find_handler
 from oxijax._core.launch._resolve import clear_caches
 from oxijax._core.launch._spec import VERSION
+from oxijax._core.tuning.plans import tuned_plans
 
 __all__ = [
     "TARGET_NAME",
@@ -22,6 +23,8 @@ __all__ = [
     "emulation",
     "find_handler",
 ]
+
+tuned_plans.on_change(clear_caches)  # calls that are resolved have the plans of before
 
 # At import, because a program that another process has exported or cached may hold calls.
 try:

@@ -13,11 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from oxijax._core import driver as _driver
+from oxijax._core.kernel_config import registered
 from oxijax._core.launch import _emulation, _handler
 from oxijax._core.launch._emulation import EmulatedArray
 from oxijax._core.launch._handler import BufferType
-from oxijax._core.launch._spec import VERSION, Spec, key_of, registered
+from oxijax._core.launch._spec import VERSION, Spec, key_of
 from oxijax._core.precision import numpy_dtype
+from oxijax._core.tuning.calls import KernelCall, emulated_gpu, note
+from oxijax._core.tuning.plans import tuned_plans
 from ptx.isa.targets import TARGETS
 from ptx.kernel import KernelDefinition, Shapes, clear_texts
 from ptx.launch import BufferAddress, Launch
@@ -163,13 +166,17 @@ def _fill(record: _handler.LaunchRecord, resolved: _Resolved, device: int) -> No
         raise ValueError("a call for the emulator runs on the CPU, any other on a GPU")
     if spec.emulation is not None:
         _emulation.check(spec.emulation)
-        target = TARGETS[spec.emulation.target]
+        target, gpu = TARGETS[spec.emulation.target], emulated_gpu(spec.emulation.target)
     else:
         device = _driver.driver().current_device()
-        target = _driver.driver().target(device)
+        target, gpu = _driver.driver().target(device), _driver.driver().devices[device].name
     call = _checked_call(kernel, resolved)
+    shapes = tuple(tuple(shape) for shape in call.shapes)
+    kernel_call = KernelCall(gpu, target, kernel, spec.config, shapes)
+    note(kernel_call)
     with _generating(spec, target.name):  # so that threads do not generate the same text
-        launch = kernel.launch(spec.config, target, call.shapes)
+        plan = tuned_plans.find(kernel_call)
+        launch = kernel.launch(spec.config, target, shapes, plan=plan)
     _check_launch(launch, call)
 
     record.grid, record.block = launch.grid, launch.block

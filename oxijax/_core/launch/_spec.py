@@ -1,19 +1,22 @@
 """What a call says of its kernel: JSON that means the same in every process."""
 
 import dataclasses
-import functools
 import hashlib
 import json
-import types
-import typing
 from typing import Any
 
+from oxijax._core.kernel_config import (
+    check_types,
+    config_type,
+    decode,
+    decode_fields,
+    encode_fields,
+    registered,
+)
 from oxijax._core.launch._emulation import Emulation
-from ptx.isa.dtypes import DTYPES, DType
-from ptx.kernel import KernelDefinition, Shapes
-from ptx.registry import kernels
+from ptx.kernel import Shapes
 
-__all__ = ["VERSION", "Spec", "key_of", "registered"]
+__all__ = ["VERSION", "Spec", "key_of"]
 
 VERSION = 3  # of the specs: raised when an old spec would mean something else
 
@@ -53,12 +56,12 @@ class Spec:
     def _written(self) -> str:
         content: dict[str, Any] = {
             "kernel": self.kernel,
-            "config": _encode_fields(self.config),
+            "config": encode_fields(self.config),
         }
         if self.grouped is not None:
             content["grouped"] = self.grouped
         if self.emulation is not None:
-            content["emulation"] = _encode_fields(self.emulation)
+            content["emulation"] = encode_fields(self.emulation)
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @staticmethod
@@ -87,11 +90,11 @@ class Spec:
             raise TypeError(f"the kernel of a spec is its name, got {kernel!r}")
         spec = Spec(
             kernel=kernel,
-            config=_decode_fields(_config_type(registered(kernel)), content["config"]),
-            grouped=None if grouped is None else _decode(grouped),
-            emulation=None if emulation is None else _decode_fields(Emulation, emulation),
+            config=decode_fields(config_type(registered(kernel)), content["config"]),
+            grouped=None if grouped is None else decode(grouped),
+            emulation=None if emulation is None else decode_fields(Emulation, emulation),
         )
-        _check_types(spec)
+        check_types(spec)
         written = spec._written()
         if written != text:
             raise ValueError(f"a spec is as it is written here: {written}")
@@ -126,89 +129,3 @@ def key_of(spec: str | bytes) -> int:
     text = spec.encode() if isinstance(spec, str) else spec
     digest = hashlib.sha256(b"%d\n%b" % (VERSION, text)).digest()
     return int.from_bytes(digest[:8], "little") >> 1
-
-
-def registered(name: str) -> KernelDefinition:
-    """The kernel called `name`; KeyError if there is none."""
-    known = kernels()
-    if name not in known:
-        raise KeyError(
-            f"no kernel {name!r} is registered; import the module that has it. There are "
-            f"{', '.join(known) or 'none'}"
-        )
-    return known[name]
-
-
-def _config_type(kernel: KernelDefinition) -> type:
-    return type(next(iter(kernel.configs.values())))
-
-
-def _encode_fields(config: Any) -> dict[str, Any]:
-    return {
-        field.name: _encode(getattr(config, field.name)) for field in dataclasses.fields(config)
-    }
-
-
-def _encode(value: Any) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, tuple):
-        return [_encode(item) for item in value]
-    if isinstance(value, DType):
-        return {"dtype": str(value)}
-    raise TypeError(f"{type(value).__name__} {value!r} has no place in a kernel's spec")
-
-
-def _decode_fields(config_type: type, fields: Any) -> Any:
-    expected = {field.name for field in dataclasses.fields(config_type)}
-    if not isinstance(fields, dict) or fields.keys() != expected:
-        raise TypeError(f"{config_type.__name__} has the fields {', '.join(sorted(expected))}")
-    decoded = {name: _decode(value) for name, value in fields.items()}
-    config = config_type(**decoded)
-    _check_types(config)
-    return config
-
-
-def _decode(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_decode(item) for item in value)
-    if isinstance(value, dict):
-        name = value.get("dtype")
-        if value.keys() != {"dtype"} or not isinstance(name, str) or name not in DTYPES:
-            raise TypeError(f'a dtype is {{"dtype": NAME}}, got {value!r}')
-        return DTYPES[name]
-    return value
-
-
-_hints = functools.cache(typing.get_type_hints)
-
-
-def _check_types(config: Any) -> None:
-    """Raises TypeError for a field of another type than it is declared with."""
-    for name, hint in _hints(type(config)).items():
-        value = getattr(config, name)
-        if not _has_type(value, hint):
-            expected = getattr(hint, "__name__", hint) if isinstance(hint, type) else hint
-            raise TypeError(f"{name} must be {expected}, got {value!r}")
-
-
-def _has_type(value: Any, hint: Any) -> bool:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (types.UnionType, typing.Union):
-        return any(_has_type(value, each) for each in arguments)
-    if origin is tuple:
-        each, *rest = arguments
-        if rest == [...]:
-            return isinstance(value, tuple) and all(_has_type(item, each) for item in value)
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(arguments)
-            and all(map(_has_type, value, arguments))
-        )
-    if hint is float:
-        return type(value) in (int, float)
-    if hint in (int, bool, str):
-        return type(value) is hint
-    return isinstance(value, hint)

@@ -1,0 +1,130 @@
+"""`oxijax.tune`: times plans of the kernels that a function launches, and keeps the fastest."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from oxijax._core.arguments import check_callable, shown
+from oxijax._core.launch import clear_caches, emulation
+from oxijax._core.tuning.calls import KernelCall, noted_calls
+from oxijax._core.tuning.candidates import candidates
+from oxijax._core.tuning.plans import tuned_plans
+from oxijax._core.tuning.report import TimedPlan, Tuned, TunedCall
+from oxijax._core.tuning.timing import time_launches
+
+__all__ = ["tune"]
+
+
+def tune(function: Callable[..., Any], *args: Any) -> Tuned:
+    """Times plans of the kernels that a function launches, and keeps the fastest of each.
+
+    A plan is how a kernel's blocks share the work: sizes of tiles, warps, stages. The one that a
+    kernel chooses by itself is timed beside seven others at most, on this GPU, for the shapes that
+    the function has. From then on each call of that kernel in the same configuration, for the same
+    shapes and on a GPU of the same name has the fastest: in this process, in programs that are
+    compiled already too, and in later ones, by a file (`oxijax.config.tuning`).
+
+    The function runs once, compiled anew. What it launches within `jit`, loops or `shard_map` is
+    found, with the shapes that one device has; what another thread launches meanwhile is found
+    too. Kernels are timed on random operands, in memory beside that of JAX, which takes three
+    quarters of a GPU unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says less. Tuning takes some seconds
+    for each kernel; where the model of kernels can run (docs/tuning.md), up to a minute.
+
+    Results may differ from those before by rounding: another plan may add in another order.
+
+    Args:
+      function: a function of arrays, jitted or not, such as a training step.
+      *args: what it is called with: arrays, numbers and pytrees of them. In place of an array a
+        `jax.ShapeDtypeStruct` stands for one of zeros.
+
+    Returns:
+      What was timed and kept for each call of a kernel; printed, it is a table.
+
+    Raises:
+      TypeError: function is no function, or args have a leaf that is no array; the message says
+        where.
+      RuntimeError: JAX has no GPU to time kernels on; or this is inside `emulate_gpu`, which has
+        no time.
+      ValueError: the function launches none of oxijax's kernels.
+
+    Example:
+      >>> print(oxijax.tune(jax.jit(jax.grad(loss)), params, images))
+    """
+    check_callable("function", function)
+    for number, arg in enumerate(args):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
+            _check_leaf(f"args[{number}]{jax.tree_util.keystr(path)}", leaf)
+    _check_gpu()
+    calls = _calls_of(function, args)
+    if not calls:
+        raise ValueError(
+            "function must launch kernels of oxijax, and launches none for these args: what is "
+            "empty needs none, and gemm leaves products that arithmetic bounds to XLA"
+        )
+    tuned = {call: _timed(call) for call in calls}
+    tuned_plans.keep({call: found.kept.plan for call, found in tuned.items()})
+    return Tuned(tuple(tuned.values()))
+
+
+def _check_leaf(name: str, leaf: Any) -> None:
+    if isinstance(leaf, jax.core.Tracer):
+        raise TypeError(f"{name} must be an array with values: tune is not for use within jit")
+    kinds = jax.Array | np.ndarray | np.generic | bool | int | float | complex
+    if not isinstance(leaf, kinds | jax.ShapeDtypeStruct):
+        raise TypeError(f"{name} must be an array or a jax.ShapeDtypeStruct, got {shown(leaf)}")
+
+
+def _check_gpu() -> None:
+    if emulation.value is not None:
+        raise RuntimeError(
+            "oxijax.tune times kernels on a GPU, and the emulated one of emulate_gpu has no time: "
+            "call it outside, on the machine whose kernels it is for"
+        )
+    if jax.default_backend() != "gpu":
+        raise RuntimeError(
+            "oxijax.tune times kernels on a GPU, and JAX has none here, but "
+            f"{', '.join(map(str, jax.devices()))}. Call it on a machine with the GPU that kernels "
+            "are for: oxijax.config.tuning.dumps() there, and loads() elsewhere, bring what it "
+            "finds to others; python -m oxijax info says what a GPU needs"
+        )
+
+
+def _calls_of(function: Callable[..., Any], args: tuple[Any, ...]) -> list[KernelCall]:
+    """The kernel calls that the function makes, each once, without those that launch nothing."""
+    arrays = jax.tree.map(_filled, args)
+    with noted_calls() as calls, _run(next(_runs)):
+        clear_caches()  # what has been resolved is resolved again, and noted
+        jax.block_until_ready(function(*arrays))
+    return [call for call in calls if 0 not in call.kernel.grid(call.instance)]
+
+
+def _filled(leaf: Any) -> Any:
+    """The array that a leaf of the arguments stands for."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    zeros = jnp.zeros(leaf.shape, leaf.dtype)
+    return zeros if leaf.sharding is None else jax.device_put(zeros, leaf.sharding)
+
+
+def _timed(call: KernelCall) -> TunedCall:
+    chosen = candidates(call)
+    times = time_launches(call, [candidate.launch for candidate in chosen])
+    return TunedCall(
+        gpu=call.gpu,
+        kernel=call.kernel.name,
+        config=call.config,
+        shapes=dict(call.instance.shapes),
+        candidates=tuple(
+            TimedPlan(candidate.plan, us, candidate.modelled_us)
+            for candidate, us in zip(chosen, times, strict=True)
+        ),
+    )
+
+
+# Of another value whatever was compiled is compiled anew: a program that is captured in a CUDA
+# graph launches without asking.
+_run, _runs = jax.make_user_context(0), itertools.count(1)

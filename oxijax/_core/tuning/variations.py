@@ -1,0 +1,92 @@
+"""The plans that a call may have: the kernel's own choice, and its neighbours."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from oxijax._core.tuning.calls import KernelCall
+from ptx.tile.direct import DirectPlan
+from ptx.tile.plan import TilePlan
+
+__all__ = ["variations"]
+
+
+def variations(call: KernelCall) -> list[Any]:
+    """The plan that the kernel chooses, first, and others, each of which changes one thing of it.
+
+    They have the same operands and results, of the same shapes: the parts that a gradient to
+    weights is summed in, or K of a product, are arrays' dimensions, and whatever the tiles are
+    they divide them as they divide any. Not all of them can be written; see `candidates`.
+
+    Blocks may be smaller or larger along M and N, which gives a warp the same work, or one warp
+    less or more of it; they may have another number of stages; and more or fewer of them may share
+    an SM, which gives a thread fewer or more registers. What else a plan says stays: K of a tile
+    counts rows of tables, and the operand's layout decides on the rest.
+    """
+    own, found = call.instance.plan, []
+    for plan in [own, *_neighbours(own)]:
+        if plan not in found and (plan is own or _makes_sense(call, own, plan)):
+            found.append(plan)
+    return found
+
+
+def _neighbours(own: Any) -> Iterator[Any]:
+    """Plans that differ from this one in one thing, what promises most first."""
+    if isinstance(own, TilePlan):
+        along_m, along_n = own.warps
+        replace = dataclasses.replace
+        if along_m > 1:
+            yield replace(own, m=own.m // 2, warps=(along_m // 2, along_n))
+        yield replace(own, m=own.m * 2, warps=(along_m * 2, along_n))
+        yield replace(own, warps=(along_m * 2, along_n))
+        if along_n > 1:
+            yield replace(own, n=own.n // 2, warps=(along_m, along_n // 2))
+        yield replace(own, n=own.n // 2)
+        yield replace(own, n=own.n * 2)
+        yield replace(own, stages=own.stages + 1)
+        yield replace(own, stages=own.stages - 1)
+    if isinstance(own, TilePlan | DirectPlan):
+        blocks = own.min_blocks or 1
+        for changed in (blocks + 1, blocks - 1, blocks * 2):
+            yield dataclasses.replace(own, min_blocks=changed)
+
+
+def _makes_sense(call: KernelCall, own: Any, plan: Any) -> bool:
+    """Whether a kernel that is written with the plan would be right, and might be faster.
+
+    Kernels assert most of what they take for granted. What is here are the bounds that they leave
+    to the functions that choose plans.
+    """
+    target = call.target
+    if not 1 <= plan.min_blocks <= target.blocks_per_sm:
+        return False
+    if plan.threads > target.threads_per_block or (
+        plan.min_blocks * plan.threads > target.threads_per_sm and plan.min_blocks > 1
+    ):
+        return False
+    if not isinstance(plan, TilePlan):
+        return True
+    if plan.stages < 2:
+        return False
+    if (plan.m > own.m or plan.n > own.n) and not _has_fewer_blocks(call, plan):
+        return False  # tiles that are larger than what there is
+    columns = plan.n // plan.warps[1]
+    if columns < min(_FRAGMENTS, own.n // own.warps[1]):
+        return False  # a lane has the columns of four fragments, where it writes them together
+    if not plan.streamed:
+        return plan.m // plan.warps[0] >= _LEAST_ROWS
+    # A lane has two rows of each 16, and makes each while it multiplies its share of B's fragments.
+    rows = plan.m // (16 * plan.warps[0]) * 2
+    return 2 <= rows <= _LANE_ROWS and plan.n % _FRAGMENTS == 0 and plan.n // 8 % rows == 0
+
+
+def _has_fewer_blocks(call: KernelCall, plan: Any) -> bool:
+    own = call.instance
+    grid = call.kernel.grid(dataclasses.replace(own, plan=plan))
+    return math.prod(grid) < math.prod(call.kernel.grid(own))
+
+
+_FRAGMENTS = 32  # columns of C, of four fragments of B
+_LANE_ROWS = 4  # of a streamed product: so many lanes share a row, and each writes one
+_LEAST_ROWS = 16  # of a fragment of A
