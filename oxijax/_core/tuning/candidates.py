@@ -66,10 +66,13 @@ def launch_of(call: KernelCall, plan: Any) -> Launch | None:
     """
     try:
         launch = call.kernel.launch(call.config, call.target, call.shapes, plan=plan)
+    except (AssertionError, ValueError):
+        return None
+    try:
         (assembled,) = assemble(launch.text, call.target).values()
     except ToolNotFoundError:
         return launch
-    except (AssertionError, ValueError, AssemblyError):
+    except AssemblyError:
         return None
     return None if assembled.spills else launch
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from oxijax._core.arguments import check_callable, shown
 from oxijax._core.launch import clear_caches, emulation
@@ -71,7 +72,7 @@ def tune(function: Callable[..., Any], *args: Any) -> Tuned:
 
 
 def _check_leaf(name: str, leaf: Any) -> None:
-    if isinstance(leaf, jax.core.Tracer):
+    if isinstance(leaf, Tracer):
         raise TypeError(f"{name} must be an array with values: tune is not for use within jit")
     kinds = jax.Array | np.ndarray | np.generic | bool | int | float | complex
     if not isinstance(leaf, kinds | jax.ShapeDtypeStruct):
