@@ -40,9 +40,9 @@ class Candidate:
 def candidates(call: KernelCall) -> list[Candidate]:
     """The kernel's own choice first, then those that the model finds fastest.
 
-    The model takes seconds for each, and has `_MODEL_SECONDS`; without a simulated machine for the
-    GPU, without ptxas or without nvdisasm it is not asked. What it was not asked about comes after
-    what it was asked about, in the order of `variations`.
+    The model takes seconds for each, and has `_MODEL_SECONDS`. It is not asked without a simulated
+    machine for the GPU, without ptxas or without nvdisasm, nor of a kernel whose machine code it
+    cannot follow. What it says nothing of comes last, in the order of `variations`.
 
     Raises:
       ValueError: the kernel cannot be launched with the plan that it chooses.
@@ -87,6 +87,8 @@ def _modelled(call: KernelCall, found: list[Candidate]) -> list[Candidate]:
         if time.monotonic() < end:
             candidate = dataclasses.replace(candidate, modelled_us=_us(call, candidate, machine))
         result.append(candidate)
+        if result[0].modelled_us is None:
+            return found  # nor will it follow the others
     return result
 
 

@@ -70,7 +70,7 @@ class TunedCall:
             marks = ["the kernel's own choice"] * (timed is self.candidates[0])
             marks += ["the model's first"] * (timed is self.model_first)
             marks += ["kept"] * (timed is self.kept)
-            shown = str(own) if timed.plan is own else _difference(own, timed.plan)
+            shown = _fields(timed.plan, None if timed.plan is own else own)
             note = f" <- {', '.join(marks)}" if marks else ""
             lines.append(f"  {timed.microseconds:>10.1f} {modelled:>10}  {shown}{note}")
         return "\n".join(lines)
@@ -99,11 +99,11 @@ class Tuned:
         return "\n\n".join(map(str, self.calls))
 
 
-def _difference(own: Any, plan: Any) -> str:
-    """The fields in which a plan differs from the kernel's own choice."""
-    names = [field.name for field in dataclasses.fields(plan)]
+def _fields(plan: Any, other: Any | None = None) -> str:
+    """The fields of a plan; of two plans those in which it differs from the other."""
+    values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
     return ", ".join(
-        f"{name}={getattr(plan, name)}"
-        for name in names
-        if getattr(plan, name) != getattr(own, name)
+        f"{name}={value.__name__ if isinstance(value, type) else value}"
+        for name, value in values.items()
+        if other is None or value != getattr(other, name)
     )
