@@ -259,7 +259,7 @@ def _read_file(file: pathlib.Path) -> dict[KernelCall, Any]:
     """The plans of a file, none if there is no such file; a warning if it cannot be read."""
     try:
         return _read_text(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:
         _warn(f"tuned plans are not read: {file}: {error}")
