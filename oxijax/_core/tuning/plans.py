@@ -206,7 +206,7 @@ def _read_text(text: str) -> dict[KernelCall, Any]:
         raise ValueError(f"text must be JSON: {error}") from None
     if not isinstance(content, dict) or content.keys() != {"format", "oxijax", "plans"}:
         raise ValueError("text must be an object with format, oxijax and plans")
-    if content["format"] != FORMAT:
+    if type(content["format"]) is not int or content["format"] != FORMAT:
         raise ValueError(f"text must be of format {FORMAT}, got {shown(content['format'])}")
     if not isinstance(content["plans"], list):
         raise ValueError(f"plans must be a list, got {shown(content['plans'])}")
@@ -262,7 +262,7 @@ def _read_file(file: pathlib.Path) -> dict[KernelCall, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:
-        _warn(f"tuned plans are not read: {file}: {error}")
+        _warn(f"tuned plans are not read: {file}: {error}\nDelete the file, or tune again")
         return {}
 
 

@@ -1,5 +1,6 @@
 """`oxijax.tune` and `oxijax.config.tuning`: what is noted, kept and used. No GPU, and no time."""
 
+import copy
 import functools
 import json
 import os
@@ -23,7 +24,7 @@ from oxijax._core.tuning.variations import variations
 from oxijax.testing import emulate_gpu
 from ptx.isa.dtypes import bf16, f32
 from ptx.isa.targets import TARGETS
-from ptx.kernels import deform_conv
+from ptx.kernels import conv, deform_conv
 from ptx.kernels.gemm import GEMM, choose
 
 GPU = "Fake H100 80GB"
@@ -53,6 +54,13 @@ def product_call(gpu=GPU) -> KernelCall:
     config = choose(300, 24, 32, float_type=f32, strategy="shallow_k")
     shapes = tuple(GEMM.shapes(config, {"g": 1, "r": 300}).values())
     return KernelCall(gpu, TARGETS["sm_90"], GEMM, config, shapes)
+
+
+def window_call(gpu=GPU) -> KernelCall:
+    config = conv.ConvConfig(16, 24, float_type=f32)
+    sizes = {"n": 1, "h": 8, "w": 8, "p": 8, "q": 8, "s": 2}
+    shapes = tuple(conv.BACKWARD_WEIGHT.shapes(config, sizes).values())
+    return KernelCall(gpu, TARGETS["sm_90"], conv.BACKWARD_WEIGHT, config, shapes)
 
 
 def text_of(*calls: KernelCall, choice: int = 1) -> str:
@@ -152,6 +160,36 @@ def test_malformed_texts(name):
     with pytest.raises(ValueError, match=message):
         oxijax.config.tuning.loads(text)
     assert len(oxijax.config.tuning) == 0
+
+
+STRANGE = [None, True, -1, 0, 1, 7, 2**31, 2**64, 0.5, "x", [], [[]], {}, {"dtype": "f32"}]
+
+
+def leaves(value, path=()):
+    """The paths of all values within what JSON has."""
+    yield path
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from leaves(value[key], (*path, key))
+
+
+@pytest.mark.parametrize("name", ["layer", "product", "window"])
+def test_strange_values(name):
+    """Whatever stands in a text, it is plans or a ValueError."""
+    call = {"layer": layer_call, "product": product_call, "window": window_call}[name]()
+    content, accepted = json.loads(text_of(call)), 0
+    for path in list(leaves(content)):
+        for value in STRANGE:
+            other = copy.deepcopy(content)
+            if path:
+                functools.reduce(lambda place, key: place[key], path[:-1], other)[path[-1]] = value
+            else:
+                other = value
+            try:
+                accepted += bool(plans_module._read_text(json.dumps(other)))
+            except ValueError as error:
+                assert str(error)
+    assert accepted < 100
 
 
 def test_text_is_no_str():
