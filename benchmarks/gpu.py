@@ -87,7 +87,7 @@ class _Suite:
             log = pathlib.Path(folder) / "log.txt"
             with log.open("w") as out:
                 process = subprocess.Popen(
-                    self._command(name, findings, limit), cwd=ROOT, env=self._environment(),
+                    self._command(name, findings, limit), cwd=ROOT, env=self._environment(folder),
                     stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             forced = False
@@ -123,12 +123,14 @@ class _Suite:
         command = [sys.executable, "-m", "gpu_suite", name, "--out", str(findings)]
         return [*command, "--seconds", f"{seconds:.1f}", "--mode", self.mode.value]
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, folder: str) -> dict[str, str]:
         paths = [str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
+            # Kernels are tested and timed as they are by themselves, whoever has tuned here.
+            "OXIJAX_TUNING_DIR": folder,
             # Named, so that without CUDA JAX raises and does not take the CPU instead.
             "JAX_PLATFORMS": "cpu" if self.mode.emulated else "cuda,cpu",
         }

@@ -30,6 +30,7 @@ SECTIONS = {
     "times-conv": Section("times_conv", 80),
     "times-gemm": Section("times_gemm", 45),
     "times-xla": Section("times_xla", 30),
+    "tuning": Section("tuning", 40),
 }
 
 

@@ -18,6 +18,7 @@ from gpu_suite.device_launch import device_launches
 from gpu_suite.plan import SECTIONS, seconds_for
 from gpu_suite.recorder import Mode, Recorder
 from gpu_suite.report import ratios, stem
+from gpu_suite.report_tuning import tuning
 from gpu_suite.sanitizer import errors_of
 from gpu_suite.timing import time_chain
 from support.paths import ROOT
@@ -161,6 +162,26 @@ def test_times_gemm(section):
         assert_plausible(found.values())
 
 
+def test_tuning(section):
+    """An emulated GPU has no time, and the page says so."""
+    results, _, page = section("tuning")
+    assert "not_measured" in results["tuned"]
+    assert "not measured, tuning, tuned: an emulated GPU has no time" in page
+
+
+def test_tuning_table():
+    def one(own, kept, first):
+        figures = {"own_us": own, "kept_us": kept, "model_first_us": first}
+        return {**figures, "candidates": 8, "kept": "TilePlan(m=64)"}
+
+    tuned = {"R50-c3": {"forward": one(40.0, 20.0, 25.0), "backward_input": one(20.0, 10.0, None)}}
+    page = "\n".join(tuning({"sections": {"tuning": {"results": {"tuned": tuned}}}}))
+    assert "| R50-c3 | forward | 8 | 40.0 | 20.0 | 2.00 | 25.0 | 1.25 | TilePlan(m=64) |" in page
+    assert "| R50-c3 | backward_input | 8 | 20.0 | 10.0 | 2.00 |  |  | TilePlan(m=64) |" in page
+    assert "own choice: 2.000 times as fast" in page
+    assert "first takes 1.250 times as long" in page
+
+
 def test_out_of_time(tmp_path):
     """All sections are begun; one that does not end is ended, and the report says so."""
     done, report, _ = run_suite(tmp_path, "--budget", "0.2")
@@ -168,6 +189,7 @@ def test_out_of_time(tmp_path):
     assert list(report["sections"]) == [
         *("build", "info", "tests", "sanitizer"),
         *("times-torch", "times-oxijax", "times-conv", "times-gemm", "times-xla"),
+        "tuning",
     ]
     for name in SECTIONS:
         assert report["sections"][name]["status"].startswith("did not end by itself"), name

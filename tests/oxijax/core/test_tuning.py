@@ -1,5 +1,6 @@
 """`oxijax.tune` and `oxijax.config.tuning`: what is noted, kept and used. No GPU, and no time."""
 
+import contextlib
 import copy
 import functools
 import json
@@ -185,11 +186,9 @@ def test_strange_values(name):
                 functools.reduce(lambda place, key: place[key], path[:-1], other)[path[-1]] = value
             else:
                 other = value
-            try:
+            with contextlib.suppress(ValueError):
                 accepted += bool(plans_module._read_text(json.dumps(other)))
-            except ValueError as error:
-                assert str(error)
-    assert accepted < 100
+    assert 2 <= accepted < 100  # the names of GPU and version may be others
 
 
 def test_text_is_no_str():

@@ -505,8 +505,9 @@ class TestLaunchesThatDoNotFit:
     def run(self, monkeypatch, **changes):
         right = KernelDefinition.launch
 
-        def launch(self, config, target, shapes):
-            return dataclasses.replace(right(self, config, target, shapes), **changes)
+        def launch(self, config, target, shapes, *, plan):
+            right_one = right(self, config, target, shapes, plan=plan)
+            return dataclasses.replace(right_one, **changes)
 
         monkeypatch.setattr(KernelDefinition, "launch", launch)
         config = Elementwise(alpha=9.0)  # which no test has loaded
