@@ -1,6 +1,5 @@
 """`oxijax.tune`: times plans of the kernels that a function launches, and keeps the fastest."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,11 +28,12 @@ def tune(function: Callable[..., Any], *args: Any) -> Tuned:
     shapes and on a GPU of the same name has the fastest: in this process, in programs that are
     compiled already too, and in later ones, by a file (`oxijax.config.tuning`).
 
-    The function runs once, compiled anew. What it launches within `jit`, loops or `shard_map` is
-    found, with the shapes that one device has; what another thread launches meanwhile is found
-    too. Kernels are timed on random operands, in memory beside that of JAX, which takes three
-    quarters of a GPU unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says less. Tuning takes some seconds
-    for each kernel; where the model of kernels can run (docs/tuning.md), up to a minute.
+    The function runs once, and what it donates is gone. What it launches within `jit`, loops or
+    `shard_map` is found, with the shapes that one device has; what another thread launches
+    meanwhile is found too. Kernels are timed on random operands, in memory beside that of JAX,
+    which takes three quarters of a GPU unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says less. Tuning
+    takes some seconds for each kernel; where the model of kernels can run (docs/tuning.md), up to a
+    minute.
 
     Results may differ from those before by rounding: another plan may add in another order.
 
@@ -97,7 +97,7 @@ def _check_gpu() -> None:
 def _calls_of(function: Callable[..., Any], args: tuple[Any, ...]) -> list[KernelCall]:
     """The kernel calls that the function makes, each once, without those that launch nothing."""
     arrays = jax.tree.map(_filled, args)
-    with noted_calls() as calls, _run(next(_runs)):
+    with noted_calls() as calls:
         clear_caches()  # what has been resolved is resolved again, and noted
         jax.block_until_ready(function(*arrays))
     return [call for call in calls if 0 not in call.kernel.grid(call.instance)]
@@ -124,8 +124,3 @@ def _timed(call: KernelCall) -> TunedCall:
             for candidate, us in zip(chosen, times, strict=True)
         ),
     )
-
-
-# Of another value whatever was compiled is compiled anew: a program that is captured in a CUDA
-# graph launches without asking.
-_run, _runs = jax.make_user_context(0), itertools.count(1)

@@ -94,6 +94,33 @@ def test_a_later_process_has_the_kept_plan(tmp_path):
     assert file.read_text() == "{"
 
 
+def test_a_program_that_is_a_cuda_graph(tmp_path):
+    """It has been captured before: what it launches is found all the same."""
+    program = (
+        LAYER
+        + """
+from oxijax._core.tuning import candidates
+candidates._MODEL_SECONDS = 0.0
+def layers(x, offset, weight):
+    y = jnp.sin(oxijax.deform_conv(x, offset, weight))
+    return oxijax.deform_conv(y, offset, weight)
+
+options = {
+    "xla_gpu_graph_min_graph_size": 1, "xla_gpu_enable_command_buffer": "FUSION,CUSTOM_CALL",
+}
+compiled = jax.jit(layers).lower(*operands).compile(options)
+before = [result(compiled) for _ in range(3)]
+tuned = oxijax.tune(compiled, *operands)
+print(json.dumps([[call.kernel for call in tuned], [*before, result(compiled)]]))
+"""
+    )
+    status, printed = python("-c", program, OXIJAX_TUNING_DIR=str(tmp_path))
+    assert status == 0, printed
+    kernels, results = json.loads(printed.splitlines()[-1])
+    assert kernels == ["deform_conv_forward"]
+    assert len(set(results)) == 1
+
+
 def test_calls_within_a_loop_and_a_gradient(tmp_path):
     program = (
         LAYER
