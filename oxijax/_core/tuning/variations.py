@@ -71,14 +71,10 @@ def _makes_sense(call: KernelCall, own: Any, plan: Any) -> bool:
         return False
     if (plan.m > own.m or plan.n > own.n) and not _has_fewer_blocks(call, plan):
         return False  # tiles that are larger than what there is
-    columns = plan.n // plan.warps[1]
-    if columns < min(_FRAGMENTS, own.n // own.warps[1]):
-        return False  # a lane has the columns of four fragments, where it writes them together
-    if not plan.streamed:
-        return plan.m // plan.warps[0] >= _LEAST_ROWS
-    # A lane has two rows of each 16, and makes each while it multiplies its share of B's fragments.
-    rows = plan.m // (16 * plan.warps[0]) * 2
-    return 2 <= rows <= _LANE_ROWS and plan.n % _FRAGMENTS == 0 and plan.n // 8 % rows == 0
+    # A lane has the columns of four fragments, where it writes them together.
+    if plan.n // plan.warps[1] < min(_COLUMNS, own.n // own.warps[1]):
+        return False
+    return plan.m // plan.warps[0] >= _ROWS
 
 
 def _has_fewer_blocks(call: KernelCall, plan: Any) -> bool:
@@ -87,6 +83,5 @@ def _has_fewer_blocks(call: KernelCall, plan: Any) -> bool:
     return math.prod(grid) < math.prod(call.kernel.grid(own))
 
 
-_FRAGMENTS = 32  # columns of C, of four fragments of B
-_LANE_ROWS = 4  # of a streamed product: so many lanes share a row, and each writes one
-_LEAST_ROWS = 16  # of a fragment of A
+_COLUMNS = 32  # of four fragments of B
+_ROWS = 16  # of a fragment of A

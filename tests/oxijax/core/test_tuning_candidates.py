@@ -10,6 +10,7 @@ from oxijax._core.tuning.calls import KernelCall, emulated_gpu
 from oxijax._core.tuning.candidates import MOST, candidates
 from oxijax._core.tuning.operands import random_operands
 from oxijax._core.tuning.variations import variations
+from ptx import registry
 from ptx.emulator import Buffer
 from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.dtypes import bf16, f16, f32, f64
@@ -19,6 +20,7 @@ from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 from ptx.kernels.gemm import GEMM, choose
 from ptx.replay.warps import TraceError
 from ptx.testing.call import launch, numpy_dtype
+from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import TilePlan
 
 # Relative Frobenius norms: sums are in another order, and results are rounded once.
@@ -39,9 +41,10 @@ def of_images(kernel, config, target="sm_80", parts=1) -> KernelCall:
 
 def of_cells(config) -> KernelCall:
     """A call of the gradient to the input without atomics, for an image of 4 x 5."""
-    h, w, border = 4, 5, 2 * CELL_BORDER
-    lists = {"s": h * w, "z": (h + border) * (w + border) + 1}
-    return call_of(deform_conv.BACKWARD_INPUT_GATHER, config, n=1, h=h, w=w, p=h, q=w, **lists)
+    h, w = 4, 5
+    cells = (h + 2 * CELL_BORDER) * (w + 2 * CELL_BORDER)
+    kernel = deform_conv.BACKWARD_INPUT_GATHER
+    return call_of(kernel, config, n=1, h=h, w=w, p=h, q=w, s=h * w, z=cells + 1)
 
 
 def of_product(m, n, k, strategy, dtype, target="sm_80", **options) -> KernelCall:
@@ -164,6 +167,19 @@ def test_variations_change_one_thing(name):
             assert plan.m / plan.warps[0] <= own.m / own.warps[0]
 
 
+def test_every_kernel_is_here():
+    """A plan with tiles is varied whatever its kernel: a new one needs a call here."""
+    varied = {
+        kernel.name
+        for kernel in registry.kernels().values()
+        for config in kernel.configs.values()
+        if kernel.body.__module__.startswith("ptx.")
+        and isinstance(kernel.plan(config, TARGETS["sm_80"], None), TilePlan | DirectPlan)
+    }
+    assert varied == {call.kernel.name for call in CALLS.values()}
+    assert len(varied) == 9
+
+
 def test_candidates_are_distinct_and_few(no_ptxas):
     for call in CALLS.values():
         found = candidates(call)
@@ -213,7 +229,7 @@ def test_the_model_orders_them(monkeypatch):
     found = candidates(call)
     assert found[0].plan == order[0]
     assert found[0].modelled_us == 100.0
-    times = [candidate.modelled_us for candidate in found[1:]]
+    times = [candidate.modelled_us or 0.0 for candidate in found[1:]]
     assert times == sorted(times)
     assert order[2] not in [candidate.plan for candidate in found]
     assert len(found) == 4
