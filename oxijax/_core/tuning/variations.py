@@ -19,10 +19,11 @@ def variations(call: KernelCall) -> list[Any]:
     weights is summed in, or K of a product, are arrays' dimensions, and whatever the tiles are
     they divide them as they divide any. Not all of them can be written; see `candidates`.
 
-    Blocks may be smaller or larger along M and N, which gives a warp the same work, or one warp
-    less or more of it; they may have another number of stages; and more or fewer of them may share
-    an SM, which gives a thread fewer or more registers. What else a plan says stays: K of a tile
-    counts rows of tables, and the operand's layout decides on the rest.
+    Tiles may be half or twice as large along M or N, or be shared by twice as many warps; there may
+    be a stage more or less; and more or fewer blocks may be made to fit an SM, which gives a thread
+    fewer or more registers. A warp never has more rows than in the kernel's own choice: streamed
+    products have registers and lanes for so many. What else a plan says stays: K of a tile counts
+    rows of tables, and the operands' layout decides on the rest.
     """
     own, found = call.instance.plan, []
     for plan in [own, *_neighbours(own)]:
