@@ -28,6 +28,7 @@ __all__ = [
     "pads",
     "pair",
     "precision",
+    "trees",
 ]
 
 
@@ -204,6 +205,24 @@ def dtype(*, optional: bool = False) -> Argument:
 
 def function(right: Callable) -> Argument:
     return Argument([right], _junk(callable))
+
+
+def trees(*right: Any) -> Argument:
+    """Further arguments of a function of somebody else's: one, a pytree of arrays and numbers."""
+
+    def legal(value: Any) -> bool:
+        return all(map(_is_held, jax.tree.leaves(value)))
+
+    return Argument([(value,) for value in right], [(value,) for value in _junk(legal)])
+
+
+def _is_held(leaf: Any) -> bool:
+    """Whether JAX has a place for a leaf: numbers of 64 bits, in this machine's order of bytes."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return True
+    array = isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex)
+    dtype = np.asarray(leaf).dtype if array else np.dtype(object)
+    return dtype.kind in "biufc" and dtype.isnative
 
 
 def mapping() -> Argument:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from oxijax._core.arguments import check_callable, shown
+from oxijax._core.arguments import check_callable, shown, to_array
 from oxijax._core.launch import clear_caches, emulation
 from oxijax._core.tuning.calls import KernelCall, noted_calls
 from oxijax._core.tuning.candidates import candidates
@@ -74,8 +74,9 @@ def tune(function: Callable[..., Any], *args: Any) -> Tuned:
 def _check_leaf(name: str, leaf: Any) -> None:
     if isinstance(leaf, Tracer):
         raise TypeError(f"{name} must be an array with values: tune is not for use within jit")
-    kinds = jax.Array | np.ndarray | np.generic | bool | int | float | complex
-    if not isinstance(leaf, kinds | jax.ShapeDtypeStruct):
+    if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+        to_array(name, np.asarray(leaf))
+    elif not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         raise TypeError(f"{name} must be an array or a jax.ShapeDtypeStruct, got {shown(leaf)}")
 
 

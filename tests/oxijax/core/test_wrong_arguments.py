@@ -4,6 +4,7 @@ The tables in `test_arguments.py` of each family have the messages. Here is ever
 public function with values of every kind, alone and in pairs, however the function is called.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -29,6 +30,8 @@ import oxijax.equinox
 import oxijax.linen
 import oxijax.nnx
 import oxijax.testing
+from oxijax._core.tuning.plans import TunedPlans
+from oxijax.testing import emulate_gpu
 from ptx import TARGETS
 
 KEY = jax.random.key(0)
@@ -210,8 +213,15 @@ def enter(context: Callable[..., Any]) -> Callable[..., None]:
     return call
 
 
+def tune(function: Any, args: tuple[Any, ...]) -> None:
+    """Up to where a GPU is asked for, which is after arguments."""
+    with emulate_gpu(), contextlib.suppress(RuntimeError):
+        oxijax.tune(function, *args)
+
+
 NNX_LAYER = oxijax.nnx.DeformConv(4, 6, 3, rngs=nnx.Rngs(0))
 LINEN_LAYER = oxijax.linen.DeformConv(6, 3)
+NO_PLANS = TunedPlans().dumps()
 with jax.default_device(jax.devices("cpu")[0]):  # a GPU needs cuDNN for its convolution
     LINEN_LAYER = LINEN_LAYER.bind(LINEN_LAYER.init(KEY, jnp.ones((8, 8, 4))))
 EQUINOX_LAYER = oxijax.equinox.DeformConv(4, 6, 3, padding=1, dtype=jnp.float32, key=KEY)
@@ -249,6 +259,16 @@ TABLE: dict[str, Entry] = dict(
         oxijax.roofline,
         operands(ROOFLINE, "m", "n", "k", "dtype", "device"),
         ROOFLINE,
+        traced=False,
+    ),
+    tune=Entry(
+        tune,
+        {"function": abs, "args": (1.0,)},
+        {
+            "function": wrong.function(abs),
+            "args": wrong.trees(1.0, np.ones(2), {"a": [spec(2), None]}),
+        },
+        oxijax.tune,
         traced=False,
     ),
 )
@@ -304,6 +324,12 @@ TABLE |= {
         {},
         {"value": DETERMINISTIC},
         oxijax.config.deterministic_mode,
+        traced=False,
+    ),
+    "config.tuning.loads": Entry(
+        oxijax.config.tuning.loads,
+        {"text": NO_PLANS},
+        {"text": Argument([NO_PLANS], [*wrong.JUNK, "[]", "{}", NO_PLANS.encode()])},
         traced=False,
     ),
     "testing.emulate_gpu": Entry(
