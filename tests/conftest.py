@@ -1,5 +1,6 @@
 import gc
 import os
+import tempfile
 
 import jax
 import pytest
@@ -34,6 +35,10 @@ def pytest_configure(config):
     os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
     # Test processes are as many as cores; numpy's threads would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Kernels have the plans of their own choice, whatever the user has tuned.
+    no_plans = tempfile.TemporaryDirectory()
+    os.environ["OXIJAX_TUNING_DIR"] = no_plans.name
+    config.add_cleanup(no_plans.cleanup)
     if not wants_gpu(config):
         jax.config.update("jax_platforms", "cpu")
     config.pluginmanager.register(Verdicts(config), "verdicts")
