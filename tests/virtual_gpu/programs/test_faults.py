@@ -23,8 +23,8 @@ class Changed:
         self.kernel = kernel
     def __getattr__(self, name):
         return getattr(self.kernel, name)
-    def launch(self, *arguments):
-        return change(self.kernel.launch(*arguments))
+    def launch(self, *arguments, plan):
+        return change(self.kernel.launch(*arguments, plan=plan))
 
 registered = _resolve.registered
 _resolve.registered = lambda name: Changed(registered(name))
