@@ -94,3 +94,10 @@ API cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
   *milliseconds = (float)(end->milliseconds - start->milliseconds);
   return CUDA_SUCCESS;
 }
+
+#undef cuEventElapsedTime
+/* The one that CUDA had before 12.8, which its bindings for CUDA 12 call. */
+API cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
+API cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+  return cuEventElapsedTime_v2(milliseconds, start, end);
+}
