@@ -157,6 +157,12 @@ static void events_tell_the_time_between(void) {
   OK(cuEventSynchronize(second));
   OK(cuEventElapsedTime(&milliseconds, first, second));
   CHECK(milliseconds >= 2);
+
+  float again = 0;
+  CUresult (*older)(float *, CUevent, CUevent);
+  OK(cuGetProcAddress("cuEventElapsedTime", (void **)&older, 12000, 0, NULL));
+  OK(older(&again, first, second));
+  CHECK(again == milliseconds);
 }
 
 /* ---- many threads at once: for ThreadSanitizer ---- */
