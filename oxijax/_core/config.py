@@ -26,8 +26,9 @@ class Config:
     def deterministic(self) -> bool | None:
         """Whether gradients are bitwise reproducible, also where that is slower.
 
-        True, False, or None, the default: as XLA's own operations, that is if `XLA_FLAGS` has
-        `--xla_gpu_deterministic_ops=true` or `--xla_gpu_exclude_nondeterministic_ops=true`.
+        True, False for atomic additions wherever a kernel has them, or None, the default: as XLA's
+        own operations, that is if `XLA_FLAGS` has `--xla_gpu_deterministic_ops=true` or
+        `--xla_gpu_exclude_nondeterministic_ops=true`, and else whichever should be faster.
 
         Assigning to it sets it for all threads; `deterministic_mode` for a block of code. A
         function that was compiled under another value is compiled again.
@@ -74,10 +75,10 @@ class Config:
 config = Config()
 
 
-def is_deterministic() -> bool:
-    """What `config.deterministic` amounts to here, for lowerings to ask."""
+def is_deterministic() -> bool | None:
+    """What `config.deterministic` amounts to here, for lowerings to ask: None if speed decides."""
     value = config.deterministic
-    return xla_is_deterministic() if value is None else value
+    return True if value is None and xla_is_deterministic() else value
 
 
 @functools.cache  # XLA reads the variable once too

@@ -8,7 +8,7 @@ from oxijax._core.config import is_deterministic
 from oxijax._core.convolution import ConvParams
 from oxijax._core.launch import call
 from oxijax._core.precision import ptx_dtype
-from oxijax._core.sizes import likely
+from oxijax._core.sizes import is_known, likely
 from oxijax._deform_conv.lists import sample_lists
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,
@@ -18,6 +18,7 @@ from ptx.kernels.deform_conv import (
     FORWARD,
     DeformConvConfig,
     backward_weight_parts,
+    gathers,
 )
 
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward"]
@@ -34,12 +35,18 @@ def forward(config: ConvParams, x, offset, weight, mask, bias):
 
 
 def backward_input(config: ConvParams, offset, weight, mask, grad_y):
-    """The gradient to x, summed in float32 by atomic additions, or from lists without them."""
+    """The gradient to x, summed in float32 by atomic additions, or from lists without them.
+
+    Where nobody has asked for either, the kernel that should be faster is taken.
+    """
     dtype, channels, (h, w) = weight.dtype, config.groups * weight.shape[2], config.image_size
     kernel_config = _kernel_config(config, channels, weight.shape[3], dtype, offset, mask)
     products = config.products(offset.shape[0], channels, weight.shape[3])
     accumulator = jnp.promote_types(dtype, jnp.float32)
-    if is_deterministic():
+    wants_lists, pixels = is_deterministic(), math.prod(offset.shape[:3])
+    if wants_lists is None:
+        wants_lists = is_known(pixels) and gathers(kernel_config, pixels)
+    if wants_lists:
         lists = sample_lists(config, offset, mask, accumulator)._asdict()
         wide = weight.astype(jnp.float32) if dtype == jnp.float16 else weight  # the kernel says why
         return call(

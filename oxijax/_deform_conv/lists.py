@@ -1,9 +1,10 @@
 """Lists of the samples in each cell, from which the deterministic backward to input gathers.
 
-They are made by a stable sort and by searches, whose results XLA does not leave to chance, and hold
-nothing for each channel: an index and four weights a sample, and two positions a pixel and tap.
+They are made by one stable sort and by searches, whose results XLA does not leave to chance. They
+hold nothing for each channel: an index and four weights a sample, two positions a pixel and tap.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core.convolution import ConvParams
-from oxijax._core.sizes import is_known
+from oxijax._core.sizes import is_known, require_product
 from oxijax._deform_conv.reference import pixels_of
 from oxijax._deform_conv.samples import BORDER
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
@@ -30,7 +31,7 @@ class SampleLists(NamedTuple):
 
     starts: jax.Array  # int32 [OG, T, N*(H+4)*(W+4) + 1]
     order: jax.Array  # int32 [OG, T, N*Ho*Wo]
-    corner_weights: jax.Array  # [T, N*Ho*Wo, OG, 4], with the mask
+    corner_weights: jax.Array  # [OG, T, N*Ho*Wo, 4] in that order, with the mask
 
 
 def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, dtype):
@@ -46,38 +47,56 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
       The `SampleLists`.
 
     Raises:
-      ValueError: XLA cannot index so many cells; the message says what to do.
+      ValueError: the cells of all lists are too many to count; the message says what to do.
     """
-    n, offset_groups = offset.shape[0], offset.shape[3] // (2 * config.taps)
-    corners = pixels_of(config, offset, mask).corners(config)
-    # [P, OG*T] -> [OG, T, P], and [T, P, OG] for weights.
-    cells = (
-        (corners.row // offset_groups).reshape(-1, offset_groups, config.taps).transpose(1, 2, 0)
+    n, (height, width) = offset.shape[0], config.image_size
+    offset_groups = offset.shape[3] // (2 * config.taps)
+    lists = offset_groups * config.taps
+    cells = n * (height + 2 * BORDER) * (width + 2 * BORDER)
+    factors = (n, height + 2 * BORDER, width + 2 * BORDER, lists)
+    require_product(
+        factors,
+        2**32 - 1,
+        f"the deterministic gradient to x of batch {n}, height and width {config.image_size}, "
+        f"{offset_groups} offset groups and {config.taps} taps sorts samples into "
+        f"{math.prod(factors)} cells, and can count fewer than 2**32: split the batch",
     )
-    samples = lax.broadcasted_iota(jnp.int32, cells.shape, 2)
-    cells, order = lax.sort((cells, samples), dimension=2, is_stable=True, num_keys=1)
+    corners = pixels_of(config, offset, mask).corners(config)
+    # All lists are sorted at once, by unsigned keys: radix sort, where XLA has one.
+    number = lax.broadcasted_iota(jnp.uint32, (lists, 1), 0)
+    keys = (corners.row // offset_groups).astype(jnp.uint32).reshape(-1, offset_groups, config.taps)
+    keys = keys.transpose(1, 2, 0).reshape(lists, -1) + number * jnp.asarray(cells, jnp.uint32)
+    samples = lax.broadcasted_iota(jnp.int32, keys.shape, 1)
+    shape, (flat_keys, order) = keys.shape, (keys.reshape(-1), samples.reshape(-1))
+    flat_keys, order = lax.sort((flat_keys, order), is_stable=True, num_keys=1)
+    order = order.reshape(shape)
 
-    height, width = config.image_size
-    boundaries = jnp.arange(n * (height + 2 * BORDER) * (width + 2 * BORDER) + 1, dtype=jnp.int32)
-    search = _search if is_known(*cells.shape) else _search_by_sorting
+    boundaries = lax.broadcasted_iota(jnp.uint32, (lists, cells + 1), 1)
+    boundaries = boundaries + number * jnp.asarray(cells, jnp.uint32)
+    search = _search if is_known(*shape, cells) else _search_by_sorting
+    found = search(flat_keys, boundaries.reshape(-1)).reshape(lists, -1)
+    starts = found - number.astype(jnp.int32) * jnp.asarray(shape[1], jnp.int32)
+
     weights = jnp.stack(corners.weights(), axis=-1).astype(dtype)
-    weights = weights.reshape(-1, offset_groups, config.taps, 4).transpose(2, 0, 1, 3)
-    return SampleLists(search(cells, boundaries), order, weights)
+    weights = weights.at[order, number.astype(jnp.int32)].get(mode="promise_in_bounds")
+    per_list = (offset_groups, config.taps)
+    return SampleLists(
+        starts.reshape(*per_list, -1), order.reshape(*per_list, -1),
+        weights.reshape(*per_list, -1, 4),
+    )  # fmt: skip
 
 
-def _search(cells: jax.Array, boundaries: jax.Array) -> jax.Array:
-    """For each boundary the first of the sorted cells [OG, T, S] that is not below it: int32."""
-    search = jax.vmap(jax.vmap(lambda row: jnp.searchsorted(row, boundaries)))
-    return search(cells).astype(jnp.int32)
+def _search(keys: jax.Array, boundaries: jax.Array) -> jax.Array:
+    """For each boundary the first of the sorted keys that is not below it: int32."""
+    return jnp.searchsorted(keys, boundaries, method="scan_unrolled").astype(jnp.int32)
 
 
-def _search_by_sorting(cells: jax.Array, boundaries: jax.Array) -> jax.Array:
+def _search_by_sorting(keys: jax.Array, boundaries: jax.Array) -> jax.Array:
     """`_search` where sizes are symbolic: a search has to know in how many steps it ends."""
-    rows = jnp.broadcast_to(boundaries, (*cells.shape[:2], *boundaries.shape))
-    merged = jnp.concatenate([rows, cells], axis=2)
-    places = lax.broadcasted_iota(jnp.int32, merged.shape, 2)
+    merged = jnp.concatenate([boundaries, keys])
+    places = lax.iota(jnp.int32, merged.shape[0])
     # Where each of them is after a stable sort, in which a boundary comes before its equals.
-    _, order = lax.sort((merged, places), dimension=2, is_stable=True, num_keys=1)
-    _, found = lax.sort((order, places), dimension=2, is_stable=True, num_keys=1)
+    _, order = lax.sort((merged, places), is_stable=True, num_keys=1)
+    _, found = lax.sort((order, places), is_stable=True, num_keys=1)
     count = boundaries.shape[0]
-    return found[:, :, :count] - lax.broadcasted_iota(jnp.int32, rows.shape, 2)
+    return found[:count] - lax.iota(jnp.int32, count)

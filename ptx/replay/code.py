@@ -245,7 +245,6 @@ class _Ways:
             for i in instructions
             if (i.target is not None or opcode(i.text) == "EXIT") and i.line in self._guarded
         }
-        self._starts = {i.target for i in instructions if i.target is not None}
 
     def is_conditional(self, instruction: Instruction) -> bool:
         """Whether a branch, or the end, is for some lanes only: `@P0 BRA`, `BRA.U !UP1`."""
@@ -310,13 +309,14 @@ class _Ways:
         }
 
     def _way(self, number: int) -> set[int]:
-        """The lines of the instructions from one on, up to a branch or where another arrives."""
+        """The lines of the instructions from one on, up to a branch.
+
+        Those where warps come together again do not count: they are of the branch before them.
+        """
         lines = set()
-        for n in range(number, len(self._instructions)):
-            instruction = self._instructions[n]
-            if n > number and n in self._starts:
-                break
-            lines.add(instruction.line)
+        for instruction in self._instructions[number:]:
+            if opcode(instruction.text) not in ("BSSY", "BSYNC"):
+                lines.add(instruction.line)
             if instruction.target is not None:
                 break
         return lines

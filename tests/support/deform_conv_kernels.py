@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ptx.emulator import Report
-from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
+from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER, list_sizes
 from ptx.testing.call import bytes_stored
 from support.deform_conv_problem import KERNELS, Problem
 
@@ -18,7 +18,6 @@ __all__ = ["KERNELS", "Call"]
 # Relative Frobenius norms.
 TOLERANCES = {"f64": 1e-13, "f32-exact": 2e-6, "f32": 1e-3, "f16": 1e-3, "bf16": 8e-3}
 ROUNDING = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}  # of a result
-_BORDERS = 2 * CELL_BORDER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +26,11 @@ class Call(Problem):
 
     The operands are exact in every type, and the results are compared with float64's.
     """
+
+    @functools.cached_property
+    def operands(self) -> Mapping[str, np.ndarray]:
+        operands = super().operands
+        return self._crowded(operands) if self.kernel == "backward_input_gather" else operands
 
     @property
     def _operands(self) -> Mapping[str, np.ndarray]:
@@ -38,8 +42,7 @@ class Call(Problem):
         sizes = super().sizes
         if self.kernel != "backward_input_gather":
             return sizes
-        n, h, w = (sizes[dim] + size for dim, size in (("n", 0), ("h", _BORDERS), ("w", _BORDERS)))
-        return {**sizes, "s": sizes["n"] * sizes["p"] * sizes["q"], "z": n * h * w + 1}
+        return {**sizes, **list_sizes(sizes)}
 
     @functools.cached_property
     def expected(self) -> list[np.ndarray]:
@@ -127,6 +130,21 @@ class Call(Problem):
         numbered.__dict__["operands"] = {**self.operands, "x": np.broadcast_to(number, x.shape)}
         return numbered._samples[2].astype(int)
 
+    def _crowded(self, operands: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """The same, but in all images save one all samples of a tap lie in one cell."""
+        c, offset = self.config, operands["offset"].copy()
+        images, p, q, _ = offset.shape
+        fraction = offset % 1
+        tap_y, tap_x = np.divmod(np.arange(c.taps), c.kernel_w)
+        rows, columns = np.ogrid[:p, :q]
+        y = (rows * c.stride_h - c.pad_h)[..., None] + tap_y * c.dilation_h
+        x = (columns * c.stride_w - c.pad_w)[..., None] + tap_x * c.dilation_w
+        to = np.stack(np.broadcast_arrays(-y, -x), axis=-1)
+        to = np.broadcast_to(to.reshape(p, q, 1, -1), (p, q, c.offset_groups, 2 * c.taps))
+        offset[:-1] = fraction[:-1] + to.reshape(p, q, -1)
+        assert images == 1 or (np.floor(offset[:-1]) == to.reshape(p, q, -1)).all()
+        return {**operands, "offset": offset}
+
     def _lists(self) -> Mapping[str, np.ndarray]:
         """The samples in each cell, for `backward_input_gather`."""
         c, (images, height, width, _) = self.config, self.operands["x"].shape
@@ -144,4 +162,5 @@ class Call(Problem):
         starts = [np.searchsorted(np.sort(row), numbers) for row in cell.reshape(-1, cell.shape[2])]
         starts = np.reshape(starts, (*cell.shape[:2], -1))
         weights = self._corner_weights().reshape(4, -1, c.offset_groups, c.taps)
-        return {"starts": starts, "order": order, "corner_weights": weights.transpose(3, 1, 2, 0)}
+        weights = np.take_along_axis(weights.transpose(2, 3, 1, 0), order[..., None], axis=2)
+        return {"starts": starts, "order": order, "corner_weights": weights}

@@ -1,7 +1,7 @@
 """Deformable convolution (DCNv1, DCNv2): forward, and backward to each of its operands."""
 
 from ptx.kernels.deform_conv.backward_data import BACKWARD_INPUT, BACKWARD_OFFSET
-from ptx.kernels.deform_conv.backward_input_gather import BACKWARD_INPUT_GATHER
+from ptx.kernels.deform_conv.backward_input_gather import BACKWARD_INPUT_GATHER, gathers
 from ptx.kernels.deform_conv.backward_weight import BACKWARD_WEIGHT, backward_weight_parts
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
@@ -17,6 +17,7 @@ __all__ = [
     "FORWARD",
     "DeformConvConfig",
     "backward_weight_parts",
+    "gathers",
 ]
 
 for _kernel in (FORWARD, BACKWARD_INPUT, BACKWARD_INPUT_GATHER, BACKWARD_OFFSET, BACKWARD_WEIGHT):

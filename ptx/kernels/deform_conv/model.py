@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from ptx.kernels.deform_conv.backward_data import BACKWARD_INPUT, BACKWARD_OFFSET
+from ptx.kernels.deform_conv.backward_input_gather import (
+    BACKWARD_INPUT_GATHER,
+    CELL_BORDER,
+    list_sizes,
+)
 from ptx.kernels.deform_conv.backward_weight import BACKWARD_WEIGHT, backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 from ptx.kernels.deform_conv.forward import FORWARD
-from ptx.kernels.layer_model import LayerModel
+from ptx.kernels.deform_conv.parameters import accumulator_type
+from ptx.kernels.layer_model import Given, LayerModel
+from ptx.model import Image
+from ptx.testing.call import numpy_dtype
 
 __all__ = ["MODEL"]
+
+_SPREAD = 0.5  # standard deviation of offsets, in pixels
+
+
+def _lists(config: Any, images: Image) -> dict[str, np.ndarray]:
+    """Lists of samples with random offsets, the same ones for each offset group."""
+    random, (count, height, width) = np.random.default_rng(0), images
+    pixels = (count, *config.output_size(height, width))
+    image, p, q = np.ogrid[: pixels[0], : pixels[1], : pixels[2]]
+    rows, columns = height + 2 * CELL_BORDER, width + 2 * CELL_BORDER
+    starts, order = [], []
+    for tap in range(config.taps):
+        i, j = divmod(tap, config.kernel_w)
+        floor = np.floor(_SPREAD * random.standard_normal((2, *pixels), np.float32)).astype(int)
+        y = floor[0] + (p * config.stride_h - config.pad_h + i * config.dilation_h)
+        x = floor[1] + (q * config.stride_w - config.pad_w + j * config.dilation_w)
+        y, x = y.clip(-CELL_BORDER, height) + CELL_BORDER, x.clip(-CELL_BORDER, width) + CELL_BORDER
+        cell = ((image * rows + y) * columns + x).ravel()
+        order.append(np.argsort(cell, kind="stable").astype(np.uint32))
+        ends = np.cumsum(np.bincount(cell, minlength=count * rows * columns), dtype=np.uint32)
+        starts.append(np.concatenate([np.zeros(1, np.uint32), ends]))
+    lists = (config.offset_groups, config.taps)
+    weight = np.ones((), numpy_dtype(accumulator_type(config)))
+    return {
+        "starts": np.broadcast_to(starts, (*lists, len(starts[0]))),
+        "order": np.broadcast_to(order, (*lists, len(order[0]))),
+        "corner_weights": np.broadcast_to(weight, (*lists, len(order[0]), 4)),
+    }
+
 
 MODEL = LayerModel(
     kernels={
         "forward": FORWARD,
         "backward_offset": BACKWARD_OFFSET,
         "backward_input": BACKWARD_INPUT,
+        "backward_input_gather": BACKWARD_INPUT_GATHER,
         "backward_weight": BACKWARD_WEIGHT,
     },
     layers={name: (config, IMAGES[name]) for name, config in NETWORKS.items()},
     parts=backward_weight_parts,
-    spread={"offset": 0.5},  # pixels
+    spread={"offset": _SPREAD},
+    given={BACKWARD_INPUT_GATHER.name: Given(list_sizes, _lists)},
 )

@@ -216,6 +216,29 @@ class TestSwitch:
         assert oxijax.config.deterministic is None
         assert not is_gathered()
 
+    @pytest.mark.parametrize(("channels", "chosen"), [(128, True), (32, False)])
+    def test_is_chosen_where_it_is_faster(self, channels, chosen):
+        """Where nobody has said anything: for images and groups that are large enough."""
+        x = jax.ShapeDtypeStruct((8, 100, 168, channels), jnp.bfloat16)
+        offset = jax.ShapeDtypeStruct((8, 100, 168, 18), jnp.bfloat16)
+        weight = jax.ShapeDtypeStruct((3, 3, channels, 128), jnp.bfloat16)
+
+        def loss(x, offset, weight):
+            return oxijax.deform_conv(x, offset, weight).sum()
+
+        def gathers():
+            traced = jax.jit(jax.grad(loss)).trace(x, offset, weight)
+            text = traced.lower(lowering_platforms=("cuda",)).as_text()
+            found = "deform_conv_backward_input_gather" in text
+            assert found != ("deform_conv_backward_input\\22" in text)
+            return found
+
+        assert gathers() == chosen
+        with oxijax.config.deterministic_mode(False):
+            assert not gathers()
+        with oxijax.config.deterministic_mode():
+            assert gathers()
+
     def test_recompiles_what_is_compiled(self, is_gathered):
         answers = [is_gathered()]
         for value in (True, False, None):
@@ -330,7 +353,7 @@ def test_spills_nothing(layer, target):
 def test_addresses_have_64_bits():
     """A sample whose gradients lie beyond 2^32 bytes is looked for there."""
     config = DeformConvConfig(8, 64, kernel_h=1, kernel_w=1)
-    text = BACKWARD_INPUT_GATHER.write(config, "sm_80").text
+    written = BACKWARD_INPUT_GATHER.write(config, "sm_80")
     sample = 2**30 // 64 + 3
     buffers = [
         np.array([0] * 13 + [1] * 13, np.uint32),  # one image of one pixel, in the cell 12
@@ -339,5 +362,8 @@ def test_addresses_have_64_bits():
     ]
     arguments = [*map(Buffer, buffers), *(np.uint32(n) for n in (1, 1, 1, 2**30))]
     with pytest.raises(EmulatorError) as error:
-        launch(text, grid=1, block=128, arguments=arguments)
+        launch(
+            written.text, grid=1, block=256, arguments=arguments,
+            dynamic_shared=written.dynamic_shared,
+        )  # fmt: skip
     assert str(4 * 64 * sample) in str(error.value)

@@ -77,13 +77,13 @@ def test_modelled_times(gpu, kernel, layer, us, floor, limit, registers, shared,
 def test_main_loops(kernel, layer, target):
     entry, gpu = KERNELS[kernel], TARGETS[target]
     sass = disassemble(entry.write_named(f"{layer}/bf16", gpu).text, gpu)
-    loop = sass.main_loop
-    assert loop.count("HMMA.16816.F32.BF16") >= 16
+    loop, plan = sass.main_loop, entry.plan(CONFIGS[f"{layer}/bf16"], gpu, None)
+    assert isinstance(plan, SamplePlan)
+    products = plan.m * plan.n * plan.k // (16 * 8 * 16 * plan.threads // 32)
+    assert loop.count("HMMA.16816.F32.BF16") >= min(16, products)
     assert loop.count("LDGSTS.E.BYPASS.128") >= 1  # B
     # A, or what it is made of; offset groups of 4 channels have 8 bytes of each corner.
     narrow = layer == "BasicVSR++" and kernel in ("forward", "backward_weight")
-    plan = entry.plan(CONFIGS[f"{layer}/bf16"], gpu, None)
-    assert isinstance(plan, SamplePlan)
     rows = plan.m // 32  # of a lane
     assert loop.count("LDG.E.64" if narrow else "LDG.E.128") >= rows
     assert not [i for i in sass.instructions if "LDL" in i.text or "STL" in i.text]

@@ -103,7 +103,7 @@ def test_lists():
     with pytest.raises(ValueError, match=r"samples of a tap.* 2\*\*31 at most"):
         lists(1, 8, 8, (2**31 + 1, 1))
     with pytest.raises(ValueError, match="blocks in x, and a launch takes 2147483647"):
-        lists(2048, 1020, 1020, (8, 8), channels=64 * 65)
+        lists(2048, 1020, 1020, (8, 8), channels=128 * 65)
 
 
 @pytest.mark.parametrize(("dim", "wanted"), [("s", 64), ("z", 145)])
