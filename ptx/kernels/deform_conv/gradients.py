@@ -57,10 +57,7 @@ class OffsetGradients:
             mask = k.convert(mask, dtype, "rn")
             grad_y, grad_x = grad_y * mask, grad_x * mask
             upper, lower = k.fma(hx, d1, lx * d2), k.fma(hx, d3, lx * d4)
-            self._store(self.mask + index, k.fma(hy, upper, ly * lower), where)
-        pair = (self.offset + index) + index
-        self._store(pair, grad_y, where)
-        self._store(pair + 1, grad_x, where)
-
-    def _store(self, address: Pointer, value: Val, where: Val) -> None:
-        address.store(0, self.k.convert(value, address.dtype, "rn"), where=where)
+            grad_mask = k.fma(hy, upper, ly * lower)
+            self.mask.store(index, k.convert(grad_mask, self.mask.dtype, "rn"), where=where)
+        pair = [k.convert(value, self.offset.dtype, "rn") for value in (grad_y, grad_x)]
+        ((self.offset + index) + index).store(0, pair, where=where)
