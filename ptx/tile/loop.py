@@ -10,8 +10,9 @@ from ptx.isa.dtypes import u32
 from ptx.tile.arrival import arrival_of
 from ptx.tile.math import TileMath
 from ptx.tile.shared import STAGES, Stage
+from ptx.tile.tensor_cores import TensorCores
 
-__all__ = ["Cursor", "Loop", "Source", "multiply_all"]
+__all__ = ["Cursor", "Loop", "PartedSource", "Source", "multiply_all", "multiply_in_parts"]
 
 
 class Cursor:
@@ -66,6 +67,20 @@ class Source(Protocol):
 
     def finish(self, stage: Stage) -> None:
         """Puts into the stage what `begin` has loaded."""
+
+
+class PartedSource(Source, Protocol):
+    """A source that would take too many registers if it loaded all of a chunk at once.
+
+    Attributes:
+      parts: that it loads one after the other. `begin` loads the first; `finish` puts into the stage
+        what is loaded, and then loads what is left.
+    """
+
+    parts: int
+
+    def resume(self, stage: Stage) -> None:
+        """Puts a part into the stage, and starts to load the next one."""
 
 
 class Loop:
@@ -161,6 +176,11 @@ class Loop:
         following = stage + 1
         return self.k.select(following.eq(self.stages), 0, following)
 
+    def resume(self, source: PartedSource) -> None:
+        """Has a source go on to its next part, between `next` and `release`."""
+        if self._begins_more:
+            source.resume(self.free)
+
     def _begin(self, stage: Stage, where: Val | None) -> None:
         for source in self.sources:
             source.begin(stage, where)
@@ -187,5 +207,22 @@ def multiply_all(
     # ptxas would write out a loop of few passes, and with them take up to twice the registers.
     with k.loop(chunks, name="chunk", dtype=dtype, unroll=False):
         math.multiply(loop.next())
+        loop.release()
+    loop.end()
+
+
+def multiply_in_parts(
+    k: Kernel, cursor: Cursor, parted: PartedSource, others: Sequence[Source], math: TensorCores
+) -> None:
+    """As `multiply_all`, where one source loads a part of a chunk while a part is multiplied."""
+    loop = Loop(k, cursor, [parted, *others], stages=STAGES)
+    loop.start()
+    math.start()
+    with k.loop(loop.chunks, name="chunk", unroll=False):
+        stage = loop.next()
+        for part in range(parted.parts):
+            if part:
+                loop.resume(parted)
+            math.multiply(stage, part=part, parts=parted.parts)
         loop.release()
     loop.end()

@@ -79,12 +79,16 @@ class TensorCores:
             for step in range(0, self.depth, self.atom.k)
         ]
 
-    def multiply(self, stage: Stage, stage_b: Stage | None = None) -> None:
-        atom = self.atom
+    def multiply(
+        self, stage: Stage, stage_b: Stage | None = None, *, part: int = 0, parts: int = 1
+    ) -> None:
+        """Multiplies a chunk, or one of equal parts of it along K."""
+        atom, extent = self.atom, self.depth // parts
         a, b = self.a.stage(stage) + self.lane_a, None
         if not self.held:
             b = self.b.stage(stage if stage_b is None else stage_b) + self.lane_b
-        for step in range(0, self.depth, atom.k):
+        assert extent % atom.k == 0
+        for step in range(part * extent, (part + 1) * extent, atom.k):
             parts_b = self.held[step // atom.k] if b is None else self._load_all_b(b, step)
             for i, row in enumerate(self.sums):
                 part_a = self._load_a(a + self.a.layout.offset(step, i * atom.m))

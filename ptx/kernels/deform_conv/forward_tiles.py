@@ -15,10 +15,11 @@ from ptx.kernels.deform_conv.gather_tiles import GatherTile
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
-from ptx.tile.loop import Cursor, multiply_all
+from ptx.tile.loop import Cursor, multiply_all, multiply_in_parts
 from ptx.tile.math import TileMath
 from ptx.tile.plan import atom_of, make_product
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
+from ptx.tile.tensor_cores import TensorCores
 from ptx.tile.vectors import both, vector_width
 
 __all__ = ["ForwardBlock", "streamed_forward", "tiled_forward"]
@@ -97,11 +98,13 @@ def tiled_forward(block: ForwardBlock) -> tuple[TileMath, PixelOf]:
         return cursor["tap"] * plan.m, channel, block.channel_ok(cursor, column)
 
     width = vector_width(dtype, config.segment, plan.k)
-    producers = [
-        GatherTile(k, a, x, table, sampled, width=width, threads=threads),
-        DenseTile(k, b, weights, width=width, threads=threads),
-    ]
-    block.each_table(lambda: multiply_all(k, cursor, producers, math))
+    gathered = GatherTile(k, a, x, table, sampled, width=width, threads=threads, parts=plan.parts)
+    copied = DenseTile(k, b, weights, width=width, threads=threads)
+    if plan.parts > 1:
+        assert isinstance(math, TensorCores)
+        block.each_table(lambda: multiply_in_parts(k, cursor, gathered, [copied], math))
+    else:
+        block.each_table(lambda: multiply_all(k, cursor, [gathered, copied], math))
     return math, block.pixels.index
 
 

@@ -24,6 +24,7 @@ class GatherTile:
         whether there is such a channel, or None where all are.
       width: channels that are loaded together.
       threads: of the block.
+      parts: that rows are loaded in, one after the other.
     """
 
     def __init__(
@@ -36,23 +37,42 @@ class GatherTile:
         *,
         width: int,
         threads: int,
+        parts: int = 1,
     ):
         self.tile, self.x, self.table, self.locate, self.width = tile, x, table, locate, width
         across = tile.layout.columns // width
         self.column = k.tid() % across * width
         self.row, step = k.tid() // across, threads // across
-        self.rows = range(0, tile.layout.rows, step)
-        assert threads % across == tile.layout.rows % step == 0
+        rows = range(0, tile.layout.rows, step)
+        assert threads % across == tile.layout.rows % step == len(rows) % parts == 0
+        count = len(rows) // parts
+        self.parts = parts
+        self._rows = [rows[first : first + count] for first in range(0, len(rows), count)]
 
     def begin(self, stage: Stage, where: Val | None) -> None:
         # After the last chunk the first comes again: it is there, so `where` need not be heeded.
-        entry, channel, channel_ok = self.locate(self.column)
-        self.entries = self.table.entries(entry + self.row)
-        self.loaded = [
-            self.entries.begin(row, self.x, channel, self.width, channel_ok) for row in self.rows
-        ]
+        entry, self._channel, self._channel_ok = self.locate(self.column)
+        self._entries = self.table.entries(entry + self.row)
+        self._part = 0
+        self._load()
+
+    def resume(self, stage: Stage) -> None:
+        self._store(stage)
+        self._part += 1
+        self._load()
 
     def finish(self, stage: Stage) -> None:
-        for row, loaded in zip(self.rows, self.loaded, strict=True):
+        while self._part < self.parts - 1:
+            self.resume(stage)
+        self._store(stage)
+
+    def _load(self) -> None:
+        self._loaded = [
+            self._entries.begin(row, self.x, self._channel, self.width, self._channel_ok)
+            for row in self._rows[self._part]
+        ]
+
+    def _store(self, stage: Stage) -> None:
+        for row, loaded in zip(self._rows[self._part], self._loaded, strict=True):
             address = self.tile.at(stage, self.row + row, self.column)
-            store_vector(address, self.entries.finish(loaded))
+            store_vector(address, self._entries.finish(loaded))

@@ -63,10 +63,12 @@ class SamplePlan(TilePlan):
     Attributes:
       table: what a block keeps of its samples in shared memory.
       table_bytes: of shared memory that are left to it.
+      parts: that a chunk of the samples is gathered in, where they lie in shared memory.
     """
 
     table: type[Table] = SampleTable
     table_bytes: int = 24 * 1024  # nine taps of 128 pixels
+    parts: int = 1
 
     def table_taps(self, config: DeformConvConfig) -> int:
         """How many taps the table has room for."""
@@ -148,7 +150,12 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
     out_group, halves = config.out_channels_per_group, _bytes(config) == 2
     if streams(config, target) and (whole_slices or lanes):
         if halves and whole_slices and not small and -(-out_group // 128) % 2 == 0:
-            return SamplePlan(128, 256, slice_, (2, 4), table=CornerTable, min_blocks=1)
+            # Of a pixel's 128 bytes each lie in banks of their own; of 64 bytes, those of two do not.
+            deep = config.segment % (2 * slice_) == 0 and target.shared_per_sm > 100 * 1024
+            k, parts = (2 * slice_, 2) if deep else (slice_, 1)
+            return SamplePlan(
+                128, 256, k, (2, 4), table=CornerTable, min_blocks=1, parts=parts
+            )  # fmt: skip
         n = at_least(out_group, 32, 128 if halves and not small else 64)
         m, table = 64 if small or n == 32 else 128, CornerTable if whole_slices else PositionTable
         return SamplePlan(
