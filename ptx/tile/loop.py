@@ -73,8 +73,8 @@ class PartedSource(Source, Protocol):
     """A source that would take too many registers if it loaded all of a chunk at once.
 
     Attributes:
-      parts: that it loads one after the other. `begin` loads the first; `finish` puts into the stage
-        what is loaded, and then loads what is left.
+      parts: that it loads one after the other. `begin` loads the first; `finish` puts into the
+        stage what is loaded, and then loads what is left.
     """
 
     parts: int

@@ -11,15 +11,14 @@ from ptx.isa.dtypes import u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.corners import CornerTable, PixelRows, PixelRun, Table
 from ptx.kernels.deform_conv.gather_rows import PositionGather, TableGather
-from ptx.kernels.deform_conv.gather_tiles import GatherTile
+from ptx.kernels.deform_conv.gather_tiles import GatherTile, multiply_gathered
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.dense import DenseTile
-from ptx.tile.loop import Cursor, multiply_all, multiply_in_parts
+from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.math import TileMath
 from ptx.tile.plan import atom_of, make_product
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
-from ptx.tile.tensor_cores import TensorCores
 from ptx.tile.vectors import both, vector_width
 
 __all__ = ["ForwardBlock", "streamed_forward", "tiled_forward"]
@@ -86,7 +85,7 @@ def tiled_forward(block: ForwardBlock) -> tuple[TileMath, PixelOf]:
     dtype, threads = config.float_type, plan.threads
     table, cursor = block.table, block.cursor()
     assert table is not None
-    a, b, math = make_product(k, config, plan, k_axis=1, dynamic=plan.n > 128)
+    a, b, math = make_product(k, config, plan, k_axis=1, dynamic=plan.n > 128 or plan.parts > 1)
     address = block.weights(cursor)
 
     def weights(row: Val, column: Val) -> tuple[Pointer, Val | None]:
@@ -100,11 +99,7 @@ def tiled_forward(block: ForwardBlock) -> tuple[TileMath, PixelOf]:
     width = vector_width(dtype, config.segment, plan.k)
     gathered = GatherTile(k, a, x, table, sampled, width=width, threads=threads, parts=plan.parts)
     copied = DenseTile(k, b, weights, width=width, threads=threads)
-    if plan.parts > 1:
-        assert isinstance(math, TensorCores)
-        block.each_table(lambda: multiply_in_parts(k, cursor, gathered, [copied], math))
-    else:
-        block.each_table(lambda: multiply_all(k, cursor, [gathered, copied], math))
+    block.each_table(lambda: multiply_gathered(k, cursor, gathered, copied, math))
     return math, block.pixels.index
 
 

@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.kernels.deform_conv.corners import Table
+from ptx.tile.dense import DenseTile
+from ptx.tile.loop import Cursor, multiply_all, multiply_in_parts
+from ptx.tile.math import TileMath
 from ptx.tile.shared import SharedTile, Stage
+from ptx.tile.tensor_cores import TensorCores
 from ptx.tile.vectors import store_vector
 
-__all__ = ["GatherTile"]
+__all__ = ["GatherTile", "multiply_gathered"]
 
 
 class GatherTile:
@@ -76,3 +80,14 @@ class GatherTile:
         for row, loaded in zip(self._rows[self._part], self._loaded, strict=True):
             address = self.tile.at(stage, self.row + row, self.column)
             store_vector(address, self._entries.finish(loaded))
+
+
+def multiply_gathered(
+    k: Kernel, cursor: Cursor, gather: GatherTile, copy: DenseTile, math: TileMath
+) -> None:
+    """C += A @ B over all chunks of the cursor, one of which is gathered and the other copied."""
+    if gather.parts == 1:
+        multiply_all(k, cursor, [gather, copy], math)
+        return
+    assert isinstance(math, TensorCores)
+    multiply_in_parts(k, cursor, gather, [copy], math)

@@ -101,18 +101,19 @@ def backward_input_plan(
     """The plan of the kernel backward to input, for launches of all sizes."""
     if is_direct(config):
         return segmented_plan(config)
-    plan = backward_data_tiles(config, target)
-    if plan.narrow and not target.supports("sm_90"):
-        # There each column has a position of its own, which takes registers.
-        return dataclasses.replace(plan, m=64)
-    return plan
+    return backward_data_tiles(config, target)
 
 
 def backward_offset_plan(
     config: DeformConvConfig, target: Target, sizes: Sizes | None
 ) -> SamplePlan | DirectPlan:
     """The plan of the kernel backward to offset and mask, for launches of all sizes."""
-    return shuffled_plan(config) if is_direct(config) else backward_data_tiles(config, target)
+    if is_direct(config):
+        return shuffled_plan(config)
+    plan = backward_data_tiles(config, target)
+    if plan.narrow and plan.n == 64 and _bytes(config) == 2:
+        return dataclasses.replace(plan, min_blocks=4)
+    return plan
 
 
 def backward_weight_plan(
@@ -149,15 +150,20 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
     )
     out_group, halves = config.out_channels_per_group, _bytes(config) == 2
     if streams(config, target) and (whole_slices or lanes):
-        if halves and whole_slices and not small and -(-out_group // 128) % 2 == 0:
-            # Of a pixel's 128 bytes each lie in banks of their own; of 64 bytes, those of two do not.
-            deep = config.segment % (2 * slice_) == 0 and target.shared_per_sm > 100 * 1024
-            k, parts = (2 * slice_, 2) if deep else (slice_, 1)
-            return SamplePlan(
-                128, 256, k, (2, 4), table=CornerTable, min_blocks=1, parts=parts
-            )  # fmt: skip
+        if halves and whole_slices and not small:
+            # The 128 bytes of a pixel lie in banks of their own; of 64, those of two pixels do not.
+            deep, room = config.segment % (2 * slice_) == 0, target.shared_per_sm
+            if -(-out_group // 128) % 2 == 0:
+                k, parts = (2 * slice_, 2) if deep and room > 100 * 1024 else (slice_, 1)
+                return SamplePlan(128, 256, k, (2, 4), table=CornerTable, min_blocks=1, parts=parts)
+            if deep and room > 200 * 1024 and out_group > 64:
+                return SamplePlan(
+                    64, 128, 2 * slice_, (2, 2), table=CornerTable, min_blocks=3, parts=2
+                )
         n = at_least(out_group, 32, 128 if halves and not small else 64)
-        m, table = 64 if small or n == 32 else 128, CornerTable if whole_slices else PositionTable
+        table = CornerTable if whole_slices else PositionTable
+        # Positions are calculated anew for each tap: more warps hide that better than larger tiles.
+        m = 64 if small or n == 32 or (n == 64 and not whole_slices) else 128
         return SamplePlan(
             m, n, slice_, (4, 1), streamed=True, table=table, **_shared_for_two(target),
             min_blocks=_blocks_per_sm(config, target, m * n),
@@ -199,8 +205,8 @@ def backward_data_tiles(config: DeformConvConfig, target: Target) -> SamplePlan:
     if streams(config, target) and whole_slices and columns % 8 == 0:
         n = at_least(columns, 32, 128 if width == 2 else 64)
         table = PositionTable if narrow else CornerTable
-        # Positions of 32-bit channels take the registers of the second half of the pixels.
-        m = 64 if n == 32 or (narrow and width == 4) else 128
+        # Positions take the registers of the second half of the pixels.
+        m = 64 if n == 32 or narrow else 128
         return SamplePlan(
             m, n, 64 // width, (4, 1), streamed=True, table=table, **_shared_for_two(target)
         )
@@ -224,9 +230,11 @@ def backward_weight_tiles(config: DeformConvConfig, target: Target) -> SamplePla
     channels = config.in_channels_per_group if narrow else config.segment
     table = PositionTable if narrow else CornerTable
     if width == 2 and channels > 64 and config.out_channels_per_group > 64:
-        if config.out_channels_per_group > 128:
+        if config.out_channels_per_group <= 128:
+            return SamplePlan(64, 128, 32, (1, 4), table=table, min_blocks=4)
+        if target.shared_per_sm <= 100 * 1024:  # room for one block: of eight warps
             return SamplePlan(128, 256, 32, (2, 4), table=table, min_blocks=1)
-        return SamplePlan(128, 128, 32, (2, 2), table=table)
+        return SamplePlan(64, 256, 32, (1, 4), table=table)
     m = at_least(channels, 32, largest)
     return SamplePlan(m, n, _depth(config, 64), (2, 2), table=table)
 
