@@ -53,13 +53,13 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     offset_groups = offset.shape[3] // (2 * config.taps)
     lists = offset_groups * config.taps
     cells = n * (height + 2 * BORDER) * (width + 2 * BORDER)
-    factors = (n, height + 2 * BORDER, width + 2 * BORDER, lists)
+    factors = (n, height + 2 * BORDER, width + 2 * BORDER)
     require_product(
         factors,
-        2**32 - 1,
+        min(2**31, 2**32 // lists) - 1,
         f"the deterministic gradient to x of batch {n}, height and width {config.image_size}, "
         f"{offset_groups} offset groups and {config.taps} taps sorts samples into "
-        f"{math.prod(factors)} cells, and can count fewer than 2**32: split the batch",
+        f"{math.prod(factors) * lists} cells, and can count fewer than 2**32: split the batch",
     )
     corners = pixels_of(config, offset, mask).corners(config)
     # All lists are sorted at once, by unsigned keys: radix sort, where XLA has one.

@@ -112,7 +112,8 @@ def backward_offset_plan(
         return shuffled_plan(config)
     plan = backward_data_tiles(config, target)
     if plan.narrow and plan.n == 64 and _bytes(config) == 2:
-        return dataclasses.replace(plan, min_blocks=4)
+        min_blocks = 4 if config.channels_per_offset_group == 4 else 3
+        return dataclasses.replace(plan, min_blocks=min_blocks)
     return plan
 
 
