@@ -231,9 +231,11 @@ def backward_weight_tiles(config: DeformConvConfig, target: Target) -> SamplePla
     channels = config.in_channels_per_group if narrow else config.segment
     table = PositionTable if narrow else CornerTable
     if width == 2 and channels > 64 and config.out_channels_per_group > 64:
+        little = target.shared_per_sm <= 100 * 1024
         if config.out_channels_per_group <= 128:
-            return SamplePlan(64, 128, 32, (1, 4), table=table, min_blocks=4)
-        if target.shared_per_sm <= 100 * 1024:  # room for one block: of eight warps
+            blocks = 2 if little else 4
+            return SamplePlan(64, 128, 32, (1, 4), table=table, min_blocks=blocks)
+        if little:  # room for one block: of eight warps
             return SamplePlan(128, 256, 32, (2, 4), table=table, min_blocks=1)
         return SamplePlan(64, 256, 32, (1, 4), table=table)
     m = at_least(channels, 32, largest)
