@@ -164,7 +164,8 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
         n = at_least(out_group, 32, 128 if halves and not small else 64)
         table = CornerTable if whole_slices else PositionTable
         # Positions are calculated anew for each tap: more warps hide that better than larger tiles.
-        m = 64 if small or n == 32 or (n == 64 and not whole_slices) else 128
+        narrow = halves and n == 64 and not whole_slices
+        m = 64 if small or n == 32 or narrow else 128
         return SamplePlan(
             m, n, slice_, (4, 1), streamed=True, table=table, **_shared_for_two(target),
             min_blocks=_blocks_per_sm(config, target, m * n),
