@@ -22,7 +22,7 @@ def random_operands(call: KernelCall) -> dict[str, np.ndarray]:
     random, operands = np.random.default_rng(0), {}
     for name, parameter in call.kernel.operands(call.config).items():
         shape, dtype = call.instance.shapes[name], numpy_dtype(parameter.dtype_of(call.config))
-        if dtype.kind == "u":
+        if dtype.kind in "iu":
             operands[name] = _list(name, shape, call).astype(dtype)
             continue
         size = min(math.prod(shape), _DISTINCT)

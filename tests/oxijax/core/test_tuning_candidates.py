@@ -103,6 +103,17 @@ CALLS = {
 }
 
 
+def test_lists_are_of_samples_that_are_spread_evenly():
+    call = CALLS["deform_conv to input, from lists"]
+    operands, sizes = random_operands(call), call.instance.sizes
+    starts, order = operands["starts"], operands["order"]
+    counts = np.diff(starts)
+    assert (starts[..., 0] == 0).all()
+    assert (starts[..., -1] == sizes["s"]).all()
+    assert ((counts == counts.min()) | (counts == counts.min() + 1)).all()
+    assert (order == np.arange(sizes["s"])).all()
+
+
 def results(call: KernelCall, plan) -> dict[str, np.ndarray]:
     """What a call's kernel writes with a plan; the emulator raises if that is a fault of it."""
     kernel, config = call.kernel, call.config
