@@ -17,6 +17,7 @@ from support.deform_conv_checks import (
     check,
     check_far_offsets,
     check_strange_offset,
+    float64_reference,
     of_case,
     of_golden,
 )
@@ -83,6 +84,26 @@ def test_case(gpu, name, precision, record_property):
 def test_larger_layer(gpu, name, precision, record_property):
     errors = check(*of_case(LARGER[name]), precision, gpu)
     record_property("errors", {"deform_conv": {precision: errors}})
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["v2", "offset-groups", "batch-33", "wide"])
+def test_gradient_without_atomics(gpu, name, precision):
+    case, (dtype, precision, tolerance) = CASES[name], PRECISIONS[precision]
+    operands, grad_y = astype(case.operands(), dtype), case.grad_y().astype(dtype)
+
+    def gradient(operands, grad_y):
+        def y(x):
+            return oxijax.deform_conv(x, *operands[1:], precision=precision, **case.options)
+
+        return jax.vjp(y, operands[0])[1](grad_y)[0]
+
+    with oxijax.config.deterministic_mode():
+        text, result = run(gpu, gradient, operands, grad_y)
+    assert_has_kernels(text, ["backward_input_gather"])
+    expected = float64_reference(operands, grad_y, **case.options)["dx"]
+    assert_close(result, expected, tolerance)
 
 
 @pytest.mark.parametrize("value", STRANGE_OFFSETS)
