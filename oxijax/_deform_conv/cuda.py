@@ -9,7 +9,7 @@ from oxijax._core.convolution import ConvParams
 from oxijax._core.launch import call
 from oxijax._core.precision import ptx_dtype
 from oxijax._core.sizes import is_known, likely
-from oxijax._deform_conv.lists import sample_lists
+from oxijax._deform_conv.lists import can_be_listed, sample_lists
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,
     BACKWARD_INPUT_GATHER,
@@ -45,7 +45,9 @@ def backward_input(config: ConvParams, offset, weight, mask, grad_y):
     accumulator = jnp.promote_types(dtype, jnp.float32)
     wants_lists, pixels = is_deterministic(), math.prod(offset.shape[:3])
     if wants_lists is None:
-        wants_lists = is_known(pixels) and gathers(kernel_config, pixels)
+        wants_lists = (
+            is_known(pixels) and gathers(kernel_config, pixels) and can_be_listed(config, offset)
+        )
     if wants_lists:
         lists = sample_lists(config, offset, mask, accumulator)._asdict()
         wide = weight.astype(jnp.float32) if dtype == jnp.float16 else weight  # the kernel says why

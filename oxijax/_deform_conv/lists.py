@@ -17,7 +17,7 @@ from oxijax._deform_conv.reference import pixels_of
 from oxijax._deform_conv.samples import BORDER
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 
-__all__ = ["SampleLists", "sample_lists"]
+__all__ = ["SampleLists", "can_be_listed", "sample_lists"]
 
 assert BORDER == CELL_BORDER  # a cell is a row of the reference's padded images
 
@@ -32,6 +32,12 @@ class SampleLists(NamedTuple):
     starts: jax.Array  # int32 [OG, T, N*(H+4)*(W+4) + 1]
     order: jax.Array  # int32 [OG, T, N*Ho*Wo]
     corner_weights: jax.Array  # [OG, T, N*Ho*Wo, 4] in that order, with the mask
+
+
+def can_be_listed(config: ConvParams, offset: jax.Array) -> bool:
+    """Whether `sample_lists` can count the cells of these samples, whose sizes are known."""
+    lists = offset.shape[3] // 2
+    return math.prod(_cell_factors(config, offset)) <= _most_cells(lists)
 
 
 def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, dtype):
@@ -49,17 +55,16 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     Raises:
       ValueError: the cells of all lists are too many to count; the message says what to do.
     """
-    n, (height, width) = offset.shape[0], config.image_size
     offset_groups = offset.shape[3] // (2 * config.taps)
-    lists = offset_groups * config.taps
-    cells = n * (height + 2 * BORDER) * (width + 2 * BORDER)
-    factors = (n, height + 2 * BORDER, width + 2 * BORDER)
+    lists, factors = offset_groups * config.taps, _cell_factors(config, offset)
+    cells = math.prod(factors)
     require_product(
         factors,
-        min(2**31, 2**32 // lists) - 1,
-        f"the deterministic gradient to x of batch {n}, height and width {config.image_size}, "
+        _most_cells(lists),
+        f"the deterministic gradient to x of batch {factors[0]}, height and width "
+        f"{config.image_size}, "
         f"{offset_groups} offset groups and {config.taps} taps sorts samples into "
-        f"{math.prod(factors) * lists} cells, and can count fewer than 2**32: split the batch",
+        f"{cells * lists} cells, and can count fewer than 2**32: split the batch",
     )
     corners = pixels_of(config, offset, mask).corners(config)
     # All lists are sorted at once, by unsigned keys: radix sort, where XLA has one.
@@ -84,6 +89,17 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
         starts.reshape(*per_list, -1), order.reshape(*per_list, -1),
         weights.reshape(*per_list, -1, 4),
     )  # fmt: skip
+
+
+def _cell_factors(config: ConvParams, offset: jax.Array) -> tuple[int, int, int]:
+    """Images, and rows and columns of the cells of one: their product are the cells of a list."""
+    height, width = config.image_size
+    return offset.shape[0], height + 2 * BORDER, width + 2 * BORDER
+
+
+def _most_cells(lists: int) -> int:
+    """The most cells of a list, of so many: keys have 32 bits, and indices 31."""
+    return min(2**31, 2**32 // lists) - 1
 
 
 def _search(keys: jax.Array, boundaries: jax.Array) -> jax.Array:

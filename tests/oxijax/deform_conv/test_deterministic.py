@@ -216,11 +216,13 @@ class TestSwitch:
         assert oxijax.config.deterministic is None
         assert not is_gathered()
 
-    @pytest.mark.parametrize(("channels", "chosen"), [(128, True), (32, False)])
-    def test_is_chosen_where_it_is_faster(self, channels, chosen):
+    @pytest.mark.parametrize(
+        ("images", "channels", "chosen"), [(8, 128, True), (8, 32, False), (1, 128, False)]
+    )
+    def test_is_chosen_where_it_is_faster(self, images, channels, chosen):
         """Where nobody has said anything: for images and groups that are large enough."""
-        x = jax.ShapeDtypeStruct((8, 100, 168, channels), jnp.bfloat16)
-        offset = jax.ShapeDtypeStruct((8, 100, 168, 18), jnp.bfloat16)
+        x = jax.ShapeDtypeStruct((images, 100, 168, channels), jnp.bfloat16)
+        offset = jax.ShapeDtypeStruct((images, 100, 168, 18), jnp.bfloat16)
         weight = jax.ShapeDtypeStruct((3, 3, channels, 128), jnp.bfloat16)
 
         def loss(x, offset, weight):
@@ -238,6 +240,21 @@ class TestSwitch:
             assert not gathers()
         with oxijax.config.deterministic_mode():
             assert gathers()
+
+    def test_is_not_chosen_for_more_cells_than_it_can_count(self):
+        """Which only those get an error for who have asked for it."""
+        images = 2**29 // (104 * 172)  # of nine taps: 2**32 cells would be too many
+        x = jax.ShapeDtypeStruct((images, 100, 168, 64), jnp.bfloat16)
+        offset = jax.ShapeDtypeStruct((images, 100, 168, 18), jnp.bfloat16)
+        weight = jax.ShapeDtypeStruct((3, 3, 64, 64), jnp.bfloat16)
+
+        def lowered():
+            gradient = jax.jit(jax.grad(lambda *operands: oxijax.deform_conv(*operands).sum()))
+            return gradient.trace(x, offset, weight).lower(lowering_platforms=("cuda",)).as_text()
+
+        assert "deform_conv_backward_input_gather" not in lowered()
+        with oxijax.config.deterministic_mode(), pytest.raises(ValueError, match="split the batch"):
+            lowered()
 
     def test_recompiles_what_is_compiled(self, is_gathered):
         answers = [is_gathered()]
