@@ -136,9 +136,7 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
     has 16 bytes, and registers for two positions.
 
     More than 128 outputs do not fit the registers of a warp that has 32 pixels. There eight warps
-    share the sampled images through shared memory, and 256 outputs cost one gather. Where an SM has
-    room for three blocks, four warps share them for 128 outputs too: they read 128 bytes of a pixel
-    at a time.
+    share the sampled images through shared memory, and 256 outputs cost one gather.
 
     Args:
       config: the convolution.
