@@ -97,7 +97,10 @@ def tiled_forward(block: ForwardBlock) -> tuple[TileMath, PixelOf]:
         return cursor["tap"] * plan.m, channel, block.channel_ok(cursor, column)
 
     width = vector_width(dtype, config.segment, plan.k)
-    gathered = GatherTile(k, a, x, table, sampled, width=width, threads=threads, parts=plan.parts)
+    gathered = GatherTile(
+        *(k, a, x, table, sampled),
+        width=width, threads=threads, parts=plan.parts, in_flight=plan.in_flight,
+    )  # fmt: skip
     copied = DenseTile(k, b, weights, width=width, threads=threads)
     block.each_table(lambda: multiply_gathered(k, cursor, gathered, copied, math))
     return math, block.pixels.index

@@ -64,11 +64,13 @@ class SamplePlan(TilePlan):
       table: what a block keeps of its samples in shared memory.
       table_bytes: of shared memory that are left to it.
       parts: that a chunk of the samples is gathered in, where they lie in shared memory.
+      in_flight: of these parts, how many are loaded at a time.
     """
 
     table: type[Table] = SampleTable
     table_bytes: int = 24 * 1024  # nine taps of 128 pixels
     parts: int = 1
+    in_flight: int = 1
 
     def table_taps(self, config: DeformConvConfig) -> int:
         """How many taps the table has room for."""
@@ -136,7 +138,8 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
     has 16 bytes, and registers for two positions.
 
     More than 128 outputs do not fit the registers of a warp that has 32 pixels. There eight warps
-    share the sampled images through shared memory, and 256 outputs cost one gather.
+    share the sampled images through shared memory, and 256 outputs cost one gather. So do four
+    warps for 128 outputs, where an SM has shared memory for three such blocks.
 
     Args:
       config: the convolution.
@@ -155,8 +158,10 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
             # The 128 bytes of a pixel lie in banks of their own; of 64, those of two pixels do not.
             deep, room = config.segment % (2 * slice_) == 0, target.shared_per_sm
             if -(-out_group // 128) % 2 == 0:
-                k, parts = (2 * slice_, 2) if deep and room > 100 * 1024 else (slice_, 1)
-                return SamplePlan(128, 256, k, (2, 4), table=CornerTable, min_blocks=1, parts=parts)
+                wide = SamplePlan(128, 256, slice_, (2, 4), table=CornerTable, min_blocks=1)
+                if deep and room > 100 * 1024:
+                    return dataclasses.replace(wide, k=2 * slice_, parts=4, in_flight=2)
+                return wide
             if deep and room > 200 * 1024 and out_group > 64:
                 return SamplePlan(
                     64, 128, 2 * slice_, (2, 2), table=CornerTable, min_blocks=3, parts=2
