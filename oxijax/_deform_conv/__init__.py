@@ -1,7 +1,7 @@
 """Deformable convolution: the public function, its primitives and their wiring."""
 
-import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,8 @@ from oxijax._core.convolution import (
     read_arguments,
     to_nhwc,
 )
+from oxijax._core.gradients import define_gradients
 from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
-from oxijax._core.sharding import reshard_like
 from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
 from oxijax._deform_conv import reference as kernels
@@ -231,48 +231,23 @@ def _forward(config: ConvParams, *operands: jax.Array | None) -> jax.Array:
     return y
 
 
-_reverse = jax.custom_vjp(_forward, nondiff_argnums=(0,))
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class _Wanted:
-    """Which operands' gradients are wanted."""
-
-    x: bool
-    offset: bool
-    weight: bool
-    mask: bool
-    bias: bool
-
-
-def _reverse_fwd(config: ConvParams, *inputs):
-    operands = tuple(None if i is None else i.value for i in inputs)
-    wanted = _Wanted(*(i is not None and i.perturbed for i in inputs))
-    return _forward(config, *operands), (operands, wanted)
-
-
-def _reverse_bwd(config: ConvParams, residuals, grad_y: jax.Array):
+def _gradients(config: ConvParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
     """Binds one backward primitive a gradient, and none for a gradient nobody wants."""
-    (x, offset, weight, mask, bias), wanted = residuals
+    x, offset, weight, mask, bias = operands
+    wants_x, wants_offset, wants_weight, wants_mask, wants_bias = wanted
     grad_x = grad_offset = grad_weight = grad_mask = grad_bias = None
-    if wanted.x:
+    if wants_x:
         (grad_x,) = deform_conv_backward_input(config, offset, weight, mask, grad_y)
-    if wanted.offset or wanted.mask:
+    if wants_offset or wants_mask:
         grad_offset, grad_mask = deform_conv_backward_offset(
             config, x, offset, weight, mask, grad_y
         )
-    if wanted.weight:
+    if wants_weight:
         (grad_weight,) = deform_conv_backward_weight(config, x, offset, mask, grad_y)
-    if wanted.bias:
+    if wants_bias:
         accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
         grad_bias = jnp.sum(grad_y, axis=(0, 1, 2), dtype=accumulator).astype(bias.dtype)
-    gradients = (grad_x, grad_offset, grad_weight, grad_mask, grad_bias)
-    return tuple(
-        None if gradient is None else reshard_like(gradient, operand)
-        for gradient, operand in zip(gradients, residuals[0], strict=True)
-    )
+    return grad_x, grad_offset, grad_weight, grad_mask, grad_bias
 
 
-_reverse.defvjp(_reverse_fwd, _reverse_bwd, symbolic_zeros=True)
-deform_conv_forward.defvjp(_reverse)
+define_gradients(deform_conv_forward, _gradients)

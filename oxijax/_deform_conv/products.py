@@ -6,23 +6,20 @@ all that leads to its operands.
 Dimensions in comments: B pixels, K taps, OG offset groups, R = OG*K, C and Co channels, G groups.
 """
 
-import functools
-import operator
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core import compat as _compat
+from oxijax._core.blocks import accumulator
 from oxijax._core.convolution import ConvParams
-from oxijax._deform_conv.samples import Image, accumulator
+from oxijax._deform_conv.samples import Image
 
 __all__ = [
     "by_tap",
     "columns_of",
     "grouped",
     "product",
-    "row_products",
     "sample_bytes",
     "samples_gradient",
 ]
@@ -116,25 +113,6 @@ def samples_gradient(
     _, products = lax.scan(tap_gradient, None, grouped(config, columns))
     products = products.reshape(config.taps, pixels, offset_groups, row)
     return products.transpose(1, 2, 0, 3).reshape(-1, row)
-
-
-def row_products(image: Image, row: jax.Array, values: jax.Array) -> jax.Array:
-    """The dot product of each of these rows with its values, [M, C/OG] -> [M]."""
-    # Parts of the rows are added first, channel by channel: XLA's CPU compiler makes that up to
-    # three times as fast as a product with ones, and that faster than a sum over rows.
-    channels = values.shape[-1]
-    parts = next(n for n in (8, 4, 2, 1) if channels % n == 0 and (n == 1 or channels // n >= 16))
-    width = channels // parts
-    products = functools.reduce(
-        operator.add,
-        (
-            image.gather(row, start, start + width) * values[:, start : start + width]
-            for start in range(0, channels, width)
-        ),
-    )
-    if width <= 8:
-        return functools.reduce(operator.add, (products[:, i] for i in range(width)))
-    return products @ jnp.ones(width, values.dtype)
 
 
 def by_tap(config: ConvParams, samples: jax.Array) -> jax.Array:

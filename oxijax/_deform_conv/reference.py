@@ -1,7 +1,7 @@
 """Deformable convolution and its gradients in pure JAX, NHWC.
 
 These four functions are the lowering of the primitives wherever no kernel is, and what
-every kernel is judged by. Each goes over blocks of output pixels (`samples`), samples the image
+every kernel is judged by. Each goes over blocks of output pixels, samples the image
 for all taps of a block, or finds what is to be added to it, and has one matrix product a block.
 
 The formulas are those of DCNv2 (Zhu et al., "Deformable ConvNets v2", 2019, with gradients
@@ -18,14 +18,15 @@ import numpy as np
 from jax import lax
 
 from oxijax._core import compat as _compat
+from oxijax._core.blocks import accumulator, scan_blocks, scan_parts
 from oxijax._core.convolution import ConvParams
+from oxijax._core.rows import add_to_rows, row_products
 from oxijax._core.sizes import require_product
 from oxijax._deform_conv.products import (
     by_tap,
     columns_of,
     grouped,
     product,
-    row_products,
     sample_bytes,
     samples_gradient,
 )
@@ -33,10 +34,7 @@ from oxijax._deform_conv.samples import (
     BORDER,
     Image,
     Pixels,
-    accumulator,
     flat,
-    scan_blocks,
-    scan_parts,
 )
 
 __all__ = ["backward_input", "backward_offset", "backward_weight", "forward", "pixels_of"]
@@ -100,9 +98,7 @@ def backward_input(
         corners, grad_samples = corners_and_gradient
         for step, weight in zip(image.steps, corners.weights(), strict=True):
             update = grad_samples * weight[:, None].astype(rows.dtype)
-            rows = rows.at[corners.row + step].add(
-                update, mode="promise_in_bounds", wrap_negative_indices=False
-            )
+            rows = add_to_rows(rows, corners.row + step, update)
         return rows, None
 
     pixels = pixels_of(config, offset, mask), flat(grad_y)
@@ -135,7 +131,7 @@ def backward_offset(
         def dots(found, lower):
             at = row + lower * image.down
             left, right = (
-                row_products(image, at + step, grad_samples) for step in (0, image.right)
+                row_products(image.rows, at + step, grad_samples) for step in (0, image.right)
             )
             return (found[1], (left, right)), None
 

@@ -14,48 +14,35 @@ all K taps of an offset group after those of the one before.
 
 import functools
 import operator
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import max_dim, min_dim
 
+from oxijax._core.blocks import accumulator
 from oxijax._core.convolution import ConvParams
-from oxijax._core.sizes import is_known
+from oxijax._core.rows import take_rows
 
 __all__ = [
     "BORDER",
     "Corners",
     "Image",
     "Pixels",
-    "accumulator",
     "flat",
-    "scan_blocks",
-    "scan_parts",
 ]
 
 BORDER = 2  # the corners of a sample just outside are up to two pixels outside
 # Offsets are clamped to this before they become integers. Padding has 2**30 pixels at most, and an
 # image that XLA can index fewer than 2**31 / 5: from no tap is anything inside so far away.
 _FAR = 2**31 - 128
-_LEAST_PIXELS = 144  # of a block: fewer rows make a matrix product slow
-_NOWHERE = -(2**31 - 2**29)  # the coordinates of pixels that fill a block up
-
-_BLOCK_BYTES = 1 << 21  # of a block: half of the second-level caches of two cores, or so
 
 
 def flat(images: jax.Array) -> jax.Array:
     """[N, Ho, Wo, ...] -> [P, ...]."""
     n, height, width, *rest = images.shape
     return images.reshape(n * height * width, *rest)
-
-
-def accumulator(array: jax.Array) -> np.dtype:
-    """The dtype in which values of this array are summed."""
-    return jnp.promote_types(array.dtype, jnp.float32)
 
 
 class Corners(NamedTuple):
@@ -137,7 +124,7 @@ class Pixels(NamedTuple):
         row_x, fraction_x = split(x, self.x, tap_x, width)
 
         group = np.repeat(np.arange(offset_groups, dtype=np.int32), config.taps)
-        # What fills a block up is outside of the first image.
+        # What fills a block up, with `NOWHERE` for integers, is outside of the first image.
         row = jnp.maximum(self.image, 0)[:, None] * (height + 2 * BORDER) + row_y
         row = row * (width + 2 * BORDER) + row_x
         return Corners(row * offset_groups + group, fraction_y, fraction_x, self.mask)
@@ -166,11 +153,7 @@ class Image(NamedTuple):
 
     def gather(self, row: jax.Array, start: int = 0, stop: int | None = None) -> jax.Array:
         """Channels of these rows, [..., C/OG], to be summed."""
-        found = (
-            self.rows[:, start:stop]
-            .at[row]
-            .get(mode="promise_in_bounds", wrap_negative_indices=False)
-        )
+        found = take_rows(self.rows[:, start:stop], row)
         return found.astype(accumulator(found))
 
     def sample(self, corners: Corners) -> jax.Array:
@@ -187,68 +170,3 @@ class Image(NamedTuple):
         n, height, width, channels = shape
         padded = rows.reshape(n, height + 2 * BORDER, width + 2 * BORDER, channels)
         return padded[:, BORDER : BORDER + height, BORDER : BORDER + width]
-
-
-def scan_blocks(
-    step: Callable[[Any, Any], tuple[Any, Any]],
-    carry: Any,
-    arrays: Any,
-    pixel_bytes: int,
-) -> tuple[Any, Any]:
-    """`lax.scan` over blocks of pixels.
-
-    Args:
-      step: called with the carry and a block of the arrays, returns the next carry and results
-        for each of its pixels.
-      carry: the first one.
-      arrays: a pytree of arrays [P, ...]. The last block is filled up with zeros, and with `Pixels`
-        that are outside of all images: what they read is zero, whatever images hold.
-      pixel_bytes: of the samples of one pixel.
-
-    Returns:
-      The last carry, and the results [P, ...].
-    """
-    total = jax.tree.leaves(arrays)[0].shape[0]
-    most = max(_LEAST_PIXELS, _BLOCK_BYTES // pixel_bytes)
-    count, size = _blocks(total, most)
-    rest = count * size - total
-
-    def split(array: jax.Array) -> jax.Array:
-        if not is_known(rest) or rest:
-            value = _NOWHERE if jnp.issubdtype(array.dtype, jnp.integer) else 0
-            fill = jnp.full((rest, *array.shape[1:]), value, array.dtype)
-            array = jnp.concatenate([array, fill])
-        return array.reshape(count, size, *array.shape[1:])
-
-    # Differentiated, a block is computed again: nothing of all samples at once is ever stored.
-    carry, results = lax.scan(jax.checkpoint(step), carry, jax.tree.map(split, arrays))
-    return carry, jax.tree.map(
-        lambda array: array.reshape(count * size, *array.shape[2:])[:total], results
-    )
-
-
-def _blocks(total: Any, most: int) -> tuple[Any, Any]:
-    """How many blocks there are, and of how many pixels: a multiple of 4, `most` or so."""
-    if not is_known(total):
-        size = 4 * max_dim(1, (min_dim(most, total) + 3) // 4)
-        return 1 + (total - 1) // size, size
-    least = max(1, -(-total // most))
-    # Blocks that need not be filled up save a copy of all that they are taken from.
-    count = next((c for c in range(least, 2 * least) if total % (4 * c) == 0), least)
-    return count, -(-total // (4 * count)) * 4
-
-
-def scan_parts(
-    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, arrays: Any, parts: int = 2
-) -> tuple[Any, Any]:
-    """`lax.scan` over 2 or 4 equal parts of a block's arrays.
-
-    What a loop is given is computed before it. Without one, XLA's CPU compiler would fuse where
-    corners are, or the samples, into all that uses them, and find each corner once a channel.
-    """
-
-    def split(array: jax.Array) -> jax.Array:
-        return array.reshape(parts, array.shape[0] // parts, *array.shape[1:])
-
-    carry, results = lax.scan(step, carry, jax.tree.map(split, arrays))
-    return carry, jax.tree.map(lambda a: a.reshape(parts * a.shape[1], *a.shape[2:]), results)

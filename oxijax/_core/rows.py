@@ -1,0 +1,42 @@
+"""Rows of a matrix, found and added to by number: what XLA's CPU compiler makes fast loops of."""
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+
+from oxijax._core.blocks import accumulator
+
+__all__ = ["add_to_rows", "row_products", "take_rows"]
+
+
+def take_rows(rows: jax.Array, index: jax.Array) -> jax.Array:
+    """Rows [R, C] by their numbers, [..., C]; all of them exist."""
+    return rows.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def add_to_rows(rows: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
+    """The rows [R, C] with values [..., C] added to those with these numbers; all of them exist."""
+    return rows.at[index].add(values, mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def row_products(rows: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
+    """The dot product of each of these rows with its values, [..., C] -> [...]."""
+    # Parts of the rows are added first, channel by channel: XLA's CPU compiler makes that up to
+    # three times as fast as a product with ones, and that faster than a sum over rows.
+    channels = values.shape[-1]
+    parts = next(n for n in (8, 4, 2, 1) if channels % n == 0 and (n == 1 or channels // n >= 16))
+    width = channels // parts
+    products = functools.reduce(
+        operator.add,
+        (
+            take_rows(rows[:, first : first + width], index).astype(accumulator(rows))
+            * values[..., first : first + width]
+            for first in range(0, channels, width)
+        ),
+    )
+    if width <= 8:
+        return functools.reduce(operator.add, (products[..., i] for i in range(width)))
+    sums = products.reshape(-1, width) @ jnp.ones(width, values.dtype)
+    return sums.reshape(index.shape)
