@@ -1,4 +1,4 @@
-"""Deformable convolution, convolution and memory-bound matrix products for JAX, as primitives."""
+"""Deformable operators, convolution and memory-bound matrix products for JAX, as primitives."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -13,6 +13,9 @@ from oxijax._core.tuning.tune import tune
 from oxijax._deform_conv import deform_conv
 from oxijax._gemm import gemm
 from oxijax._gemm.roofline import roofline
+from oxijax._sampling.dcn import dcnv3, dcnv4
+from oxijax._sampling.grid_sample import grid_sample
+from oxijax._sampling.ms_deform_attn import ms_deform_attn
 from oxijax._version import __version__
 
 __all__ = [
@@ -22,8 +25,12 @@ __all__ = [
     "config",
     "conv",
     "conv_general_dilated",
+    "dcnv3",
+    "dcnv4",
     "deform_conv",
     "gemm",
+    "grid_sample",
+    "ms_deform_attn",
     "reference",
     "roofline",
     "tune",

@@ -3,5 +3,9 @@
 from oxijax._conv import conv_reference as conv
 from oxijax._deform_conv import deform_conv_reference as deform_conv
 from oxijax._gemm import gemm_reference as gemm
+from oxijax._sampling.dcn import dcnv3_reference as dcnv3
+from oxijax._sampling.dcn import dcnv4_reference as dcnv4
+from oxijax._sampling.grid_sample import grid_sample_reference as grid_sample
+from oxijax._sampling.ms_deform_attn import ms_deform_attn_reference as ms_deform_attn
 
-__all__ = ["conv", "deform_conv", "gemm"]
+__all__ = ["conv", "dcnv3", "dcnv4", "deform_conv", "gemm", "grid_sample", "ms_deform_attn"]

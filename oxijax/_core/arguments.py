@@ -5,6 +5,7 @@ what was expected and what came.
 """
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "PaddingLike",
     "Pads",
     "as_array",
+    "as_float_array",
     "check_callable",
     "check_choice",
     "check_keywords",
@@ -33,10 +35,12 @@ __all__ = [
     "read_float_dtype",
     "read_groups",
     "read_int",
+    "read_number",
     "read_padding",
     "read_pair",
     "read_precision",
     "read_precisions",
+    "read_sequence",
     "shown",
     "to_array",
     "unchecked_output_size",
@@ -100,6 +104,23 @@ def read_factor(name: str, value: Any) -> float | jax.Array:
     return array
 
 
+def read_number(name: str, value: Any) -> float:
+    """A finite number, of Python or NumPy."""
+    number = read_factor(name, value)
+    if not isinstance(number, float) or not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {shown(value)}")
+    return number
+
+
+def read_sequence(name: str, value: Any) -> Sequence[Any]:
+    """A sequence with something in it."""
+    if not _is_sequence(value):
+        raise TypeError(f"{name} must be a sequence, got {shown(value)}")
+    if not len(value):
+        raise ValueError(f"{name} must not be empty, got {shown(value)}")
+    return value
+
+
 def read_dtype(name: str, value: Any) -> jnp.dtype:
     # NumPy takes None for float64, and an array for the dtype that it has.
     if value is not None and (isinstance(value, type) or not hasattr(value, "dtype")):
@@ -130,11 +151,17 @@ def to_array(name: str, value: Any) -> jax.Array:
         raise TypeError(f"{name} must be an array that JAX can hold, got {dtype}") from error
 
 
-def as_array(name: str, value: Any, ndim: int, why: str = "") -> jax.Array:
-    """`value` as a JAX array of a supported floating dtype and `ndim` dimensions."""
+def as_float_array(name: str, value: Any) -> jax.Array:
+    """`value` as a JAX array of a supported floating dtype."""
     array = to_array(name, value)
     if array.dtype not in FLOAT_DTYPES:
         raise TypeError(f"{name} must have one of the dtypes {_FLOAT_NAMES}, got {array.dtype}")
+    return array
+
+
+def as_array(name: str, value: Any, ndim: int, why: str = "") -> jax.Array:
+    """`value` as a JAX array of a supported floating dtype and `ndim` dimensions."""
+    array = as_float_array(name, value)
     if array.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} dimensions{why}, got shape {array.shape}")
     return array

@@ -1,0 +1,119 @@
+"""Weighted sums of samples: the primitives of all sampling operators, and their wiring.
+
+    y[n, q, m] = sum over points t of weight[n, q, m, t] * value_of_level(t)[n, m] at
+        location[n, q, m, t]
+
+`places` says where points lie, which is all that the operators differ in.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from oxijax._core import compat as _compat
+from oxijax._core.gradients import define_gradients
+from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
+from oxijax._sampling import reference as kernels
+from oxijax._sampling.places import Window
+from oxijax._sampling.points import SampleParams
+
+__all__ = ["sample", "sample_reference"]
+
+
+def sample(
+    config: SampleParams, value: jax.Array, locations: jax.Array, weights: jax.Array | None
+) -> jax.Array:
+    """Weighted sums of samples.
+
+    Args:
+      config: what is static.
+      value: images [N, S, M, D], the pixels of all levels after each other.
+      locations: of points, [N, Q, M, T, 2] as (x, y).
+      weights: of points, [N, Q, M, T]; None for 1.
+
+    Returns:
+      The sums [N, Q, M, D].
+    """
+    # The casts are outside of what has rules of its own: theirs see the operands.
+    operands = map_present(_compat.match_varying, value, locations, weights)
+    (y,) = sample_forward(config, *operands)
+    assert y is not None
+    return y
+
+
+def sample_reference(
+    config: SampleParams, value: jax.Array, locations: jax.Array, weights: jax.Array | None
+) -> jax.Array:
+    """`sample` in pure JAX."""
+    return kernels.forward(config, value, locations, weights)[0]
+
+
+def _sizes(config: SampleParams, sizes: dict[str, int]) -> dict[str, int]:
+    """Completes the sizes of dimensions.
+
+    They are called: images n with s pixels, of m heads with d channels; queries q; points t, with k
+    coordinates.
+    """
+    return {**sizes, "s": config.pixels}
+
+
+def _parallel(config: SampleParams, operands: Sequence[str]) -> str:
+    """Along which dimensions a call may be split; the number of a query says where a window is."""
+    return "n m d" if isinstance(config.place, Window) else "n q m d"
+
+
+_FOLDS = (
+    # Everything mapped: more images.
+    Fold("n"),
+    # Images shared: more queries.
+    Fold("q"),
+    # Points shared: more channels.
+    Fold("d"),
+)
+
+_VALUE, _LOCATIONS, _WEIGHTS, _Y = "n s m d", "n q m t k", "n q m t", "n q m d"
+
+_primitive: Any = functools.partial(
+    KernelPrimitive, sizes=_sizes, folds=_FOLDS, batch="n", parallel=_parallel
+)
+
+sample_forward: KernelPrimitive = _primitive(
+    "sample_forward",
+    operands={"value": _VALUE, "locations": _LOCATIONS, "weights": _WEIGHTS},
+    results={"y": Result(_Y, like="value")},
+    reference=kernels.forward,
+)
+sample_backward_value: KernelPrimitive = _primitive(
+    "sample_backward_value",
+    operands={"locations": _LOCATIONS, "weights": _WEIGHTS, "grad_y": _Y},
+    results={"grad_value": Result(_VALUE, like="grad_y")},
+    reference=kernels.backward_value,
+)
+sample_backward_points: KernelPrimitive = _primitive(
+    "sample_backward_points",
+    operands={"value": _VALUE, "locations": _LOCATIONS, "weights": _WEIGHTS, "grad_y": _Y},
+    results={
+        "grad_locations": Result(_LOCATIONS, like="locations"),
+        "grad_weights": Result(_WEIGHTS, like="weights"),
+    },
+    reference=kernels.backward_points,
+)
+
+
+def _gradients(config: SampleParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
+    """Binds one backward primitive for images and one for points, if they are wanted."""
+    value, locations, weights = operands
+    wants_value, wants_locations, wants_weights = wanted
+    grad_value = grad_locations = grad_weights = None
+    if wants_value:
+        (grad_value,) = sample_backward_value(config, locations, weights, grad_y)
+    if wants_locations or wants_weights:
+        grad_locations, grad_weights = sample_backward_points(
+            config, value, locations, weights, grad_y
+        )
+    return grad_value, grad_locations, grad_weights
+
+
+define_gradients(sample_forward, _gradients)

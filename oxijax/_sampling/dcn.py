@@ -1,0 +1,237 @@
+"""Deformable convolution v3 and v4: windows whose samples are weighed, without a convolution."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from oxijax._core import arguments as arguments
+from oxijax._core.twin import reference_twin
+from oxijax._sampling import sample, sample_reference
+from oxijax._sampling.places import Window
+from oxijax._sampling.points import SampleParams
+
+__all__ = ["dcnv3", "dcnv3_reference", "dcnv4", "dcnv4_reference"]
+
+
+def dcnv3(
+    x: ArrayLike,
+    offset: ArrayLike,
+    mask: ArrayLike,
+    *,
+    kernel_size: int | tuple[int, int],
+    strides: int | tuple[int, int] = 1,
+    padding: arguments.PaddingLike = "SAME",
+    dilation: int | tuple[int, int] = 1,
+    groups: int,
+    offset_scale: float = 1.0,
+    remove_center: bool = False,
+) -> jax.Array:
+    """Deformable convolution v3: each output is a weighted sum of samples of its group's channels.
+
+        y[n, p, g] = sum over taps k of mask[n, p, g, k]
+            * x(n, p * strides - padding + middle + offset_scale * (k * dilation - middle
+                + offset[n, p, g, k]), g)
+
+    with middle = dilation * (kernel_size - 1) // 2, by bilinear interpolation of the image with
+    zeros outside. There are no weights that are shared by pixels.
+
+    Args:
+      x: images [N, H, W, C]; float16, bfloat16, float32 or float64.
+      offset: [N, Ho, Wo, G*K*2], in pixels before offset_scale, any of these dtypes: for each group
+        and tap the horizontal offset and then the vertical one.
+      mask: [N, Ho, Wo, G*K], any of these dtypes.
+      kernel_size: of the window; an int, or (height, width). Its K taps are counted column by
+        column.
+      strides: pixels from one output to the next; an int, or (vertical, horizontal).
+      padding: zeros around the image: "SAME", "SAME_LOWER", "VALID", an int, or for height
+        and width an int or a pair (before, after) each.
+      dilation: pixels from one tap to the next; an int, or (vertical, horizontal).
+      groups: G, which divides C.
+      offset_scale: of offsets and the window itself, about its middle.
+      remove_center: leave out the tap in the middle, so that K is one less. Sides of the window
+        must be odd then.
+
+    Returns:
+      The sums [N, Ho, Wo, C] in x's dtype. They are made in float32, for float64 x in float64;
+      positions are in float32, for float64 offsets in float64. NaN and infinite offsets do what
+      they do in `oxijax.deform_conv`.
+
+    Differentiable in forward and reverse mode, any number of times.
+
+    Raises:
+      ValueError: a shape, a padding or another argument that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Wang et al., "InternImage: Exploring Large-Scale Vision Foundation Models with
+    Deformable Convolutions", 2023.
+    """
+    config, operands, shape = _read_v3(
+        *(x, offset, mask, kernel_size, strides, padding, dilation),
+        *(groups, offset_scale, remove_center),
+    )
+    return sample(config, *operands).reshape(shape)
+
+
+def _dcnv3_reference(*values) -> jax.Array:
+    config, operands, shape = _read_v3(*values)
+    return sample_reference(config, *operands).reshape(shape)
+
+
+dcnv3_reference = reference_twin(
+    dcnv3,
+    _dcnv3_reference,
+    """`oxijax.dcnv3` in pure JAX: for any order and mode of differentiation.
+
+    Same arguments, meaning, result and errors.
+    """,
+)
+
+
+def dcnv4(
+    x: ArrayLike,
+    offset_mask: ArrayLike,
+    *,
+    kernel_size: int | tuple[int, int],
+    strides: int | tuple[int, int] = 1,
+    padding: arguments.PaddingLike = "SAME",
+    dilation: int | tuple[int, int] = 1,
+    groups: int,
+    offset_scale: float = 1.0,
+    remove_center: bool = False,
+    softmax: bool = False,
+) -> jax.Array:
+    """Deformable convolution v4: `oxijax.dcnv3` with offsets and masks in one array.
+
+    Args:
+      x: images [N, H, W, C]; float16, bfloat16, float32 or float64.
+      offset_mask: [N, Ho, Wo, ceil(3*G*K / 8) * 8], any of these dtypes: for each group the K*2
+        offsets of `oxijax.dcnv3` and then its K masks; what is left at the end is not used.
+      kernel_size: of the window; this one and the following up to remove_center are those of
+        `oxijax.dcnv3`.
+      strides: pixels from one output to the next.
+      padding: zeros around the image.
+      dilation: pixels from one tap to the next.
+      groups: G, which divides C.
+      offset_scale: of offsets and the window itself, about its middle.
+      remove_center: leave out the tap in the middle.
+      softmax: take the softmax of the masks over the taps of a pixel and group; else they have no
+        bounds.
+
+    Returns:
+      The sums [N, Ho, Wo, C]; see `oxijax.dcnv3`.
+
+    Differentiable in forward and reverse mode, any number of times.
+
+    Raises:
+      ValueError: a shape, a padding or another argument that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Xiong et al., "Efficient Deformable ConvNets: Rethinking Dynamic and Sparse Operator for
+    Vision Applications", 2024.
+    """
+    config, operands, shape = _read_v4(
+        *(x, offset_mask, kernel_size, strides, padding, dilation),
+        *(groups, offset_scale, remove_center, softmax),
+    )
+    return sample(config, *operands).reshape(shape)
+
+
+def _dcnv4_reference(*values) -> jax.Array:
+    config, operands, shape = _read_v4(*values)
+    return sample_reference(config, *operands).reshape(shape)
+
+
+dcnv4_reference = reference_twin(
+    dcnv4,
+    _dcnv4_reference,
+    """`oxijax.dcnv4` in pure JAX: for any order and mode of differentiation.
+
+    Same arguments, meaning, result and errors.
+    """,
+)
+
+# The configuration, value, locations and weights, and the shape of the result.
+_Read = tuple[SampleParams, tuple[jax.Array, jax.Array, jax.Array], tuple[int, int, int, int]]
+
+
+def _read_v3(
+    x, offset, mask, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
+) -> _Read:
+    x, place, groups = _read_window(
+        x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
+    )
+    taps = len(place.taps)
+    offset = arguments.as_array("offset", offset, 4)
+    mask = arguments.as_array("mask", mask, 4)
+    pixels, names = (x.shape[0], *place.out_size), ("N", "Ho", "Wo")
+    arguments.check_shape("offset", offset, (*names, "G*K*2"), (*pixels, groups * taps * 2))
+    arguments.check_shape("mask", mask, (*names, "G*K"), (*pixels, groups * taps))
+    return _operands(x, place, offset, mask, groups, normalize=False)
+
+
+def _read_v4(
+    x, offset_mask, kernel_size, strides, padding, dilation,
+    groups, offset_scale, remove_center, softmax,
+) -> _Read:  # fmt: skip
+    x, place, groups = _read_window(
+        x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
+    )
+    softmax = arguments.read_bool("softmax", softmax)
+    taps = len(place.taps)
+    packed = arguments.as_array("offset_mask", offset_mask, 4)
+    used = 3 * groups * taps
+    arguments.check_shape(
+        "offset_mask",
+        packed,
+        ("N", "Ho", "Wo", "ceil(3*G*K / 8) * 8"),
+        (x.shape[0], *place.out_size, -(-used // 8) * 8),
+    )
+    packed = packed[..., :used].reshape(*packed.shape[:3], groups, 3 * taps)
+    return _operands(
+        x, place, packed[..., : 2 * taps], packed[..., 2 * taps :], groups, normalize=softmax
+    )
+
+
+def _read_window(
+    x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
+) -> tuple[jax.Array, Window, int]:
+    x = arguments.as_array("x", x, 4)
+    if min(x.shape[1:]) < 1:
+        raise ValueError(f"x must have channels, height and width, got shape {x.shape}")
+    groups = arguments.read_int("groups", groups)
+    if x.shape[3] % groups:
+        raise ValueError(f"groups must divide the channels of x, {x.shape[3]}, got {groups}")
+    kernel = arguments.read_pair("kernel_size", kernel_size)
+    strides = arguments.read_pair("strides", strides)
+    dilation = arguments.read_pair("dilation", dilation)
+    remove_center = arguments.read_bool("remove_center", remove_center)
+    if remove_center and (kernel[0] % 2 == 0 or kernel[1] % 2 == 0 or kernel == (1, 1)):
+        raise ValueError(
+            f"kernel_size must be odd and more than one tap with remove_center, got {kernel}"
+        )
+    scale = arguments.read_number("offset_scale", offset_scale)
+    size = x.shape[1], x.shape[2]
+    pads = arguments.read_padding(padding, size, kernel, strides, dilation)
+    out_size = arguments.output_size(size, kernel, strides, pads, dilation)
+    place = Window(
+        out_size, kernel, strides, (pads[0][0], pads[1][0]), dilation, scale, remove_center
+    )
+    return x, place, groups
+
+
+def _operands(
+    x: jax.Array,
+    place: Window,
+    offset: jax.Array,
+    mask: jax.Array,
+    groups: int,
+    *,
+    normalize: bool,
+) -> _Read:
+    (n, height, width, channels), (out_height, out_width) = x.shape, place.out_size
+    taps, queries = len(place.taps), out_height * out_width
+    value = x.reshape(n, height * width, groups, channels // groups)
+    locations = jnp.reshape(offset, (n, queries, groups, taps, 2))
+    weights = jnp.reshape(mask, (n, queries, groups, taps))
+    config = SampleParams(((height, width),), (taps,), place, normalize=normalize)
+    return config, (value, locations, weights), (n, out_height, out_width, channels)

@@ -1,0 +1,88 @@
+"""Sampling an image at given places."""
+
+import jax
+from jax.typing import ArrayLike
+
+from oxijax._core import arguments as arguments
+from oxijax._core.twin import reference_twin
+from oxijax._sampling import sample, sample_reference
+from oxijax._sampling.places import Grid
+from oxijax._sampling.points import SampleParams
+
+__all__ = ["grid_sample", "grid_sample_reference"]
+
+
+def grid_sample(
+    x: ArrayLike,
+    grid: ArrayLike,
+    *,
+    method: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+) -> jax.Array:
+    """Images, sampled at the places that a grid gives.
+
+    Args:
+      x: images [N, H, W, C]; float16, bfloat16, float32 or float64.
+      grid: [N, ..., 2], any of these dtypes: (x, y), each from -1 to 1 across the image.
+      method: "bilinear", or "nearest" for the nearest pixel, with halves rounded to even ones.
+      padding_mode: what is outside of the image: "zeros", "border" for the nearest pixel inside, or
+        "reflection" for what mirrors at the edges show.
+      align_corners: whether -1 and 1 are the centres of the outermost pixels; else they are the
+        edges of the image.
+
+    Returns:
+      The samples [N, ..., C] in x's dtype, with `torch.nn.functional.grid_sample`'s values. They
+      are made in float32, for float64 x in float64; positions are in float32, for a float64 grid in
+      float64.
+
+      A NaN in the grid makes its sample NaN, and adds nothing to the gradient with respect to x. An
+      infinite position reads zeros, or with "border" the pixel at the edge.
+
+    Differentiable in forward and reverse mode, any number of times.
+
+    Raises:
+      ValueError: a shape or another argument that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Jaderberg et al., "Spatial Transformer Networks", 2015.
+    """
+    config, operands, shape = _read_arguments(x, grid, method, padding_mode, align_corners)
+    return sample(config, *operands).reshape(shape)
+
+
+def _reference(*values) -> jax.Array:
+    config, operands, shape = _read_arguments(*values)
+    return sample_reference(config, *operands).reshape(shape)
+
+
+grid_sample_reference = reference_twin(
+    grid_sample,
+    _reference,
+    """`oxijax.grid_sample` in pure JAX: for any order and mode of differentiation.
+
+    Same arguments, meaning, result and errors.
+    """,
+)
+
+
+def _read_arguments(
+    x, grid, method, padding_mode, align_corners
+) -> tuple[SampleParams, tuple[jax.Array, jax.Array, None], tuple[int, ...]]:
+    x = arguments.as_array("x", x, 4)
+    if min(x.shape[1:]) < 1:
+        raise ValueError(f"x must have channels, height and width, got shape {x.shape}")
+    grid = arguments.as_float_array("grid", grid)
+    arguments.check_choice("method", method, ("bilinear", "nearest"))
+    arguments.check_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))
+    align_corners = arguments.read_bool("align_corners", align_corners)
+    n, height, width, channels = x.shape
+    if grid.ndim < 2 or grid.shape[0] != n or grid.shape[-1] != 2:
+        raise ValueError(f"grid must have shape (N, ..., 2) = ({n}, ..., 2), got {grid.shape}")
+    value = x.reshape(n, height * width, 1, channels)
+    outer, queries = grid.shape[1:-1], 1
+    for size in outer:
+        queries = queries * size
+    locations = grid.reshape(n, queries, 1, 1, 2)
+    config = SampleParams(((height, width),), (1,), Grid(align_corners, padding_mode), method)
+    return config, (value, locations, None), (n, *outer, channels)

@@ -1,0 +1,143 @@
+"""Multi-scale deformable attention."""
+
+from typing import Any
+
+import jax
+from jax import lax
+from jax.typing import ArrayLike
+
+from oxijax._core import arguments as arguments
+from oxijax._core.twin import reference_twin
+from oxijax._sampling import sample, sample_reference
+from oxijax._sampling.places import Across
+from oxijax._sampling.points import SampleParams
+
+__all__ = ["ms_deform_attn", "ms_deform_attn_reference"]
+
+
+def ms_deform_attn(
+    value: ArrayLike,
+    sampling_locations: ArrayLike,
+    attention_weights: ArrayLike,
+    *,
+    spatial_shapes: tuple[tuple[int, int], ...],
+    points: tuple[int, ...] | None = None,
+    method: str = "bilinear",
+    normalize: bool = False,
+    precision: lax.PrecisionLike = None,
+) -> jax.Array:
+    """Multi-scale deformable attention.
+
+    Each head of each query reads a few points of images of several sizes, and returns their
+    weighted sum:
+
+        y[n, q, m] = sum over levels l and points p of attention_weights[n, q, m, l, p]
+            * value_of_level(l)[n, m] at sampling_locations[n, q, m, l, p]
+
+    A location (x, y) from (0, 0) to (1, 1) goes across the image of its level, from the edges of
+    the outermost pixels: in pixels it is (x * width - 0.5, y * height - 0.5). Outside of the image
+    is 0.
+
+    Args:
+      value: [N, S, M, D] for N images, M heads and D channels of a head; S counts the pixels of all
+        levels, row by row and level after level. float16, bfloat16, float32 or float64.
+      sampling_locations: [N, Q, M, L, P, 2] for Q queries, L levels and P points of each; with
+        `points` [N, Q, M, sum(points), 2], the points of a level after those of the one before.
+        Any of these dtypes.
+      attention_weights: [N, Q, M, L, P], or [N, Q, M, sum(points)]. Any of these dtypes.
+      spatial_shapes: height and width of each level, ints.
+      points: how many there are in each level, where levels differ.
+      method: "bilinear", or "nearest" for the pixel at (floor(x * width + 0.5),
+        floor(y * height + 0.5)) or, if there is none, the one at the edge: RT-DETRv2's "discrete".
+      normalize: take the softmax of attention_weights over all points of a query and head.
+      precision: as in `jax.lax`. There are no matrix products here that it would change.
+
+    Returns:
+      The sums [N, Q, M, D] in value's dtype. They are made in float32, for float64 value in
+      float64; positions are in float32, for float64 locations in float64.
+
+      A NaN location makes its query and head NaN, and the gradients with respect to that location
+      and its weight, but adds nothing to the gradient with respect to value. An infinite one reads
+      zeros, or with "nearest" the pixel at the edge, and has finite gradients.
+
+    Differentiable in forward and reverse mode, any number of times.
+
+    Raises:
+      ValueError: a shape or another argument that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
+    2021; "nearest" and `points`: Lv et al., "RT-DETRv2", 2024.
+    """
+    return sample(
+        *_read_arguments(
+            *(value, sampling_locations, attention_weights),
+            *(spatial_shapes, points, method, normalize, precision),
+        )
+    )
+
+
+ms_deform_attn_reference = reference_twin(
+    ms_deform_attn,
+    lambda *values: sample_reference(*_read_arguments(*values)),
+    """`oxijax.ms_deform_attn` in pure JAX: for any order and mode of differentiation.
+
+    Same arguments, meaning, result and errors.
+    """,
+)
+
+
+def _read_arguments(
+    value, locations, weights, spatial_shapes, points, method, normalize, precision
+) -> tuple[SampleParams, jax.Array, jax.Array, jax.Array]:
+    """Checks all arguments, and makes them a configuration and operands."""
+    value = arguments.as_array("value", value, 4)
+    arguments.check_choice("method", method, ("bilinear", "nearest"))
+    normalize = arguments.read_bool("normalize", normalize)
+    arguments.read_precision(precision)
+    levels = tuple(
+        arguments.read_pair(f"spatial_shapes[{i}]", pair)
+        for i, pair in enumerate(arguments.read_sequence("spatial_shapes", spatial_shapes))
+    )
+    n, pixels, heads, channels = value.shape
+    if heads < 1 or channels < 1:
+        raise ValueError(f"value must have heads and channels, got shape {value.shape}")
+    wanted = sum(height * width for height, width in levels)
+    if pixels != wanted:
+        raise ValueError(
+            f"value must have the {wanted} pixels of spatial_shapes {levels} in its second "
+            f"dimension, got {pixels} in shape {value.shape}"
+        )
+
+    dims = 6 if points is None else 5
+    why = "" if points is None else " with points"
+    locations = arguments.as_array("sampling_locations", locations, dims, why)
+    weights = arguments.as_array("attention_weights", weights, dims - 1, why)
+    queries = locations.shape[1]
+    if points is None:
+        each = locations.shape[4]
+        shape, names = (len(levels), each), ("L", "P")
+        if each < 1:
+            raise ValueError(
+                f"sampling_locations must have points, got shape {locations.shape} = "
+                "[N, Q, M, L, P, 2]"
+            )
+        counts = (each,) * len(levels)
+    else:
+        counts = tuple(
+            arguments.read_int(f"points[{i}]", count)
+            for i, count in enumerate(arguments.read_sequence("points", points))
+        )
+        if len(counts) != len(levels):
+            raise ValueError(
+                f"points must have a number for each of the {len(levels)} levels of "
+                f"spatial_shapes, got {arguments.shown(points)}"
+            )
+        shape, names = (sum(counts),), ("sum(points)",)
+    names, shape = ("N", "Q", "M", *names), (n, queries, heads, *shape)
+    arguments.check_shape("sampling_locations", locations, (*names, "2"), (*shape, 2))
+    arguments.check_shape("attention_weights", weights, names, shape)
+    total: Any = sum(counts)
+    locations = locations.reshape(n, queries, heads, total, 2)
+    weights = weights.reshape(n, queries, heads, total)
+    return SampleParams(levels, counts, Across(), method, normalize), value, locations, weights

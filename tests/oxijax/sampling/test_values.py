@@ -1,0 +1,250 @@
+"""Values and gradients of the sampling operators, against PyTorch's and against the formula."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.helpers import TOLERANCES, assert_close, values_and_gradients
+from support.sampling_data import RECORDED, Recorded, bilinear, recorded, recorded_names
+
+import oxijax
+
+NAMES = [name for family in RECORDED for name in recorded_names(family)]
+
+
+def results(call: Recorded, dtype) -> dict[str, jax.Array]:
+    """The result of a call, and its gradients, of operands in a dtype."""
+
+    def function(*arrays):
+        return call.function(*arrays, **call.options)
+
+    arrays = [jnp.asarray(array, dtype) for array in call.arrays.values()]
+    return values_and_gradients(function, arrays, jnp.asarray(call.grad_y, dtype), [*call.arrays])
+
+
+def smooth(call: Recorded) -> np.ndarray:
+    """Where the gradient to an offset is defined: not between pixels.
+
+    Where a position is a whole number the sample has two derivatives, and which one PyTorch takes
+    depends on how it rounds the position.
+    """
+    kernel, strides, dilation, padding = (
+        call.options[name] for name in ("kernel_size", "strides", "dilation", "padding")
+    )
+    n, height, width, _ = (offset := call.arrays["offset"].astype(np.float64)).shape
+    taps = [(i, j) for j in range(kernel[1]) for i in range(kernel[0])]
+    if call.options["remove_center"]:
+        taps.remove((kernel[0] // 2, kernel[1] // 2))
+    offset = offset.reshape(n, height, width, call.options["groups"], len(taps), 2)
+    near = np.zeros(offset.shape, bool)
+    for axis, last in ((0, 1), (1, 0)):
+        middle = dilation[axis] * (kernel[axis] - 1) // 2
+        tap = np.array([tap[axis] * dilation[axis] - middle for tap in taps])
+        pixel = np.arange((height, width)[axis]) * strides[axis] + middle - padding[axis][0]
+        pixel = pixel.reshape((-1, 1, 1, 1) if axis == 0 else (-1, 1, 1))
+        position = pixel + call.options["offset_scale"] * (offset[..., last] + tap)
+        near[..., last] = np.abs(position - np.round(position)) < 1e-6
+    return ~near.reshape(call.arrays["offset"].shape)
+
+
+def moved(call: Recorded, distance: float) -> Recorded:
+    """The call with other offsets: of a gradient with two values it has the one above."""
+    offset = call.arrays["offset"].astype(np.float64) + distance
+    return dataclasses.replace(call, arrays={**call.arrays, "offset": offset})
+
+
+def test_every_recorded_call_is_listed():
+    counts = {family: len(recorded_names(family)) for family in RECORDED}
+    assert counts == {"msda": 60, "dcnv3": 60, "grid_sample": 60}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded(name):
+    call = recorded(name)
+    found = results(call, jnp.float64)
+    assert found.keys() == call.results.keys()
+    for key, expected in call.results.items():
+        actual = np.asarray(found[key])
+        if key == "doffset":
+            kept = smooth(call)
+            if not kept.all():
+                above = results(moved(call, 1e-7), jnp.float64)["doffset"]
+                assert_close(actual[~kept], np.asarray(above)[~kept], 1e-5, "between pixels")
+            actual, expected = actual[kept], expected[kept]
+        assert_close(actual, expected, 1e-12, key)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["msda-3", "msda-17", "dcnv3-4", "dcnv3-21", "grid_sample-14"])
+def test_dtypes(name, dtype):
+    call = recorded(name)
+    # Operands are what the dtype has: only what is done with them is judged.
+    arrays = {k: np.asarray(jnp.asarray(v, dtype), np.float64) for k, v in call.arrays.items()}
+    call = Recorded(
+        call.function, arrays, call.options, np.asarray(jnp.asarray(call.grad_y, dtype)), {}
+    )
+    with jax.enable_x64(True):
+        exact = results(call, jnp.float64)
+    found = results(call, dtype)
+    for key, expected in exact.items():
+        assert found[key].dtype == dtype
+        # A coordinate in float32 has an error of some 1e-7 of the image's size.
+        tolerance = 2e-5 if dtype == "float32" else TOLERANCES[dtype]
+        actual, expected = np.asarray(found[key], np.float64), np.asarray(expected)
+        if key == "doffset":
+            kept = smooth(call)
+            actual, expected = actual[kept], expected[kept]
+        assert_close(actual, expected, tolerance, key)
+
+
+def operands(*shapes, seed=0):
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("channels", [1, 4, 30, 32, 64, 71, 1025])
+def test_channels_of_a_head(channels):
+    levels, heads = ((6, 4), (3, 2)), 2
+    value, weights = operands((1, 30, heads, channels), (1, 2, heads, 2, 2))
+    locations = np.random.default_rng(1).random((1, 2, heads, 2, 2, 2)).astype(np.float32)
+    y = oxijax.ms_deform_attn(value, locations, weights, spatial_shapes=levels)
+    expected, start = 0, 0
+    for level, (height, width) in enumerate(levels):
+        image = value[0, start : start + height * width].reshape(height, width, heads, channels)
+        at = locations[0, :, :, level].astype(np.float64) * (width, height) - 0.5
+        samples = np.stack(
+            [bilinear(image[:, :, m], at[:, m, :, 1], at[:, m, :, 0]) for m in range(heads)], axis=1
+        )
+        expected += (samples * weights[0, :, :, level, :, None]).sum(2)
+        start += height * width
+    assert_close(y[0], expected, 2e-6)
+
+
+def test_points_of_levels_may_differ():
+    levels, points = ((5, 7), (3, 4), (1, 1)), (3, 1, 2)
+    value, weights = operands((2, 48, 3, 4), (2, 5, 3, 6))
+    locations = np.random.default_rng(2).uniform(-0.2, 1.2, (2, 5, 3, 6, 2)).astype(np.float32)
+    y = oxijax.ms_deform_attn(value, locations, weights, spatial_shapes=levels, points=points)
+    # As many points of each level as of the one with most, whose weights are 0.
+    first = np.cumsum([0, *points[:-1]])
+    even = np.zeros((2, 5, 3, 3, 3), np.float32)
+    even_locations = np.zeros((2, 5, 3, 3, 3, 2), np.float32)
+    for level, (start, count) in enumerate(zip(first, points, strict=True)):
+        even[..., level, :count] = weights[..., start : start + count]
+        even_locations[..., level, :count, :] = locations[..., start : start + count, :]
+    expected = oxijax.ms_deform_attn(value, even_locations, even, spatial_shapes=levels)
+    assert_close(y, expected, 1e-6)
+
+
+@pytest.mark.parametrize("function", [oxijax.ms_deform_attn, oxijax.reference.ms_deform_attn])
+def test_normalize_is_a_softmax_over_all_points(function):
+    value, weights = operands((2, 48, 3, 4), (2, 5, 3, 3, 2))
+    locations = np.random.default_rng(3).uniform(0, 1, (2, 5, 3, 3, 2, 2)).astype(np.float32)
+    options = {"spatial_shapes": ((5, 7), (3, 4), (1, 1))}
+
+    def by_hand(value, locations, weights):
+        flat = jax.nn.softmax(weights.reshape(2, 5, 3, 6))
+        return oxijax.ms_deform_attn(value, locations, flat.reshape(weights.shape), **options)
+
+    (grad_y,) = operands((2, 5, 3, 4), seed=1)
+    names = ("value", "locations", "weights")
+    arrays = [value, locations, weights]
+    normalized = functools.partial(function, normalize=True, **options)
+    ours = values_and_gradients(normalized, arrays, grad_y, names)
+    theirs = values_and_gradients(by_hand, arrays, grad_y, names)
+    for key, expected in theirs.items():
+        assert_close(ours[key], expected, 5e-6, key)
+
+
+def test_nearest_is_the_pixel_at_the_edge_or_nearer():
+    value = np.arange(12, dtype=np.float32).reshape(1, 12, 1, 1)
+    x = np.array([-0.3, 0.0, 0.124, 0.126, 0.99, 5.0], np.float32)
+    locations = np.stack([x, np.full_like(x, 0.5)], axis=-1).reshape(1, 6, 1, 1, 1, 2)
+    weights = np.full((1, 6, 1, 1, 1), 2, np.float32)
+
+    def attend(locations, weights):
+        return oxijax.ms_deform_attn(
+            value, locations, weights, spatial_shapes=((3, 4),), method="nearest"
+        )
+
+    # Row floor(0.5 * 3 + 0.5) = 2, columns floor(4 * x + 0.5).
+    expected = np.array([8, 8, 8, 9, 11, 11])
+    np.testing.assert_array_equal(attend(locations, weights).ravel(), 2 * expected)
+    grads = jax.grad(lambda *a: attend(*a).sum(), argnums=(0, 1))(locations, weights)
+    np.testing.assert_array_equal(grads[0], np.zeros_like(locations))
+    np.testing.assert_array_equal(grads[1].ravel(), expected)
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize(("n", "size", "groups"), [(64, (7, 7), 32), (2, (25, 42), 4)])
+def test_dcnv4_is_dcnv3_of_packed_operands(n, size, groups, softmax):
+    taps, channels = 9, 2 * groups
+    used = 3 * groups * taps
+    x, packed = operands((n, *size, channels), (n, *size, -(-used // 8) * 8))
+    y = oxijax.dcnv4(x, packed, kernel_size=3, groups=groups, softmax=softmax)
+    each = packed[..., :used].reshape(n, *size, groups, 3 * taps)
+    offset = each[..., : 2 * taps].reshape(n, *size, -1)
+    mask = each[..., 2 * taps :]
+    if softmax:
+        mask = jax.nn.softmax(mask)
+    mask = mask.reshape(n, *size, -1)
+    expected = oxijax.dcnv3(x, offset, mask, kernel_size=3, groups=groups)
+    assert_close(y, expected, 1e-6)
+    # The last image, and the formula: each image has its own samples.
+    image, width = x[-1].reshape(*size, groups, 2), size[1]
+    rows, columns = np.arange(size[0])[:, None], np.arange(width)
+    total = 0
+    for tap in range(taps):
+        j, i = divmod(tap, 3)
+        at = offset[-1].reshape(*size, groups, taps, 2)[..., tap, :].astype(np.float64)
+        samples = [
+            bilinear(
+                image[:, :, g], rows - 1 + i + at[:, :, g, 1], columns - 1 + j + at[:, :, g, 0]
+            )
+            for g in range(groups)
+        ]
+        weight = np.asarray(mask[-1]).reshape(*size, groups, taps)[..., tap, None]
+        total += np.stack(samples, axis=2) * weight
+    assert_close(y[-1], total.reshape(*size, channels), 1e-5)
+
+
+def test_far_windows_are_exact():
+    """A window far from the first pixel has the fraction of one that is near."""
+    x = np.tile(np.array([0, 1], np.float32), 4096).reshape(1, 1, 8192, 1)
+    offset = np.full((1, 1, 8192, 2), 0.0, np.float32)
+    offset[..., 0] = 1e-4
+    mask = np.ones((1, 1, 8192, 1), np.float32)
+    y = oxijax.dcnv3(x, offset, mask, kernel_size=1, groups=1)
+    np.testing.assert_allclose(y[0, 0, :-1, 0], np.abs(x[0, 0, :-1, 0] - 1e-4), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3)])
+def test_empty(shape):
+    n, queries, heads = shape
+    value = np.zeros((n, 6, heads, 4), np.float32)
+    locations = np.zeros((n, queries, heads, 1, 2, 2), np.float32)
+    weights = np.zeros((n, queries, heads, 1, 2), np.float32)
+    options = {"spatial_shapes": ((2, 3),)}
+    attend = functools.partial(oxijax.ms_deform_attn, **options)
+    grad_y = np.zeros((n, queries, heads, 4), np.float32)
+    found = values_and_gradients(
+        attend, [value, locations, weights], grad_y, ("value", "locations", "weights")
+    )
+    assert found["y"].shape == grad_y.shape
+    assert found["dvalue"].shape == value.shape
+    assert not np.asarray(found["dvalue"]).any()
+
+
+@pytest.mark.parametrize("n", [33, 37])
+def test_many_images(n):
+    value, weights = operands((n, 20, 2, 3), (n, 1, 2, 1, 2))
+    locations = np.random.default_rng(5).random((n, 1, 2, 1, 2, 2)).astype(np.float32)
+    attend = functools.partial(oxijax.ms_deform_attn, spatial_shapes=((4, 5),))
+    y = attend(value, locations, weights)
+    for i in (0, n - 1):
+        alone = attend(value[i : i + 1], locations[i : i + 1], weights[i : i + 1])
+        assert_close(y[i : i + 1], alone, 1e-6)
