@@ -95,10 +95,8 @@ def _read_arguments(
     arguments.check_choice("method", method, ("bilinear", "nearest"))
     normalize = arguments.read_bool("normalize", normalize)
     arguments.read_precision(precision)
-    levels = tuple(
-        arguments.read_pair(f"spatial_shapes[{i}]", pair)
-        for i, pair in enumerate(arguments.read_sequence("spatial_shapes", spatial_shapes))
-    )
+    levels = _read_levels(spatial_shapes)
+    counts = _read_points(points, levels)
     n, pixels, heads, channels = value.shape
     if heads < 1 or channels < 1:
         raise ValueError(f"value must have heads and channels, got shape {value.shape}")
@@ -109,35 +107,48 @@ def _read_arguments(
             f"dimension, got {pixels} in shape {value.shape}"
         )
 
-    dims = 6 if points is None else 5
-    why = "" if points is None else " with points"
+    dims = 6 if counts is None else 5
+    why = "" if counts is None else " with points"
     locations = arguments.as_array("sampling_locations", locations, dims, why)
     weights = arguments.as_array("attention_weights", weights, dims - 1, why)
     queries = locations.shape[1]
-    if points is None:
+    names, shape = ("N", "Q", "M"), (n, queries, heads)
+    if counts is None:
         each = locations.shape[4]
-        shape, names = (len(levels), each), ("L", "P")
         if each < 1:
             raise ValueError(
-                f"sampling_locations must have points, got shape {locations.shape} = "
-                "[N, Q, M, L, P, 2]"
+                "sampling_locations must have points, got shape "
+                f"{locations.shape} = [N, Q, M, L, P, 2]"
             )
         counts = (each,) * len(levels)
+        names, shape = (*names, "L", "P"), (*shape, len(levels), each)
     else:
-        counts = tuple(
-            arguments.read_int(f"points[{i}]", count)
-            for i, count in enumerate(arguments.read_sequence("points", points))
-        )
-        if len(counts) != len(levels):
-            raise ValueError(
-                f"points must have a number for each of the {len(levels)} levels of "
-                f"spatial_shapes, got {arguments.shown(points)}"
-            )
-        shape, names = (sum(counts),), ("sum(points)",)
-    names, shape = ("N", "Q", "M", *names), (n, queries, heads, *shape)
+        names, shape = (*names, "sum(points)"), (*shape, sum(counts))
     arguments.check_shape("sampling_locations", locations, (*names, "2"), (*shape, 2))
     arguments.check_shape("attention_weights", weights, names, shape)
-    total: Any = sum(counts)
-    locations = locations.reshape(n, queries, heads, total, 2)
-    weights = weights.reshape(n, queries, heads, total)
+    locations = locations.reshape(n, queries, heads, sum(counts), 2)
+    weights = weights.reshape(n, queries, heads, sum(counts))
     return SampleParams(levels, counts, Across(), method, normalize), value, locations, weights
+
+
+def _read_levels(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:
+    levels = []
+    for i, pair in enumerate(arguments.read_sequence("spatial_shapes", spatial_shapes)):
+        name = f"spatial_shapes[{i}]"
+        if arguments.is_int(pair):
+            raise TypeError(f"{name} must be a pair of ints, got {arguments.shown(pair)}")
+        levels.append(arguments.read_pair(name, pair))
+    return tuple(levels)
+
+
+def _read_points(points: Any, levels: tuple[tuple[int, int], ...]) -> tuple[int, ...] | None:
+    if points is None:
+        return None
+    points = arguments.read_sequence("points", points)
+    counts = tuple(arguments.read_int(f"points[{i}]", count) for i, count in enumerate(points))
+    if len(counts) != len(levels):
+        raise ValueError(
+            f"points must have a number for each of the {len(levels)} levels of spatial_shapes, "
+            f"got {arguments.shown(points)}"
+        )
+    return counts

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 import oxijax
-from support import formulas
+from support import drawn_samples, formulas
 
 __all__ = ["FAMILIES", "Drawn", "Family", "draw"]
 
@@ -26,6 +26,10 @@ ROUNDING = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3
 MOST_OUTPUTS = 2000
 EXACT = ("highest", "float32", lax.Precision.HIGHEST)  # of float32, which is else TF32 on a GPU
 PRECISIONS = (None, None, "default", "high", *EXACT)
+# Operands by which samples are weighed, as exactly as they are.
+SAMPLING = (
+    "offset", "offset_mask", "sampling_locations", "attention_weights", "mask", "grid",
+)  # fmt: skip
 FAR = (7.0, -7.0, 100.5, -100.5, 6e4, -6e4)  # within float16
 FARTHER = (np.inf, -np.inf, 2.0**31, -(2.0**31), 1e30, -1e30)
 
@@ -118,7 +122,7 @@ class Drawn:
             return max(ROUNDING[dtype], self._of_sums("y", kernels))
         if not kernels:
             return ROUNDING["float32"]
-        exact = self.options["precision"] in EXACT
+        exact = self.options.get("precision", "highest") in EXACT
         return 1e-3 if dtype == "float32" and not exact else ROUNDING[dtype]
 
 
@@ -132,7 +136,9 @@ def draw(family: str, number: tuple[int, ...], float64: bool) -> Drawn:
     return Drawn(
         family, number, float64, arrays, options, grad_y, formula,
         kernels=FAMILIES[family].kernels(arrays, options) if y.size else 0,
-        sampled_in_float32="offset" in arrays and arrays["offset"].dtype != np.float64,
+        sampled_in_float32=any(
+            arrays[name].dtype != np.float64 for name in SAMPLING if name in arrays
+        ),
     )  # fmt: skip
 
 
@@ -423,6 +429,17 @@ def gemm(generator: Generator, float64: bool) -> tuple:
     return arrays, options, formula
 
 
+def sampling(generator: Generator, float64: bool, operator: str) -> tuple:
+    """A call of a sampling operator, which has no kernels yet."""
+    dtypes = functools.partial(dtype_of, generator, float64)
+    if operator == "attention":
+        return drawn_samples.attention(generator, dtypes, values)
+    if operator == "grid":
+        return drawn_samples.grid(generator, dtypes, values)
+    g = geometry(generator, 2)
+    return drawn_samples.window(generator, dtypes, values, g, packed=operator == "dcnv4")
+
+
 def general_kernels(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> int:
     """Three, but XLA drops the gradient to images of which negative padding leaves no pixel."""
     padding = options["padding"]
@@ -454,4 +471,8 @@ FAMILIES = {
     "conv": Family(functools.partial(convolution, deformable=False), lambda *_: 3),
     "conv_general_dilated": Family(conv_general_dilated, general_kernels),
     "gemm": Family(gemm, gemm_kernels),
+    "ms_deform_attn": Family(functools.partial(sampling, operator="attention"), lambda *_: 0),
+    "dcnv3": Family(functools.partial(sampling, operator="dcnv3"), lambda *_: 0),
+    "dcnv4": Family(functools.partial(sampling, operator="dcnv4"), lambda *_: 0),
+    "grid_sample": Family(functools.partial(sampling, operator="grid"), lambda *_: 0),
 }

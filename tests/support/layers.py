@@ -44,7 +44,8 @@ class Layer:
       function: with "highest" precision.
       shapes: of its operands.
       split: the dimension of each operand that is its batch; None for weights.
-      columns: the dimension of each operand that is the output's channels, or columns.
+      columns: the dimension of each operand that is the output's channels, or columns; nothing
+        where nobody would split them.
     """
 
     function: Callable[..., jax.Array]
@@ -68,6 +69,11 @@ LAYERS: dict[str, Layer] = {
         ((8, 4, 5, 8), (8, 4, 5, 36), (3, 3, 8, 8), (8, 4, 5, 18), (8,)),
         (0, 0, None, 0, None),
         (None, None, 3, None, 0),
+    ),
+    "ms_deform_attn": Layer(
+        functools.partial(oxijax.ms_deform_attn, spatial_shapes=((4, 6), (2, 3))),
+        ((8, 30, 2, 8), (8, 5, 2, 2, 3, 2), (8, 5, 2, 2, 3)),
+        (0, 0, 0),
     ),
     "gemm": Layer(_gemm, ((2048, 16), (16, 8)), (0, None), (None, 1)),
     "gemm-transposed": Layer(

@@ -20,13 +20,16 @@ __all__ = [
     "boolean",
     "choice",
     "count",
+    "counts",
     "dtype",
     "factor",
     "function",
     "instance",
     "mapping",
+    "number",
     "pads",
     "pair",
+    "pairs",
     "precision",
     "trees",
 ]
@@ -116,6 +119,44 @@ def pair(right: int, *, optional: bool = False) -> Argument:
             *((right,), (*both, right), (right, 0), (right, True), (right, 2**63), (1.0, right)),
             *((right, 10**5000), np.array([1.0, 1.0]), np.timedelta64(right, "s"), both * 2),
             *({1: right, 2: right}, {1, 2}, (both, both), 2**31, np.array([both, both]), str(both)),
+        ),
+    )
+
+
+def pairs(*right: tuple[int, int]) -> Argument:
+    """A sequence of pairs of ints."""
+    lists = [[*pair] for pair in right]
+    return Argument(
+        [right, lists, np.array(right)],
+        _junk(
+            _never,
+            *(right[:1], (*right, (1, 1)), [(1, 1), (1, 0)], [(1, 1), (1, True)], [(1,), (1,)]),
+            *([(1, 2, 3)] * 2, [(1.0, 2), (3, 4)], [3, 4], "ab", np.ones((2, 2)), {(1, 2): 3}),
+        ),
+    )
+
+
+def counts(length: int) -> Argument:
+    """A sequence of so many numbers of something, where None is right."""
+    return Argument(
+        [None],
+        _junk(
+            lambda v: v is None,
+            *([0] * length, [1] * (length + 1), [1.0] * length, [True] * length, "1" * length),
+        ),
+    )
+
+
+def number(*right: Any) -> Argument:
+    """A finite number."""
+    return Argument(
+        [*right, np.float32(2), np.int64(3)],
+        _junk(
+            lambda v: (
+                (isinstance(v, float | np.floating) and np.isfinite(v))
+                or (isinstance(v, int | np.integer) and not _refused_number(v))
+            ),
+            *(spec(), spec(1), np.array(2.0), jnp.int32(2), "1", -float("inf")),
         ),
     )
 

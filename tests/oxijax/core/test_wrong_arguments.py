@@ -84,6 +84,41 @@ GEMM = {
 }
 
 
+MS_DEFORM_ATTN = {
+    "value": wrong.array(2, 47, 2, 4, alone=True),
+    "sampling_locations": wrong.array(2, 6, 2, 2, 3, 2, alone=True),
+    "attention_weights": wrong.array(2, 6, 2, 2, 3, alone=True),
+    "spatial_shapes": wrong.pairs((5, 7), (3, 4)),
+    "points": wrong.counts(2),
+    "method": wrong.choice("bilinear", "nearest", wrong=["cubic"]),
+    "normalize": wrong.boolean(False),
+    "precision": wrong.precision(),
+}
+DCNV3 = {
+    "x": wrong.array(2, 5, 7, 6, alone=True),
+    "offset": wrong.array(2, 5, 7, 36, alone=True),
+    "mask": wrong.array(2, 5, 7, 18, alone=True),
+    "kernel_size": wrong.pair(3),
+    "strides": wrong.pair(1),
+    "padding": CONV["padding"],
+    "dilation": wrong.pair(1),
+    "groups": wrong.count(2, 4, 5),
+    "offset_scale": wrong.number(1.0, 2),
+    "remove_center": wrong.boolean(False),
+}
+DCNV4 = {name: DCNV3[name] for name in DCNV3 if name not in ("offset", "mask")} | {
+    "offset_mask": wrong.array(2, 5, 7, 56, alone=True),
+    "softmax": wrong.boolean(False),
+}
+GRID_SAMPLE = {
+    "x": wrong.array(2, 5, 7, 3, alone=True),
+    "grid": wrong.array(2, 4, 3, 2, alone=True, more=True),
+    "method": wrong.choice("bilinear", "nearest", wrong=["bicubic"]),
+    "padding_mode": wrong.choice("zeros", "border", "reflection", wrong=["reflect"]),
+    "align_corners": wrong.boolean(False),
+}
+
+
 def is_minus_one(value: Any) -> bool:
     """`padding` that takes a pixel away at each side."""
     return isinstance(value, int | np.integer) and value == -1
@@ -248,6 +283,17 @@ TABLE: dict[str, Entry] = dict(
             operands(DEFORM_CONV, "x", "offset", "weight", "mask", "bias"),
             DEFORM_CONV,
         ),
+        *functions(
+            "ms_deform_attn",
+            operands(
+                MS_DEFORM_ATTN,
+                *("value", "sampling_locations", "attention_weights", "spatial_shapes"),
+            ),
+            MS_DEFORM_ATTN,
+        ),
+        *functions("dcnv3", operands(DCNV3, "x", "offset", "mask", "kernel_size", "groups"), DCNV3),
+        *functions("dcnv4", operands(DCNV4, "x", "offset_mask", "kernel_size", "groups"), DCNV4),
+        *functions("grid_sample", operands(GRID_SAMPLE, "x", "grid"), GRID_SAMPLE),
         *functions("gemm", operands(GEMM, "a", "b", "c", "alpha", "beta"), GEMM),
     ],
     conv_general_dilated=Entry(
