@@ -88,7 +88,8 @@ def samples(
             inside.append(ok)
         fractions = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
         weight = used[..., t, None]
-        results["y"] += weight * sum(f * c for f, c in zip(fractions, corners, strict=True))
+        for f, corner in zip(fractions, corners, strict=True):
+            results["y"] += weight * f * corner
         if grad is None:
             continue
         for f, pixel, ok in zip(fractions, places, inside, strict=True):

@@ -1,6 +1,7 @@
 """The sampling operators under JAX's transformations, and what is not finite."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ OPTIONS = {
 }
 
 
-def operands_of(name: str, n: int = 4, dtype=np.float32) -> list[np.ndarray]:
+def operands_of(name: str, n: int = 4, dtype: Any = np.float32) -> list[np.ndarray]:
     random = np.random.default_rng(0)
     if name == "ms_deform_attn":
         locations = random.uniform(-0.2, 1.2, (n, 6, 2, 2, 3, 2))

@@ -112,7 +112,7 @@ def test_channels_of_a_head(channels):
     value, weights = operands((1, 30, heads, channels), (1, 2, heads, 2, 2))
     locations = np.random.default_rng(1).random((1, 2, heads, 2, 2, 2)).astype(np.float32)
     y = oxijax.ms_deform_attn(value, locations, weights, spatial_shapes=levels)
-    expected, start = 0, 0
+    expected, start = np.zeros((2, heads, channels)), 0
     for level, (height, width) in enumerate(levels):
         image = value[0, start : start + height * width].reshape(height, width, heads, channels)
         at = locations[0, :, :, level].astype(np.float64) * (width, height) - 0.5
@@ -144,16 +144,16 @@ def test_points_of_levels_may_differ():
 def test_normalize_is_a_softmax_over_all_points(function):
     value, weights = operands((2, 48, 3, 4), (2, 5, 3, 3, 2))
     locations = np.random.default_rng(3).uniform(0, 1, (2, 5, 3, 3, 2, 2)).astype(np.float32)
-    options = {"spatial_shapes": ((5, 7), (3, 4), (1, 1))}
+    levels = ((5, 7), (3, 4), (1, 1))
 
     def by_hand(value, locations, weights):
-        flat = jax.nn.softmax(weights.reshape(2, 5, 3, 6))
-        return oxijax.ms_deform_attn(value, locations, flat.reshape(weights.shape), **options)
+        flat = jax.nn.softmax(weights.reshape(2, 5, 3, 6)).reshape(weights.shape)
+        return oxijax.ms_deform_attn(value, locations, flat, spatial_shapes=levels)
 
     (grad_y,) = operands((2, 5, 3, 4), seed=1)
     names = ("value", "locations", "weights")
     arrays = [value, locations, weights]
-    normalized = functools.partial(function, normalize=True, **options)
+    normalized = functools.partial(function, normalize=True, spatial_shapes=levels)
     ours = values_and_gradients(normalized, arrays, grad_y, names)
     theirs = values_and_gradients(by_hand, arrays, grad_y, names)
     for key, expected in theirs.items():
@@ -197,7 +197,7 @@ def test_dcnv4_is_dcnv3_of_packed_operands(n, size, groups, softmax):
     # The last image, and the formula: each image has its own samples.
     image, width = x[-1].reshape(*size, groups, 2), size[1]
     rows, columns = np.arange(size[0])[:, None], np.arange(width)
-    total = 0
+    total = np.zeros((*size, groups, 2))
     for tap in range(taps):
         j, i = divmod(tap, 3)
         at = offset[-1].reshape(*size, groups, taps, 2)[..., tap, :].astype(np.float64)
