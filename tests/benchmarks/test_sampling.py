@@ -22,7 +22,7 @@ def test_programs_agree(name, wrap):
 def test_other_results_are_refused():
     case = sampling.stage(1, 6, 32)
     wrong = sampling.Case(lambda *arrays: 1.1 * case.ours(*arrays), case.plain, case.arrays)
-    with pytest.raises(SystemExit, match="the programs differ by 0.1"):
+    with pytest.raises(SystemExit, match=r"the programs differ by 0\.1"):
         sampling.compare(wrong, lambda f: f, 1)
 
 
