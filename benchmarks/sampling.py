@@ -155,10 +155,11 @@ def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, float]
         for name, function in (("oxijax", case.ours), ("plain", case.plain))
     }
     results = [jax.tree.leaves(program(*arrays)) for program in programs.values()]
-    # A position near a whole number may be rounded to either side of it, where derivatives differ.
-    for ours, plain in zip(*results, strict=True):
+    for index, (ours, plain) in enumerate(zip(*results, strict=True)):
         error = jnp.linalg.norm(ours - plain) / jnp.linalg.norm(plain)
-        if not error < 1e-2:
+        # After the result and the gradient to images: where a position is rounded to the other side
+        # of a whole number, its derivative is another one.
+        if not error < (1e-5 if index < 2 else 1e-3):
             raise SystemExit(f"the programs differ by {error}")
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(runs):

@@ -1,4 +1,4 @@
-"""Loops over blocks of independent items, and over rows of an array, for XLA's CPU compiler.
+"""Loops over blocks of independent items, for XLA's CPU compiler.
 
 What a block works with stays in a core's cache from when it is found until it is used, whatever the
 number of blocks.

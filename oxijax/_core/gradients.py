@@ -17,6 +17,8 @@ Gradients = tuple[jax.Array | None, ...]
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
+    """Of each operand, whether its gradient is wanted."""
+
     operands: tuple[bool, ...]
 
 

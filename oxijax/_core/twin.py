@@ -13,14 +13,19 @@ Arguments = ParamSpec("Arguments")
 
 
 def reference_twin(
-    function: Callable[Arguments, jax.Array], compute: Callable[..., jax.Array], doc: str
+    function: Callable[Arguments, jax.Array],
+    compute: Callable[..., jax.Array],
+    doc: str = """`oxijax.{}` in pure JAX: for any order and mode of differentiation.
+
+    Same arguments, meaning, result and errors.
+    """,
 ) -> Callable[Arguments, jax.Array]:
     """A function with another's name and signature, in pure JAX.
 
     Args:
       function: the public function.
       compute: called with the values of all of its parameters, in their order.
-      doc: the docstring.
+      doc: the docstring, with {} for the function's name.
     """
     signature = inspect.signature(function)
 
@@ -30,5 +35,5 @@ def reference_twin(
         bound.apply_defaults()
         return compute(*bound.arguments.values())
 
-    twin.__doc__ = inspect.cleandoc(doc)
+    twin.__doc__ = inspect.cleandoc(doc.format(function.__name__))
     return twin  # pyright: ignore[reportReturnType]

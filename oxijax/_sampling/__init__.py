@@ -8,7 +8,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,35 +19,40 @@ from oxijax._sampling import reference as kernels
 from oxijax._sampling.places import Window
 from oxijax._sampling.points import SampleParams
 
-__all__ = ["sample", "sample_reference"]
+__all__ = ["Call", "sample", "sample_reference"]
 
 
-def sample(
-    config: SampleParams, value: jax.Array, locations: jax.Array, weights: jax.Array | None
-) -> jax.Array:
-    """Weighted sums of samples.
+class Call(NamedTuple):
+    """A weighted sum of samples, as an operator has read it from its arguments.
 
-    Args:
+    Attributes:
       config: what is static.
       value: images [N, S, M, D], the pixels of all levels after each other.
       locations: of points, [N, Q, M, T, 2] as (x, y).
       weights: of points, [N, Q, M, T]; None for 1.
-
-    Returns:
-      The sums [N, Q, M, D].
+      shape: of the operator's result, which is the sums [N, Q, M, D].
     """
+
+    config: SampleParams
+    value: jax.Array
+    locations: jax.Array
+    weights: jax.Array | None
+    shape: tuple[int, ...]
+
+
+def sample(call: Call) -> jax.Array:
+    """The result of a call."""
     # The casts are outside of what has rules of its own: theirs see the operands.
-    operands = map_present(_compat.match_varying, value, locations, weights)
-    (y,) = sample_forward(config, *operands)
+    operands = map_present(_compat.match_varying, call.value, call.locations, call.weights)
+    (y,) = sample_forward(call.config, *operands)
     assert y is not None
-    return y
+    return y.reshape(call.shape)
 
 
-def sample_reference(
-    config: SampleParams, value: jax.Array, locations: jax.Array, weights: jax.Array | None
-) -> jax.Array:
-    """`sample` in pure JAX."""
-    return kernels.forward(config, value, locations, weights)[0]
+def sample_reference(call: Call) -> jax.Array:
+    """The result of a call, in pure JAX."""
+    (y,) = kernels.forward(call.config, call.value, call.locations, call.weights)
+    return y.reshape(call.shape)
 
 
 def _sizes(config: SampleParams, sizes: dict[str, int]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.twin import reference_twin
-from oxijax._sampling import sample, sample_reference
+from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Window
 from oxijax._sampling.points import SampleParams
 
@@ -65,26 +65,15 @@ def dcnv3(
     Source: Wang et al., "InternImage: Exploring Large-Scale Vision Foundation Models with
     Deformable Convolutions", 2023.
     """
-    config, operands, shape = _read_v3(
-        *(x, offset, mask, kernel_size, strides, padding, dilation),
-        *(groups, offset_scale, remove_center),
+    return sample(
+        _read_v3(
+            *(x, offset, mask, kernel_size, strides, padding, dilation),
+            *(groups, offset_scale, remove_center),
+        )
     )
-    return sample(config, *operands).reshape(shape)
 
 
-def _dcnv3_reference(*values) -> jax.Array:
-    config, operands, shape = _read_v3(*values)
-    return sample_reference(config, *operands).reshape(shape)
-
-
-dcnv3_reference = reference_twin(
-    dcnv3,
-    _dcnv3_reference,
-    """`oxijax.dcnv3` in pure JAX: for any order and mode of differentiation.
-
-    Same arguments, meaning, result and errors.
-    """,
-)
+dcnv3_reference = reference_twin(dcnv3, lambda *values: sample_reference(_read_v3(*values)))
 
 
 def dcnv4(
@@ -129,34 +118,20 @@ def dcnv4(
     Source: Xiong et al., "Efficient Deformable ConvNets: Rethinking Dynamic and Sparse Operator for
     Vision Applications", 2024.
     """
-    config, operands, shape = _read_v4(
-        *(x, offset_mask, kernel_size, strides, padding, dilation),
-        *(groups, offset_scale, remove_center, softmax),
+    return sample(
+        _read_v4(
+            *(x, offset_mask, kernel_size, strides, padding, dilation),
+            *(groups, offset_scale, remove_center, softmax),
+        )
     )
-    return sample(config, *operands).reshape(shape)
 
 
-def _dcnv4_reference(*values) -> jax.Array:
-    config, operands, shape = _read_v4(*values)
-    return sample_reference(config, *operands).reshape(shape)
-
-
-dcnv4_reference = reference_twin(
-    dcnv4,
-    _dcnv4_reference,
-    """`oxijax.dcnv4` in pure JAX: for any order and mode of differentiation.
-
-    Same arguments, meaning, result and errors.
-    """,
-)
-
-# The configuration, value, locations and weights, and the shape of the result.
-_Read = tuple[SampleParams, tuple[jax.Array, jax.Array, jax.Array], tuple[int, int, int, int]]
+dcnv4_reference = reference_twin(dcnv4, lambda *values: sample_reference(_read_v4(*values)))
 
 
 def _read_v3(
     x, offset, mask, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
-) -> _Read:
+) -> Call:
     x, place, groups = _read_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
     )
@@ -166,13 +141,13 @@ def _read_v3(
     pixels, names = (x.shape[0], *place.out_size), ("N", "Ho", "Wo")
     arguments.check_shape("offset", offset, (*names, "G*K*2"), (*pixels, groups * taps * 2))
     arguments.check_shape("mask", mask, (*names, "G*K"), (*pixels, groups * taps))
-    return _operands(x, place, offset, mask, groups, normalize=False)
+    return _call(x, place, offset, mask, groups, normalize=False)
 
 
 def _read_v4(
     x, offset_mask, kernel_size, strides, padding, dilation,
     groups, offset_scale, remove_center, softmax,
-) -> _Read:  # fmt: skip
+) -> Call:  # fmt: skip
     x, place, groups = _read_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
     )
@@ -187,7 +162,7 @@ def _read_v4(
         (x.shape[0], *place.out_size, -(-used // 8) * 8),
     )
     packed = packed[..., :used].reshape(*packed.shape[:3], groups, 3 * taps)
-    return _operands(
+    return _call(
         x, place, packed[..., : 2 * taps], packed[..., 2 * taps :], groups, normalize=softmax
     )
 
@@ -219,7 +194,7 @@ def _read_window(
     return x, place, groups
 
 
-def _operands(
+def _call(
     x: jax.Array,
     place: Window,
     offset: jax.Array,
@@ -227,11 +202,11 @@ def _operands(
     groups: int,
     *,
     normalize: bool,
-) -> _Read:
+) -> Call:
     (n, height, width, channels), (out_height, out_width) = x.shape, place.out_size
     taps, queries = len(place.taps), out_height * out_width
     value = x.reshape(n, height * width, groups, channels // groups)
     locations = jnp.reshape(offset, (n, queries, groups, taps, 2))
     weights = jnp.reshape(mask, (n, queries, groups, taps))
     config = SampleParams(((height, width),), (taps,), place, normalize=normalize)
-    return config, (value, locations, weights), (n, out_height, out_width, channels)
+    return Call(config, value, locations, weights, (n, out_height, out_width, channels))

@@ -5,7 +5,7 @@ from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.twin import reference_twin
-from oxijax._sampling import sample, sample_reference
+from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Grid
 from oxijax._sampling.points import SampleParams
 
@@ -47,28 +47,16 @@ def grid_sample(
 
     Source: Jaderberg et al., "Spatial Transformer Networks", 2015.
     """
-    config, operands, shape = _read_arguments(x, grid, method, padding_mode, align_corners)
-    return sample(config, *operands).reshape(shape)
-
-
-def _reference(*values) -> jax.Array:
-    config, operands, shape = _read_arguments(*values)
-    return sample_reference(config, *operands).reshape(shape)
+    return sample(_read_arguments(x, grid, method, padding_mode, align_corners))
 
 
 grid_sample_reference = reference_twin(
-    grid_sample,
-    _reference,
-    """`oxijax.grid_sample` in pure JAX: for any order and mode of differentiation.
-
-    Same arguments, meaning, result and errors.
-    """,
+    grid_sample, lambda *values: sample_reference(_read_arguments(*values))
 )
 
 
-def _read_arguments(
-    x, grid, method, padding_mode, align_corners
-) -> tuple[SampleParams, tuple[jax.Array, jax.Array, None], tuple[int, ...]]:
+def _read_arguments(x, grid, method, padding_mode, align_corners) -> Call:
+    """Checks all arguments."""
     x = arguments.as_array("x", x, 4)
     if min(x.shape[1:]) < 1:
         raise ValueError(f"x must have channels, height and width, got shape {x.shape}")
@@ -84,5 +72,6 @@ def _read_arguments(
     for size in outer:
         queries = queries * size
     locations = grid.reshape(n, queries, 1, 1, 2)
-    config = SampleParams(((height, width),), (1,), Grid(align_corners, padding_mode), method)
-    return config, (value, locations, None), (n, *outer, channels)
+    place = Grid(align_corners, padding_mode, method == "nearest")
+    config = SampleParams(((height, width),), (1,), place)
+    return Call(config, value, locations, None, (n, *outer, channels))

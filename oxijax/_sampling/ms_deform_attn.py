@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.twin import reference_twin
-from oxijax._sampling import sample, sample_reference
+from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Across
 from oxijax._sampling.points import SampleParams
 
@@ -70,7 +70,7 @@ def ms_deform_attn(
     2021; "nearest" and `points`: Lv et al., "RT-DETRv2", 2024.
     """
     return sample(
-        *_read_arguments(
+        _read_arguments(
             *(value, sampling_locations, attention_weights),
             *(spatial_shapes, points, method, normalize, precision),
         )
@@ -78,19 +78,14 @@ def ms_deform_attn(
 
 
 ms_deform_attn_reference = reference_twin(
-    ms_deform_attn,
-    lambda *values: sample_reference(*_read_arguments(*values)),
-    """`oxijax.ms_deform_attn` in pure JAX: for any order and mode of differentiation.
-
-    Same arguments, meaning, result and errors.
-    """,
+    ms_deform_attn, lambda *values: sample_reference(_read_arguments(*values))
 )
 
 
 def _read_arguments(
     value, locations, weights, spatial_shapes, points, method, normalize, precision
-) -> tuple[SampleParams, jax.Array, jax.Array, jax.Array]:
-    """Checks all arguments, and makes them a configuration and operands."""
+) -> Call:
+    """Checks all arguments."""
     value = arguments.as_array("value", value, 4)
     arguments.check_choice("method", method, ("bilinear", "nearest"))
     normalize = arguments.read_bool("normalize", normalize)
@@ -128,7 +123,8 @@ def _read_arguments(
     arguments.check_shape("attention_weights", weights, names, shape)
     locations = locations.reshape(n, queries, heads, sum(counts), 2)
     weights = weights.reshape(n, queries, heads, sum(counts))
-    return SampleParams(levels, counts, Across(), method, normalize), value, locations, weights
+    config = SampleParams(levels, counts, Across(method == "nearest"), normalize)
+    return Call(config, value, locations, weights, (n, queries, heads, channels))
 
 
 def _read_levels(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:

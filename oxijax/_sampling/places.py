@@ -5,7 +5,7 @@ an integer, and by how much that moves when the coordinate does.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,13 @@ class Position(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Across:
-    """From 0, the image's edge, to 1, its other edge: the centre of pixel i is (i + 0.5) / size."""
+    """From 0, the image's edge, to 1, its other edge: the centre of pixel i is (i + 0.5) / size.
+
+    Attributes:
+      nearest: whether a point is the pixel floor(coordinate * size + 0.5), or the one at the edge.
+    """
+
+    nearest: bool
 
     def along(self, axis: int, coordinate: jax.Array, sizes: np.ndarray, query: Any) -> Position:
         """The position of coordinates [B, M, T].
@@ -42,15 +48,10 @@ class Across:
           query: the numbers of the queries, [B].
         """
         size = sizes.astype(coordinate.dtype)
+        if self.nearest:
+            pixel = jnp.clip(jnp.floor(coordinate * size + 0.5), 0, size - 1)
+            return Position(pixel, 0, np.zeros_like(size))
         return Position(coordinate * size - 0.5, 0, size)
-
-    def nearest(self, axis: int, coordinate: jax.Array, sizes: np.ndarray) -> jax.Array:
-        """The pixel, as a whole number in floating point; points beyond an edge have the one there.
-
-        Args: see `along`.
-        """
-        size = sizes.astype(coordinate.dtype)
-        return jnp.clip(jnp.floor(coordinate * size + 0.5), 0, size - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Window:
     dilation: tuple[int, int]
     offset_scale: float
     remove_center: bool
+    nearest: ClassVar[bool] = False
 
     @property
     def taps(self) -> list[tuple[int, int]]:
@@ -94,9 +96,6 @@ class Window:
         real = (coordinate + np.asarray(tap, coordinate.dtype)) * scale
         return Position(real, start[:, None, None].astype(jnp.int32), scale)
 
-    def nearest(self, axis: int, coordinate: jax.Array, sizes: np.ndarray) -> jax.Array:
-        raise NotImplementedError("windows are sampled by interpolation")
-
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
@@ -106,10 +105,12 @@ class Grid:
       align_corners: whether -1 and 1 are the centres of the outermost pixels, not the edges.
       padding_mode: what is outside of the image: "zeros", "border" for the nearest pixel inside, or
         "reflection" for what a mirror at the edge shows.
+      nearest: whether a point is the nearest pixel, halves being rounded to even ones.
     """
 
     align_corners: bool
     padding_mode: str
+    nearest: bool
 
     def along(self, axis: int, coordinate: jax.Array, sizes: np.ndarray, query: Any) -> Position:
         """See `Across.along`."""
@@ -118,18 +119,16 @@ class Grid:
             real, slope = (coordinate + 1) / 2 * (size - 1), (size - 1) / 2
         else:
             real, slope = ((coordinate + 1) * size - 1) / 2, size / 2
-        if self.padding_mode == "zeros":
-            return Position(real, 0, slope)
         if self.padding_mode == "reflection":
             real, sign = self._reflected(real, size)
             slope = slope * sign
-        inside = (real > 0) & (real < size - 1)
-        # NaN stays; what is cut off at the edge moves no more.
-        return Position(jnp.clip(real, 0, size - 1), 0, jnp.where(inside, slope, 0))
-
-    def nearest(self, axis: int, coordinate: jax.Array, sizes: np.ndarray) -> jax.Array:
-        """See `Across.nearest`; halves are rounded to even pixels, and what is outside stays so."""
-        return jnp.round(self.along(axis, coordinate, sizes, None).real)
+        if self.padding_mode != "zeros":
+            inside = (real > 0) & (real < size - 1)
+            # NaN stays; what is cut off at the edge moves no more.
+            real, slope = jnp.clip(real, 0, size - 1), jnp.where(inside, slope, 0)
+        if self.nearest:
+            return Position(jnp.round(real), 0, np.zeros_like(size))
+        return Position(real, 0, slope)
 
     def _reflected(self, real: jax.Array, size: np.ndarray) -> tuple[jax.Array, jax.Array]:
         """The position in the mirrors, and the sign of its derivative."""

@@ -33,14 +33,12 @@ class SampleParams:
       levels: height and width of the images of each level.
       points: of a query and head in each level.
       place: where they lie.
-      method: "bilinear" or "nearest".
       normalize: weights are the softmax of what is given, over all points of a query and head.
     """
 
     levels: tuple[tuple[int, int], ...]
     points: tuple[int, ...]
     place: Place
-    method: str = "bilinear"
     normalize: bool = False
 
     @property
@@ -110,9 +108,9 @@ class Points(NamedTuple):
     slope_x: jax.Array | np.ndarray
     weight: jax.Array | None
 
-    def factors(self, method: str) -> jax.Array:
+    def factors(self, config: SampleParams) -> jax.Array:
         """Of the pixels, in the order of `Images.steps`, with the weight: [4 or 1, B, M, T]."""
-        if method == "nearest":
+        if config.place.nearest:
             one = 1 + self.fraction_y * self.fraction_x  # NaN stays
             return (one if self.weight is None else one * self.weight)[None]
         hy, hx = 1 - self.fraction_y, 1 - self.fraction_x
@@ -153,13 +151,9 @@ class Queries(NamedTuple):
         found = []
         for axis, coordinate in coordinates.items():
             size = config.sizes(axis).astype(np.int32)
-            if config.method == "nearest":
-                floor = config.place.nearest(axis, coordinate, size)
-                whole, fraction, slope = 0, jnp.zeros_like(floor), np.zeros((), dtype)
-            else:
-                real, whole, slope = config.place.along(axis, coordinate, size, self.query)
-                floor = jnp.floor(real)
-                fraction = jnp.where(jnp.isfinite(real), real - floor, 0)
+            real, whole, slope = config.place.along(axis, coordinate, size, self.query)
+            floor = jnp.floor(real)
+            fraction = jnp.where(jnp.isfinite(real), real - floor, 0)
             floor = jnp.where(invalid | jnp.isnan(floor), -_FAR, jnp.clip(floor, -_FAR, _FAR))
             # The sum could overflow; what is clipped first ends between -_BORDER and the size.
             pixel = jnp.clip(floor.astype(jnp.int32), -_BORDER - whole, size - whole)
@@ -190,7 +184,7 @@ def _steps(config: SampleParams, heads: int) -> np.ndarray:
     down = (config.sizes(WIDTH).astype(np.int32) + 2 * _BORDER) * heads
     right = np.full_like(down, heads)
     steps = np.stack([0 * down, right, down, down + right], axis=1)
-    return steps[:, :1] if config.method == "nearest" else steps
+    return steps[:, :1] if config.place.nearest else steps
 
 
 def _check_rows(config: SampleParams, n: int, heads: int) -> None:

@@ -44,7 +44,7 @@ def forward(
 
         total = jnp.zeros((*points.row.shape[:2], channels), accumulator(value))
         total = _compat.match_varying(total, points.row, images.rows)[0]
-        each = _by_point(points.row), _by_point(points.factors(config.method)), images.steps
+        each = _by_point(points.row), _by_point(points.factors(config)), images.steps
         total, _ = lax.scan(add, total, each)
         return None, total.astype(value.dtype)
 
@@ -77,7 +77,7 @@ def backward_value(
                 rows = add_to_rows(rows, row + steps[i], update)
             return rows, None
 
-        each = _by_point(points.row), _by_point(points.factors(config.method)), images.steps
+        each = _by_point(points.row), _by_point(points.factors(config)), images.steps
         return lax.scan(add, rows, each)[0], None
 
     queries = Queries.of(locations, config.weights(weights))
@@ -115,9 +115,9 @@ def backward_points(
         _, found = lax.scan(dots, None, (_by_point(points.row), images.steps))
         found = [jnp.moveaxis(dot, 0, 2) for dot in found]
         ly, lx = points.fraction_y, points.fraction_x
-        if config.method == "nearest":
-            grad_weight = found[0] * (1 + ly * lx)
-            grad_y = grad_x = 0 * (ly + lx)
+        if config.place.nearest:
+            grad_weight = found[0] * (1 + ly * lx)  # NaN stays
+            grad_y = grad_x = ly + lx
         else:
             d1, d2, d3, d4 = found
             grad_weight = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)

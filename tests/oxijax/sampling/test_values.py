@@ -93,7 +93,7 @@ def test_dtypes(name, dtype):
     for key, expected in exact.items():
         assert found[key].dtype == dtype
         # A coordinate in float32 has an error of some 1e-7 of the image's size.
-        tolerance = 2e-5 if dtype == "float32" else TOLERANCES[dtype]
+        tolerance = TOLERANCES[dtype]
         actual, expected = np.asarray(found[key], np.float64), np.asarray(expected)
         if key == "doffset":
             kept = smooth(call)
@@ -157,7 +157,7 @@ def test_normalize_is_a_softmax_over_all_points(function):
     ours = values_and_gradients(normalized, arrays, grad_y, names)
     theirs = values_and_gradients(by_hand, arrays, grad_y, names)
     for key, expected in theirs.items():
-        assert_close(ours[key], expected, 5e-6, key)
+        assert_close(ours[key], expected, 2e-6, key)
 
 
 def test_nearest_is_the_pixel_at_the_edge_or_nearer():
@@ -209,7 +209,7 @@ def test_dcnv4_is_dcnv3_of_packed_operands(n, size, groups, softmax):
         ]
         weight = np.asarray(mask[-1]).reshape(*size, groups, taps)[..., tap, None]
         total += np.stack(samples, axis=2) * weight
-    assert_close(y[-1], total.reshape(*size, channels), 1e-5)
+    assert_close(y[-1], total.reshape(*size, channels), 2e-6)
 
 
 def test_far_windows_are_exact():
