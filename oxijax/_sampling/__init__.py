@@ -15,6 +15,7 @@ import jax
 from oxijax._core import compat as _compat
 from oxijax._core.gradients import define_gradients
 from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
+from oxijax._sampling import cuda as cuda_kernels
 from oxijax._sampling import reference as kernels
 from oxijax._sampling.places import Window
 from oxijax._sampling.points import SampleParams
@@ -89,12 +90,14 @@ sample_forward: KernelPrimitive = _primitive(
     operands={"value": _VALUE, "locations": _LOCATIONS, "weights": _WEIGHTS},
     results={"y": Result(_Y, like="value")},
     reference=kernels.forward,
+    cuda=cuda_kernels.forward,
 )
 sample_backward_value: KernelPrimitive = _primitive(
     "sample_backward_value",
     operands={"locations": _LOCATIONS, "weights": _WEIGHTS, "grad_y": _Y},
     results={"grad_value": Result(_VALUE, like="grad_y")},
     reference=kernels.backward_value,
+    cuda=cuda_kernels.backward_value,
 )
 sample_backward_points: KernelPrimitive = _primitive(
     "sample_backward_points",
@@ -104,6 +107,7 @@ sample_backward_points: KernelPrimitive = _primitive(
         "grad_weights": Result(_WEIGHTS, like="weights"),
     },
     reference=kernels.backward_points,
+    cuda=cuda_kernels.backward_points,
 )
 
 

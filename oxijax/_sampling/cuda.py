@@ -1,0 +1,71 @@
+"""Weighted sums of samples on a GPU: each function is the CUDA lowering of a primitive."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from oxijax._core.launch import call
+from oxijax._core.precision import ptx_dtype
+from oxijax._sampling.places import Across, Window
+from oxijax._sampling.points import SampleParams
+from ptx.kernels.sampling import BACKWARD_POINTS, BACKWARD_VALUE, FORWARD, SamplingConfig
+
+__all__ = ["backward_points", "backward_value", "forward"]
+
+
+def forward(config: SampleParams, value, locations, weights):
+    """The sums [N, Q, M, D]."""
+    kernel_config = _kernel_config(config, value.shape[2:], value.dtype, locations, weights)
+    return call(
+        FORWARD, kernel_config, batch="n", products=_products(config, locations, value.shape[3]),
+        value=value, locations=locations, weights=weights,
+    )  # fmt: skip
+
+
+def backward_value(config: SampleParams, locations, weights, grad_y):
+    """The gradient to the images, summed in float32 by atomic additions."""
+    n, _, heads, channels = grad_y.shape
+    kernel_config = _kernel_config(config, grad_y.shape[2:], grad_y.dtype, locations, weights)
+    accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
+    (total,) = call(
+        BACKWARD_VALUE, kernel_config, batch="n", products=_products(config, locations, channels),
+        locations=locations, weights=weights, grad_y=grad_y,
+        zeros=jnp.zeros((n, config.pixels, heads, channels), accumulator),
+    )  # fmt: skip
+    assert total is not None
+    return (total.astype(grad_y.dtype),)
+
+
+def backward_points(config: SampleParams, value, locations, weights, grad_y):
+    """The gradients to locations and weights."""
+    kernel_config = _kernel_config(config, value.shape[2:], value.dtype, locations, weights)
+    return call(
+        BACKWARD_POINTS, kernel_config, batch="n",
+        products=_products(config, locations, value.shape[3]),
+        value=value, locations=locations, weights=weights, grad_y=grad_y,
+    )  # fmt: skip
+
+
+def _products(config: SampleParams, locations, channels) -> int:
+    """Of pixels with what they are weighed by."""
+    n, q, heads, points, _ = locations.shape
+    return n * q * heads * points * channels * (1 if config.place.nearest else 4)
+
+
+def _kernel_config(
+    config: SampleParams, head: tuple[int, int], dtype, locations, weights
+) -> SamplingConfig:
+    place = config.place
+    fields: dict[str, Any] = {"place": "across"}
+    if not isinstance(place, Across):
+        fields = {field.name: getattr(place, field.name) for field in dataclasses.fields(place)}
+        fields["place"] = "window" if isinstance(place, Window) else "grid"
+    fields["nearest"] = place.nearest
+    return SamplingConfig(
+        *head, config.levels, config.points, **fields,
+        normalize=config.normalize,
+        float_type=ptx_dtype(dtype),
+        location_type=ptx_dtype(locations.dtype),
+        weight_type=None if weights is None else ptx_dtype(weights.dtype),
+    )  # fmt: skip

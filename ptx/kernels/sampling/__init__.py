@@ -1,0 +1,13 @@
+"""Weighted sums of samples: multi-scale deformable attention, DCNv3 and DCNv4, grid_sample."""
+
+from ptx.kernels.sampling.backward_points import BACKWARD_POINTS
+from ptx.kernels.sampling.backward_value import BACKWARD_VALUE
+from ptx.kernels.sampling.catalog import CONFIGS
+from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.forward import FORWARD
+from ptx.registry import register
+
+__all__ = ["BACKWARD_POINTS", "BACKWARD_VALUE", "CONFIGS", "FORWARD", "SamplingConfig"]
+
+for _kernel in (FORWARD, BACKWARD_VALUE, BACKWARD_POINTS):
+    register(_kernel)

@@ -1,0 +1,205 @@
+"""Backward to locations and weights, from four dots a sample: each is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.kernel import Instance, KernelDefinition, Out
+from ptx.kernels.sampling.catalog import CONFIGS
+from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.parameters import (
+    GRAD_Y,
+    LOCATIONS,
+    SIZES,
+    VALUE,
+    WEIGHTS,
+    check,
+    entry,
+    grid,
+    known,
+    location_type,
+    weight_type,
+)
+from ptx.kernels.sampling.plan import SHARED_BYTES, SamplingPlan, chunks, kept_bytes, points_plan
+from ptx.kernels.sampling.points import (
+    Chunk,
+    Point,
+    Span,
+    Unit,
+    each_chunk,
+    each_span,
+    each_turn,
+    weight_of,
+)
+from ptx.kernels.sampling.softmax import Softmax, across_chunk
+from ptx.tile.vectors import both, load_elements, load_words, widen
+
+__all__ = ["BACKWARD_POINTS"]
+
+
+def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
+    unit = Unit(k, config, plan, p)
+    gradients = _Gradients(unit, p)
+
+    def of_chunk(chunk: Chunk) -> None:
+        dots = [[k.var(config.sum_type, 0.0) for _ in chunk.steps] for _ in range(plan.chunk)]
+
+        def turn(channel: Val, channel_ok: Val | None) -> None:
+            grads = load_elements(unit.sums(p.grad_y, channel), plan.width)
+            first = unit.pixels(p.value, channel)
+            for number in range(chunk.span.count):
+                sample = chunk.sample(number)
+                addresses = sample.addresses(first, config.heads * config.channels)
+                for address, inside, dot in zip(
+                    addresses, sample.inside, dots[number], strict=True
+                ):
+                    words = load_words(address, plan.width, where=both(inside, channel_ok))
+                    for element, grad in zip(widen(k, words), grads, strict=True):
+                        dot.set(k.fma(element, grad, dot))
+
+        each_turn(unit, turn)
+        gradients.store(chunk, _own_dots(unit, dots))
+
+    each_chunk(unit, p, gradients.softmax, of_chunk)
+    gradients.finish()
+
+
+def _own_dots(unit: Unit, dots: Sequence[Sequence[Val]]) -> Sequence[Val]:
+    """The dots of the lane's own point, added up over all lanes, always in the same order.
+
+    Each step halves the points that a lane has partial sums of, and the lanes whose sums are apart.
+    """
+    k, plan = unit.k, unit.plan
+    half = plan.chunk // 2
+    while half:
+        upper = (unit.lane & half).ne(0)
+        dots = [
+            [
+                k.select(upper, b, a) + k.shuffle("bfly", k.select(upper, a, b), half)
+                for a, b in zip(low, high, strict=True)
+            ]
+            for low, high in zip(dots[:half], dots[half:], strict=True)
+        ]
+        half //= 2
+    (own,) = dots
+    mask = plan.chunk
+    while mask < plan.lanes:
+        own = [dot + k.shuffle("bfly", dot, mask) for dot in own]
+        mask *= 2
+    return own
+
+
+def _of_point(point: Point, dots: Sequence[Val]) -> tuple[Val, Val, Val]:
+    """The gradients to a point's weight, y and x, from the dots of its pixels; x and y for weight 1.
+
+    The dots are of the gradient of the sum with each pixel's channels.
+    """
+    k, ly, lx = dots[0].kernel, point.ly, point.lx
+    if len(dots) == 1:
+        return dots[0] * (1.0 + ly * lx), ly + lx, ly + lx  # 0, or NaN
+    d1, d2, d3, d4 = dots
+    hy, hx = 1.0 - ly, 1.0 - lx
+    upper, lower = k.fma(hx, d1, lx * d2), k.fma(hx, d3, lx * d4)
+    grad_y = k.fma(hx, d3 - d1, lx * (d4 - d2)) * point.slope_y
+    grad_x = k.fma(hy, d2 - d1, ly * (d4 - d3)) * point.slope_x
+    return k.fma(hy, upper, ly * lower), grad_y, grad_x
+
+
+class _Gradients:
+    """The gradients to locations and weights in global memory.
+
+    Through a softmax, that to a weight needs those of all points of its unit.
+
+    Attributes:
+      softmax: of the unit's weights, if they are to be normalised.
+    """
+
+    def __init__(self, unit: Unit, p: Any):
+        self.unit, self.p = unit, p
+        k, config, plan = unit.k, unit.config, unit.plan
+        self.softmax: Softmax | None = None
+        if config.normalize:
+            self.softmax = Softmax(unit, p.weights)
+            self.mean = k.var(config.sum_type, 0.0)
+            # Of each thread's own points: no other thread reads them.
+            count = chunks(config, plan) * plan.threads
+            self.kept = k.shared("weight_gradients", config.sum_type, count)
+
+    def store(self, chunk: Chunk, dots: Sequence[Val]) -> None:
+        """Writes those of the lane's own point, from the dots of its pixels."""
+        k, point, span = self.unit.k, chunk.point, chunk.span
+        grad_weight, grad_y, grad_x = _of_point(point, dots)
+        if point.weight is not None:
+            grad_y, grad_x = grad_y * point.weight, grad_x * point.weight
+        locations: Pointer = self.p.grad_locations
+        pair = [k.convert(value, locations.dtype, "rn") for value in (grad_x, grad_y)]
+        place = (locations + point.index) + point.index
+        place.store(0, pair, where=self._writes(span))
+        if point.weight is None:
+            return
+        if self.softmax is None:
+            self._store_weight(span, grad_weight)
+            return
+        share = k.select(span.exists, grad_weight * point.weight, 0.0)
+        self.mean.set(self.mean + share)
+        self._slot(span).store(0, grad_weight)
+
+    def finish(self) -> None:
+        """Writes what needs the gradients of all points."""
+        softmax = self.softmax
+        if softmax is None:
+            return
+        self.unit.k.comment("through the softmax")
+        mean = across_chunk(self.unit, self.mean.value(), self.unit.k.add)
+
+        def through(span: Span) -> None:
+            weight = weight_of(self.unit, self.p, softmax, span)
+            assert weight is not None
+            self._store_weight(span, weight * (self._slot(span).load() - mean))
+
+        each_span(self.unit, through)
+
+    def _writes(self, span: Span) -> Val:
+        """Whether the thread is the one that writes its own point: others may have it too."""
+        plan = self.unit.plan
+        return (
+            span.exists & (self.unit.lane < plan.chunk) if plan.chunk < plan.lanes else span.exists
+        )
+
+    def _slot(self, span: Span) -> Pointer:
+        return self.kept + (self.unit.k.tid() + span.number * self.unit.plan.threads)
+
+    def _store_weight(self, span: Span, value: Val) -> None:
+        weights: Pointer = self.p.grad_weights
+        rounded = self.unit.k.convert(value, weights.dtype, "rn")
+        (weights + self.unit.point(span)).store(0, rounded, where=self._writes(span))
+
+
+def _check(instance: Instance) -> None:
+    check(instance)
+    config, plan = instance.config, instance.plan
+    if config.normalize and kept_bytes(config, plan) > SHARED_BYTES:
+        raise ValueError(
+            f"{config.points} points with normalize take {kept_bytes(config, plan)} bytes of "
+            f"shared memory, and {SHARED_BYTES} are there: normalize the weights before the call"
+        )
+
+
+BACKWARD_POINTS = KernelDefinition(
+    name="sample_backward_points",
+    configs=CONFIGS,
+    parameters=(
+        *(VALUE, LOCATIONS, WEIGHTS, GRAD_Y),
+        Out("grad_locations", "n q m t k", location_type),
+        Out("grad_weights", "n q m t", weight_type, flag="use_weights"),
+        *SIZES,
+    ),
+    known=known,
+    plan=points_plan,
+    check=_check,
+    grid=grid,
+    entry=entry("backward_points"),
+    body=_body,
+)

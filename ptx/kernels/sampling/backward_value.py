@@ -1,0 +1,70 @@
+"""Backward to the images: the gradient of each sum is added to the pixels of its samples.
+
+The order of these additions is not fixed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ptx.builder import Kernel, Val
+from ptx.kernel import KernelDefinition, Out
+from ptx.kernels.sampling.catalog import CONFIGS
+from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.parameters import (
+    GRAD_Y,
+    LOCATIONS,
+    SIZES,
+    WEIGHTS,
+    check,
+    entry,
+    grid,
+    known,
+    sum_type,
+)
+from ptx.kernels.sampling.plan import SamplingPlan, add_plan
+from ptx.kernels.sampling.points import Chunk, Unit, each_chunk, each_turn
+from ptx.kernels.sampling.softmax import Softmax
+from ptx.tile.vectors import both, load_elements
+
+__all__ = ["BACKWARD_VALUE"]
+
+
+def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
+    unit = Unit(k, config, plan, p)
+    softmax = Softmax(unit, p.weights) if config.normalize else None
+    pitch = config.heads * config.channels
+
+    def turn(channel: Val, channel_ok: Val | None) -> None:
+        first = unit.pixels(p.grad_value, channel)
+        grads = load_elements(unit.sums(p.grad_y, channel), plan.width)
+
+        def add(chunk: Chunk) -> None:
+            for number in range(chunk.span.count):
+                sample = chunk.sample(number)
+                for address, inside, factor in zip(
+                    sample.addresses(first, pitch), sample.inside, sample.factors, strict=True
+                ):
+                    shares = [factor * grad for grad in grads]
+                    added = shares[0] if plan.width == 1 else shares
+                    address.red(0, added, where=both(inside, channel_ok))
+
+        each_chunk(unit, p, softmax, add)
+
+    each_turn(unit, turn)
+
+
+BACKWARD_VALUE = KernelDefinition(
+    name="sample_backward_value",
+    configs=CONFIGS,
+    parameters=(
+        *(LOCATIONS, WEIGHTS, GRAD_Y, Out("grad_value", "n s m d", sum_type, initial="zeros")),
+        *SIZES,
+    ),
+    known=known,
+    plan=add_plan,
+    check=check,
+    grid=grid,
+    entry=entry("backward_value"),
+    body=_body,
+)

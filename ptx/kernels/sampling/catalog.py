@@ -1,0 +1,74 @@
+"""Named configurations: every path of the kernels, and layers that people train.
+
+A name is that of a layer, a slash, and the type, for example "DDETR-encoder/bf16".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ptx.isa.dtypes import DType, bf16, f16, f32, f64
+from ptx.kernels.sampling.config import SamplingConfig
+
+__all__ = ["CONFIGS"]
+
+Layer = SamplingConfig
+
+_DDETR = ((100, 167), (50, 84), (25, 42), (13, 21))  # levels of an image of 800 x 1333
+
+
+def _window(heads: int, channels: int, size: int, kernel: tuple[int, int] = (3, 3), **fields):
+    layer = Layer(
+        heads, channels, ((size, size),), (1,), "window", kernel_size=kernel,
+        out_size=(size, size), padding=(kernel[0] // 2, kernel[1] // 2), **fields,
+    )  # fmt: skip
+    return dataclasses.replace(layer, points=(layer.taps,))
+
+
+_LAYERS = {
+    "DDETR-encoder": Layer(8, 32, _DDETR, (4, 4, 4, 4)),
+    "InternImage-T-1": _window(4, 16, 56),
+    "InternImage-T-3": _window(16, 16, 14),
+    "softmax": Layer(2, 64, ((5, 7), (3, 4), (1, 1)), (9, 1, 3), normalize=True),
+    "softmax-many-points": Layer(1, 1, ((6, 6),), (200,), normalize=True),
+    "nearest": Layer(3, 24, ((6, 5), (2, 2)), (3, 4), nearest=True),
+    "no-center": _window(2, 8, 7, (5, 3), dilation=(2, 1), offset_scale=1.5, remove_center=True),
+    "v4": _window(4, 16, 7, strides=(2, 1), normalize=True),
+    "grid": Layer(1, 3, ((5, 6),), (1,), "grid", use_weights=False),
+    "grid-corners": Layer(
+        1, 40, ((5, 6),), (1,), "grid", align_corners=True, padding_mode="border", use_weights=False
+    ),
+    "grid-reflection": Layer(
+        1, 4, ((5, 6),), (1,), "grid", padding_mode="reflection", use_weights=False
+    ),
+    "grid-reflection-corners": Layer(
+        1, 4, ((1, 6),), (1,), "grid", align_corners=True, padding_mode="reflection",
+        use_weights=False,
+    ),
+    "grid-nearest": Layer(
+        1, 16, ((5, 6),), (1,), "grid", nearest=True, padding_mode="border", use_weights=False
+    ),
+    "30-channels": Layer(2, 30, ((4, 4),), (3,)),
+    "71-channels": Layer(2, 71, ((4, 4), (2, 3)), (2, 9)),
+    "1025-channels": Layer(1, 1025, ((3, 3),), (4,)),
+}  # fmt: skip
+_MIXED = {"mixed-types": _LAYERS["softmax"], "mixed-types-grid": _LAYERS["grid-corners"]}
+_OTHER_TYPE = {f16: f32, bf16: f32, f32: f64, f64: f32}  # of the locations
+
+
+def _of_types(layers: dict[str, Layer], *types: DType) -> dict[str, Layer]:
+    return {
+        f"{name}/{dtype}": dataclasses.replace(layer, float_type=dtype)
+        for name, layer in layers.items()
+        for dtype in types
+    }
+
+
+def _mixed(layer: Layer) -> Layer:
+    return dataclasses.replace(layer, location_type=_OTHER_TYPE[layer.float_type], weight_type=f16)
+
+
+CONFIGS: dict[str, Layer] = {
+    **_of_types(_LAYERS, bf16, f16, f32, f64),
+    **{name: _mixed(layer) for name, layer in _of_types(_MIXED, bf16, f16, f32, f64).items()},
+}

@@ -1,0 +1,64 @@
+"""Forward: weighted sums of samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ptx.builder import Kernel, Val
+from ptx.kernel import KernelDefinition, Out
+from ptx.kernels.sampling.catalog import CONFIGS
+from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.parameters import (
+    LOCATIONS,
+    SIZES,
+    VALUE,
+    WEIGHTS,
+    check,
+    entry,
+    grid,
+    known,
+)
+from ptx.kernels.sampling.plan import SamplingPlan, read_plan
+from ptx.kernels.sampling.points import Chunk, Unit, each_chunk, each_turn
+from ptx.kernels.sampling.softmax import Softmax
+from ptx.tile.vectors import both, load_words, store_vector, widen
+
+__all__ = ["FORWARD"]
+
+
+def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
+    unit = Unit(k, config, plan, p)
+    softmax = Softmax(unit, p.weights) if config.normalize else None
+    pitch = config.heads * config.channels
+
+    def turn(channel: Val, channel_ok: Val | None) -> None:
+        first = unit.pixels(p.value, channel)
+        sums = [k.var(config.sum_type, 0.0) for _ in range(plan.width)]
+
+        def add(chunk: Chunk) -> None:
+            for number in range(chunk.span.count):
+                sample = chunk.sample(number)
+                for address, inside, factor in zip(
+                    sample.addresses(first, pitch), sample.inside, sample.factors, strict=True
+                ):
+                    words = load_words(address, plan.width, where=both(inside, channel_ok))
+                    for total, element in zip(sums, widen(k, words), strict=True):
+                        total.set(k.fma(factor, element, total))
+
+        each_chunk(unit, p, softmax, add)
+        store_vector(unit.sums(p.y, channel), sums, where=both(unit.exists, channel_ok))
+
+    each_turn(unit, turn)
+
+
+FORWARD = KernelDefinition(
+    name="sample_forward",
+    configs=CONFIGS,
+    parameters=(VALUE, LOCATIONS, WEIGHTS, Out("y", "n q m d"), *SIZES),
+    known=known,
+    plan=read_plan,
+    check=check,
+    grid=grid,
+    entry=entry("forward"),
+    body=_body,
+)

@@ -1,0 +1,109 @@
+"""How the threads of a block share the work: chosen from the configuration and the target."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ptx.isa.dtypes import f32
+from ptx.isa.targets import Target
+from ptx.kernel import Sizes
+from ptx.kernels.sampling.config import SamplingConfig
+from ptx.tile.vectors import vector_width
+
+__all__ = [
+    "SHARED_BYTES",
+    "SamplingPlan",
+    "add_plan",
+    "chunks",
+    "kept_bytes",
+    "points_plan",
+    "read_plan",
+]
+
+_WARP = 32
+_CHUNK = 4  # points at most whose positions are in registers at a time
+SHARED_BYTES = 48 * 1024  # of a block
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingPlan:
+    """Who does what in a block: neighbouring lanes have a unit, one head of a query.
+
+    Attributes:
+      width: neighbouring channels that a lane has at a time.
+      lanes: of a unit, a power of two.
+      vectors: of `width` channels, of a head.
+      threads: of a block.
+      min_blocks: see `ptx.kernel.PlanLike`.
+    """
+
+    width: int
+    lanes: int
+    vectors: int
+    threads: int = 128
+    min_blocks: int | None = None
+
+    @property
+    def chunk(self) -> int:
+        """Points whose positions are calculated at a time, by as many lanes."""
+        return min(self.lanes, _CHUNK)
+
+    @property
+    def units(self) -> int:
+        """Of a block."""
+        return self.threads // self.lanes
+
+    @property
+    def turns(self) -> int:
+        """How often the lanes of a unit take channels, until they have had all."""
+        return -(-self.vectors // self.lanes)
+
+
+def read_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:
+    """The plan of a kernel that reads images: a lane has vectors of 16 bytes, if they fit."""
+    min_blocks = 4 if config.sum_type is f32 else 3
+    return _plan(config, vector_width(config.float_type, config.channels), min_blocks)
+
+
+def add_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:
+    """The plan of the kernel that adds to images.
+
+    Lanes add to neighbouring memory, so that an instruction fills whole sectors: four sums at once
+    where the GPU has such an instruction, else one.
+    """
+    vectors = config.sum_type is f32 and target.supports("sm_90")
+    return _plan(config, vector_width(f32, config.channels) if vectors else 1, 4)
+
+
+def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:
+    """The plan of the kernel backward to points.
+
+    With softmax a unit keeps a number of each point in shared memory until it has all of them:
+    where points are many, a block has few units, and a unit has more lanes than its channels need.
+    """
+    plan = read_plan(config, target, sizes)
+    plan = dataclasses.replace(plan, min_blocks=3 if config.sum_type is f32 else 2)
+    if not config.normalize:
+        return plan
+    while kept_bytes(config, plan) > SHARED_BYTES and plan.threads > _WARP:
+        plan = dataclasses.replace(plan, threads=plan.threads // 2)
+    while kept_bytes(config, plan) > SHARED_BYTES and plan.chunk < _CHUNK:
+        plan = dataclasses.replace(plan, lanes=plan.lanes * 2)
+    return plan
+
+
+def chunks(config: SamplingConfig, plan: SamplingPlan) -> int:
+    """Chunks of points of a unit; none has points of two levels."""
+    return sum(-(-count // plan.chunk) for count in config.points)
+
+
+def kept_bytes(config: SamplingConfig, plan: SamplingPlan) -> int:
+    """Bytes of shared memory in which each thread keeps a number of each of its points."""
+    return chunks(config, plan) * plan.threads * config.sum_type.bytes
+
+
+def _plan(config: SamplingConfig, width: int, min_blocks: int) -> SamplingPlan:
+    vectors, lanes = config.channels // width, 1
+    while lanes < min(vectors, _WARP):
+        lanes *= 2
+    return SamplingPlan(width, lanes, vectors, min_blocks=min_blocks)

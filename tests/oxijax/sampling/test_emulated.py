@@ -1,0 +1,188 @@
+"""The sampling operators' GPU kernels, in the emulator: values and gradients."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.helpers import TOLERANCES, assert_close, values_and_gradients
+from support.places import emulated
+from support.sampling_checks import KERNELS, check, compare, results
+from support.sampling_data import RECORDED, Recorded, recorded, recorded_names
+
+import oxijax
+from oxijax.testing import emulate_gpu
+
+TARGETS = ("sm_75", "sm_80", "sm_90")
+COMBINATIONS = list(itertools.product(TOLERANCES, TARGETS))
+NAMES = [name for family in RECORDED for name in recorded_names(family)]
+ROTATING = [(name, *pair) for name, pair in zip(NAMES, itertools.cycle(COMBINATIONS), strict=False)]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("name", "dtype", "target"), ROTATING)
+def test_recorded(name, dtype, target):
+    check(recorded(name), dtype, emulated(target, schedule=len(name)))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["msda-3", "dcnv3-21", "grid_sample-14"])
+def test_what_pytorch_recorded(name):
+    call = recorded(name)
+    with emulate_gpu():
+        found = results(call, jnp.float64)
+    compare(call, found, call.results, 1e-12)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("dtype", "target"), COMBINATIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_everywhere(name, dtype, target):
+    check(recorded(name), dtype, emulated(target))
+
+
+def drawn(shapes, points, heads, channels, queries=3, images=1, **options) -> Recorded:
+    """A call of ms_deform_attn, with points inside and around the images."""
+    generator, count = np.random.default_rng(channels), sum(points)
+    pixels = sum(height * width for height, width in shapes)
+    arrays = {
+        "value": generator.standard_normal((images, pixels, heads, channels)),
+        "sampling_locations": generator.uniform(-0.2, 1.2, (images, queries, heads, count, 2)),
+        "attention_weights": generator.standard_normal((images, queries, heads, count)),
+    }
+    grad_y = generator.standard_normal((images, queries, heads, channels))
+    options = {"spatial_shapes": shapes, "points": points, **options}
+    return Recorded(oxijax.ms_deform_attn, arrays, options, grad_y, {})
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("channels", [1, 4, 30, 32, 64, 71, 1025])
+def test_channels_of_a_head(channels, dtype):
+    check(drawn(((6, 4), (1, 1)), (3, 2), 2, channels), dtype, emulated("sm_90"))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("dtype", "target"), COMBINATIONS)
+@pytest.mark.parametrize("channels", [3, 24])
+def test_softmax_over_points_of_levels_that_differ(channels, dtype, target):
+    call = drawn(((5, 7), (3, 4), (1, 1)), (3, 1, 9), 3, channels, normalize=True)
+    check(call, dtype, emulated(target))
+
+
+@pytest.mark.usefixtures("x64")
+def test_softmax_over_more_points_than_a_block_of_full_size_keeps():
+    check(drawn(((6, 6),), (400,), 1, 1, normalize=True), "float32", emulated("sm_90"))
+
+
+@pytest.mark.usefixtures("x64")
+def test_softmax_of_large_weights():
+    call = drawn(((5, 7),), (4,), 2, 8, normalize=True)
+    weights = call.arrays["attention_weights"]
+    weights[...] = weights * 300 - 1000
+    weights[0, 0, 0] = [-1e30, 0, -800, -709]
+    check(call, "float64", emulated("sm_80"))
+
+
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e30])
+def test_strange_locations(value, method):
+    """As without a GPU, and the emulator sees no bad address."""
+    call = drawn(((5, 7), (3, 4)), (2, 3), 2, 8, method=method)
+    arrays = [np.float32(array) for array in call.arrays.values()]
+    arrays[1][0, 0, 0, 1, 0] = value
+    arrays[1][0, 2, 1, 3, 1] = value
+    check_like_cpu(call, arrays)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+@pytest.mark.parametrize("size", [(5, 7), (1, 1)])
+def test_strange_grids(mode, align_corners, method, size):
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((1, *size, 3)).astype(np.float32)
+    places = np.array([np.nan, np.inf, -np.inf, 1e30, -7.3, -1, 0, 1, 2.9], np.float32)
+    grid = np.stack(np.meshgrid(places, places), axis=-1)[None]
+    grad_y = generator.standard_normal((1, 9, 9, 3)).astype(np.float32)
+    options = {"method": method, "padding_mode": mode, "align_corners": align_corners}
+    call = Recorded(oxijax.grid_sample, {"x": x, "grid": grid}, options, grad_y, {})
+    check_like_cpu(call, [x, grid])
+
+
+def check_like_cpu(call: Recorded, arrays) -> None:
+    """The kernels' results and those of the CPU are alike, also in what is not finite."""
+    names, grad_y = list(call.arrays), np.float32(call.grad_y)
+    function = functools.partial(call.function, **call.options)
+    expected = values_and_gradients(function, arrays, grad_y, names)
+    with emulate_gpu("sm_80"):
+        found = values_and_gradients(function, arrays, grad_y, names)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("location_dtype", ["float64", "float16"])
+@pytest.mark.parametrize("weight_dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_dtypes_of_locations_and_weights(location_dtype, weight_dtype, normalize):
+    call = drawn(((5, 7), (3, 4)), (2, 3), 2, 8, normalize=normalize)
+    dtypes = ("float32", location_dtype, weight_dtype)
+    arrays = [a.astype(d) for a, d in zip(call.arrays.values(), dtypes, strict=True)]
+    function = functools.partial(oxijax.ms_deform_attn, **call.options)
+    twin = functools.partial(oxijax.reference.ms_deform_attn, **call.options)
+    exact = [a.astype(np.float64) for a in arrays]
+    expected = values_and_gradients(twin, exact, call.grad_y, list(call.arrays))
+    with emulate_gpu():
+        found = values_and_gradients(function, arrays, np.float32(call.grad_y), list(call.arrays))
+    tolerances = {"float64": 2e-6, **TOLERANCES}
+    for (name, value), dtype in zip(expected.items(), ("float32", *dtypes), strict=True):
+        assert found[name].dtype == dtype
+        tolerance = max(2e-6, tolerances[dtype])
+        assert_close(found[name], value, tolerance, name)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize(("n", "size", "groups"), [(64, (7, 7), 32), (2, (25, 42), 4)])
+def test_dcnv4(n, size, groups, softmax):
+    """Where DCNv4's own kernels read another image: their blocks go across images."""
+    used, generator = 3 * groups * 9, np.random.default_rng(n)
+    x = generator.standard_normal((n, *size, 2 * groups), np.float32)
+    packed = generator.standard_normal((n, *size, -(-used // 8) * 8), np.float32)
+    options = {"kernel_size": 3, "groups": groups, "softmax": softmax}
+    with emulate_gpu("sm_90"):
+        y = jax.jit(functools.partial(oxijax.dcnv4, **options))(x, packed)
+    expected = oxijax.reference.dcnv4(*map(np.float64, (x, packed)), **options)
+    assert_close(y, expected, 2e-6)
+    assert_close(y[-1], expected[-1], 2e-6)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3)])
+def test_empty(shape):
+    n, queries, heads = shape
+    call = drawn(((2, 3),), (2,), heads, 4, queries, n)
+    function = functools.partial(oxijax.ms_deform_attn, **call.options)
+    arrays = [np.float32(array) for array in call.arrays.values()]
+    with emulate_gpu():
+        found = values_and_gradients(function, arrays, np.float32(call.grad_y), list(call.arrays))
+    assert found["y"].shape == call.grad_y.shape
+    assert found["dvalue"].shape == arrays[0].shape
+    assert not np.asarray(found["dvalue"]).any()
+
+
+@pytest.mark.parametrize("images", [33, 37])
+def test_many_images(images):
+    call = drawn(((4, 5),), (2,), 2, 3, queries=1, images=images)
+    check(call, "float32", emulated("sm_80"))
+
+
+def test_a_program_has_these_kernels_and_no_others():
+    call = drawn(((4, 5),), (2,), 2, 3)
+    place = emulated()
+    function = functools.partial(oxijax.ms_deform_attn, **call.options)
+    arrays = [np.float32(array) for array in call.arrays.values()]
+    place.values_and_gradients(function, arrays, np.float32(call.grad_y), KERNELS)

@@ -1,0 +1,112 @@
+"""What the tests of the sampling operators share: recorded calls in some dtype, compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import oxijax
+from support.helpers import TOLERANCES, assert_close, values_and_gradients
+from support.places import Place
+from support.sampling_data import Recorded
+
+__all__ = ["KERNELS", "check", "float64_results", "in_dtype", "results", "smooth"]
+
+KERNELS = ("sample_forward", "sample_backward_value", "sample_backward_points")
+
+
+def in_dtype(call: Recorded, dtype: Any) -> Recorded:
+    """The call of what a dtype has of its operands, so that only what is done with them is judged.
+
+    It has no recorded results.
+    """
+    with np.errstate(over="ignore"):  # what is far becomes infinite
+        rounded = {k: np.asarray(v).astype(dtype) for k, v in call.arrays.items()}
+    grad_y = call.grad_y.astype(dtype)
+    return dataclasses.replace(call, arrays=rounded, grad_y=grad_y, results={})
+
+
+def results(call: Recorded, dtype: Any, coordinates: Any = None) -> dict[str, jax.Array]:
+    """The result of a call, and its gradients, of operands in a dtype.
+
+    Args:
+      call: the call.
+      dtype: of all operands.
+      coordinates: dtype of the places, where it is another one.
+    """
+    function = functools.partial(call.function, **call.options)
+    arrays = [
+        jnp.asarray(array, coordinates if coordinates and name in _PLACES else dtype)
+        for name, array in call.arrays.items()
+    ]
+    return values_and_gradients(function, arrays, jnp.asarray(call.grad_y, dtype), [*call.arrays])
+
+
+_PLACES = ("sampling_locations", "offset", "grid")
+
+
+def float64_results(call: Recorded, coordinates: Any) -> dict[str, jax.Array]:
+    """What the operator's twin makes of a call in float64, with positions in another dtype.
+
+    Positions in float32 are as documented: what is made of them is compared.
+    """
+    twin = getattr(oxijax.reference, call.function.__name__)
+    with jax.enable_x64(True):
+        return results(dataclasses.replace(call, function=twin), jnp.float64, coordinates)
+
+
+def check(call: Recorded, dtype: str, place: Place) -> None:
+    """Compares the kernels' result and gradients of a call with those of its twin in float64."""
+    call = in_dtype(call, dtype)
+    function = functools.partial(call.function, **call.options)
+    operands = list(call.arrays.values())
+    y, gradients = place.values_and_gradients(function, operands, call.grad_y, KERNELS)
+    found = {"y": y, **{f"d{n}": g for n, g in zip(call.arrays, gradients, strict=True)}}
+    coordinates = jnp.float64 if dtype == "float64" else jnp.float32
+    compare(call, found, float64_results(call, coordinates), TOLERANCES[dtype])
+    for name, value in found.items():
+        assert value.dtype == dtype, name
+
+
+def compare(
+    call: Recorded, found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: float
+) -> None:
+    """Asserts that results are close, but for gradients that are not defined."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        actual, wanted = np.asarray(found[name], np.float64), np.asarray(value, np.float64)
+        if name == "doffset":
+            kept = smooth(call)
+            actual, wanted = actual[kept], wanted[kept]
+        assert_close(actual, wanted, tolerance, name)
+
+
+def smooth(call: Recorded) -> np.ndarray:
+    """Where the gradient to an offset is defined: not between pixels.
+
+    Where a position is a whole number the sample has two derivatives, and which one PyTorch takes
+    depends on how it rounds the position.
+    """
+    kernel, strides, dilation, padding = (
+        call.options[name] for name in ("kernel_size", "strides", "dilation", "padding")
+    )
+    n, height, width, _ = (offset := call.arrays["offset"].astype(np.float64)).shape
+    taps = [(i, j) for j in range(kernel[1]) for i in range(kernel[0])]
+    if call.options["remove_center"]:
+        taps.remove((kernel[0] // 2, kernel[1] // 2))
+    offset = offset.reshape(n, height, width, call.options["groups"], len(taps), 2)
+    near = np.zeros(offset.shape, bool)
+    for axis, last in ((0, 1), (1, 0)):
+        middle = dilation[axis] * (kernel[axis] - 1) // 2
+        tap = np.array([tap[axis] * dilation[axis] - middle for tap in taps])
+        pixel = np.arange((height, width)[axis]) * strides[axis] + middle - padding[axis][0]
+        pixel = pixel.reshape((-1, 1, 1, 1) if axis == 0 else (-1, 1, 1))
+        position = pixel + call.options["offset_scale"] * (offset[..., last] + tap)
+        near[..., last] = np.abs(position - np.round(position)) < 1e-6
+    return ~near.reshape(call.arrays["offset"].shape)
