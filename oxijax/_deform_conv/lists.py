@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core.convolution import ConvParams
-from oxijax._core.sizes import is_known, require_product
+from oxijax._core.lists import first_not_below
+from oxijax._core.sizes import require_product
 from oxijax._deform_conv.reference import pixels_of
 from oxijax._deform_conv.samples import BORDER
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
@@ -72,14 +73,13 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     keys = (corners.row // offset_groups).astype(jnp.uint32).reshape(-1, offset_groups, config.taps)
     keys = keys.transpose(1, 2, 0).reshape(lists, -1) + number * jnp.asarray(cells, jnp.uint32)
     samples = lax.broadcasted_iota(jnp.int32, keys.shape, 1)
-    shape, (flat_keys, order) = keys.shape, (keys.reshape(-1), samples.reshape(-1))
-    flat_keys, order = lax.sort((flat_keys, order), is_stable=True, num_keys=1)
+    shape = keys.shape
+    flat_keys, order = lax.sort((keys.reshape(-1), samples.reshape(-1)), is_stable=True, num_keys=1)
     order = order.reshape(shape)
 
     boundaries = lax.broadcasted_iota(jnp.uint32, (lists, cells + 1), 1)
     boundaries = boundaries + number * jnp.asarray(cells, jnp.uint32)
-    search = _search if is_known(*shape, cells) else _search_by_sorting
-    found = search(flat_keys, boundaries.reshape(-1)).reshape(lists, -1)
+    found = first_not_below(flat_keys, boundaries.reshape(-1)).reshape(lists, -1)
     starts = found - number.astype(jnp.int32) * jnp.asarray(shape[1], jnp.int32)
 
     weights = jnp.stack(corners.weights(), axis=-1).astype(dtype)
@@ -100,19 +100,3 @@ def _cell_factors(config: ConvParams, offset: jax.Array) -> tuple[int, int, int]
 def _most_cells(lists: int) -> int:
     """The most cells of a list, of so many: keys have 32 bits, and indices 31."""
     return min(2**31, 2**32 // lists) - 1
-
-
-def _search(keys: jax.Array, boundaries: jax.Array) -> jax.Array:
-    """For each boundary the first of the sorted keys that is not below it: int32."""
-    return jnp.searchsorted(keys, boundaries, method="scan_unrolled").astype(jnp.int32)
-
-
-def _search_by_sorting(keys: jax.Array, boundaries: jax.Array) -> jax.Array:
-    """`_search` where sizes are symbolic: a search has to know in how many steps it ends."""
-    merged = jnp.concatenate([boundaries, keys])
-    places = lax.iota(jnp.int32, merged.shape[0])
-    # Where each of them is after a stable sort, in which a boundary comes before its equals.
-    _, order = lax.sort((merged, places), is_stable=True, num_keys=1)
-    _, found = lax.sort((order, places), is_stable=True, num_keys=1)
-    count = boundaries.shape[0]
-    return found[:count] - lax.iota(jnp.int32, count)

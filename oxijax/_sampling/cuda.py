@@ -5,11 +5,19 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from oxijax._core.config import is_deterministic
 from oxijax._core.launch import call
 from oxijax._core.precision import ptx_dtype
+from oxijax._sampling.lists import point_lists
 from oxijax._sampling.places import Across, Window
 from oxijax._sampling.points import SampleParams
-from ptx.kernels.sampling import BACKWARD_POINTS, BACKWARD_VALUE, FORWARD, SamplingConfig
+from ptx.kernels.sampling import (
+    BACKWARD_POINTS,
+    BACKWARD_VALUE,
+    BACKWARD_VALUE_GATHER,
+    FORWARD,
+    SamplingConfig,
+)
 
 __all__ = ["backward_points", "backward_value", "forward"]
 
@@ -24,10 +32,19 @@ def forward(config: SampleParams, value, locations, weights):
 
 
 def backward_value(config: SampleParams, locations, weights, grad_y):
-    """The gradient to the images, summed in float32 by atomic additions."""
+    """The gradient to the images, summed in float32 by atomic additions.
+
+    Where a fixed order is asked for, from lists without them.
+    """
     n, _, heads, channels = grad_y.shape
     kernel_config = _kernel_config(config, grad_y.shape[2:], grad_y.dtype, locations, weights)
     accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
+    if is_deterministic():
+        lists = point_lists(config, locations, weights, accumulator)._asdict()
+        return call(
+            BACKWARD_VALUE_GATHER, kernel_config, sizes={"n": n},
+            products=_products(config, locations, channels), **lists, grad_y=grad_y,
+        )  # fmt: skip
     (total,) = call(
         BACKWARD_VALUE, kernel_config, batch="n", products=_products(config, locations, channels),
         locations=locations, weights=weights, grad_y=grad_y,

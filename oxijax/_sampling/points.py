@@ -19,9 +19,9 @@ from oxijax._core.blocks import accumulator
 from oxijax._core.sizes import require_product
 from oxijax._sampling.places import HEIGHT, WIDTH, Place
 
-__all__ = ["Images", "Points", "Queries", "SampleParams"]
+__all__ = ["BORDER", "Images", "Points", "Queries", "SampleParams", "padded_pixels"]
 
-_BORDER = 2  # pixels of a point just outside are up to two pixels outside
+BORDER = 2  # pixels of a point just outside are up to two pixels outside
 _FAR = 2**31 - 128  # positions are clamped to this before they become integers
 
 
@@ -69,16 +69,16 @@ class Images(NamedTuple):
         n, _, heads, channels = value.shape
         _check_rows(config, n, heads)
         levels, start = [], 0
-        border = (_BORDER, _BORDER)
+        border = (BORDER, BORDER)
         for height, width in config.levels:
             level = value[:, start : start + height * width]
             level = level.reshape(n, height, width, heads, channels)
             level = jnp.pad(level, ((0, 0), border, border, (0, 0), (0, 0)))
-            padded = (height + 2 * _BORDER) * (width + 2 * _BORDER)
+            padded = (height + 2 * BORDER) * (width + 2 * BORDER)
             levels.append(level.reshape(n, padded, heads, channels))
             start += height * width
         rows = jnp.concatenate(levels, axis=1)
-        rows = rows.reshape(n * _padded_pixels(config) * heads, channels)
+        rows = rows.reshape(n * padded_pixels(config) * heads, channels)
         return cls(rows, _steps(config, heads))
 
     def without_border(
@@ -86,13 +86,13 @@ class Images(NamedTuple):
     ) -> jax.Array:
         """Rows as the images again, of this shape, [N, S, M, D]."""
         n, _, heads, channels = shape
-        images = rows.reshape(n, _padded_pixels(config), heads, channels)
+        images = rows.reshape(n, padded_pixels(config), heads, channels)
         levels, start = [], 0
         for height, width in config.levels:
-            padded = height + 2 * _BORDER, width + 2 * _BORDER
+            padded = height + 2 * BORDER, width + 2 * BORDER
             level = images[:, start : start + math.prod(padded)]
             level = level.reshape(n, *padded, heads, channels)
-            inside = level[:, _BORDER : _BORDER + height, _BORDER : _BORDER + width]
+            inside = level[:, BORDER : BORDER + height, BORDER : BORDER + width]
             levels.append(inside.reshape(n, height * width, heads, channels))
             start += math.prod(padded)
         return jnp.concatenate(levels, axis=1)
@@ -155,40 +155,41 @@ class Queries(NamedTuple):
             floor = jnp.floor(real)
             fraction = jnp.where(jnp.isfinite(real), real - floor, 0)
             floor = jnp.where(invalid | jnp.isnan(floor), -_FAR, jnp.clip(floor, -_FAR, _FAR))
-            # The sum could overflow; what is clipped first ends between -_BORDER and the size.
-            pixel = jnp.clip(floor.astype(jnp.int32), -_BORDER - whole, size - whole)
-            found.append((pixel + (whole + _BORDER), fraction + poison, slope))
+            # The sum could overflow; what is clipped first ends between -BORDER and the size.
+            pixel = jnp.clip(floor.astype(jnp.int32), -BORDER - whole, size - whole)
+            found.append((pixel + (whole + BORDER), fraction + poison, slope))
         (y, fraction_y, slope_y), (x, fraction_x, slope_x) = found
 
-        heads, pitch = self.x.shape[1], config.sizes(WIDTH) + 2 * _BORDER
+        heads, pitch = self.x.shape[1], config.sizes(WIDTH) + 2 * BORDER
         # What fills a block up, with `NOWHERE` for integers, is in the first image.
-        pixel = jnp.maximum(self.image, 0)[:, None, None] * _padded_pixels(config)
+        pixel = jnp.maximum(self.image, 0)[:, None, None] * padded_pixels(config)
         pixel = pixel + (y * pitch.astype(np.int32) + x + _starts(config))
         row = pixel * heads + np.arange(heads, dtype=np.int32)[:, None]
         return Points(row, fraction_y, fraction_x, slope_y, slope_x, self.weight)
 
 
-def _padded_pixels(config: SampleParams) -> int:
-    return sum((h + 2 * _BORDER) * (w + 2 * _BORDER) for h, w in config.levels)
+def padded_pixels(config: SampleParams) -> int:
+    """Of all levels of an image, with their borders."""
+    return sum((h + 2 * BORDER) * (w + 2 * BORDER) for h, w in config.levels)
 
 
 def _starts(config: SampleParams) -> np.ndarray:
     """The first pixel of the level of each point, [T]."""
-    sizes = [(h + 2 * _BORDER) * (w + 2 * _BORDER) for h, w in config.levels]
+    sizes = [(h + 2 * BORDER) * (w + 2 * BORDER) for h, w in config.levels]
     starts = np.cumsum([0, *sizes[:-1]], dtype=np.int32)
     return np.repeat(starts, config.points)
 
 
 def _steps(config: SampleParams, heads: int) -> np.ndarray:
     """From a point's first row to (y, x), (y, x+1), (y+1, x) and (y+1, x+1), [T, 4]."""
-    down = (config.sizes(WIDTH).astype(np.int32) + 2 * _BORDER) * heads
+    down = (config.sizes(WIDTH).astype(np.int32) + 2 * BORDER) * heads
     right = np.full_like(down, heads)
     steps = np.stack([0 * down, right, down, down + right], axis=1)
     return steps[:, :1] if config.place.nearest else steps
 
 
 def _check_rows(config: SampleParams, n: int, heads: int) -> None:
-    factors = (n, _padded_pixels(config), heads)
+    factors = (n, padded_pixels(config), heads)
     require_product(
         factors,
         2**31 - 1,

@@ -430,7 +430,7 @@ def gemm(generator: Generator, float64: bool) -> tuple:
 
 
 def sampling(generator: Generator, float64: bool, operator: str) -> tuple:
-    """A call of a sampling operator, which has no kernels yet."""
+    """A call of a sampling operator."""
     dtypes = functools.partial(dtype_of, generator, float64)
     if operator == "attention":
         return drawn_samples.attention(generator, dtypes, values)
@@ -471,8 +471,8 @@ FAMILIES = {
     "conv": Family(functools.partial(convolution, deformable=False), lambda *_: 3),
     "conv_general_dilated": Family(conv_general_dilated, general_kernels),
     "gemm": Family(gemm, gemm_kernels),
-    "ms_deform_attn": Family(functools.partial(sampling, operator="attention"), lambda *_: 0),
-    "dcnv3": Family(functools.partial(sampling, operator="dcnv3"), lambda *_: 0),
-    "dcnv4": Family(functools.partial(sampling, operator="dcnv4"), lambda *_: 0),
-    "grid_sample": Family(functools.partial(sampling, operator="grid"), lambda *_: 0),
+    "ms_deform_attn": Family(functools.partial(sampling, operator="attention"), lambda *_: 3),
+    "dcnv3": Family(functools.partial(sampling, operator="dcnv3"), lambda *_: 3),
+    "dcnv4": Family(functools.partial(sampling, operator="dcnv4"), lambda *_: 3),
+    "grid_sample": Family(functools.partial(sampling, operator="grid"), lambda *_: 3),
 }

@@ -2,12 +2,20 @@
 
 from ptx.kernels.sampling.backward_points import BACKWARD_POINTS
 from ptx.kernels.sampling.backward_value import BACKWARD_VALUE
+from ptx.kernels.sampling.backward_value_gather import BACKWARD_VALUE_GATHER
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.forward import FORWARD
 from ptx.registry import register
 
-__all__ = ["BACKWARD_POINTS", "BACKWARD_VALUE", "CONFIGS", "FORWARD", "SamplingConfig"]
+__all__ = [
+    "BACKWARD_POINTS",
+    "BACKWARD_VALUE",
+    "BACKWARD_VALUE_GATHER",
+    "CONFIGS",
+    "FORWARD",
+    "SamplingConfig",
+]
 
-for _kernel in (FORWARD, BACKWARD_VALUE, BACKWARD_POINTS):
+for _kernel in (FORWARD, BACKWARD_VALUE, BACKWARD_VALUE_GATHER, BACKWARD_POINTS):
     register(_kernel)

@@ -40,7 +40,7 @@ __all__ = ["BACKWARD_POINTS"]
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
-    unit = Unit(k, config, plan, p)
+    unit = Unit(k, config, plan, p.batch_size, p.queries)
     gradients = _Gradients(unit, p)
 
     def of_chunk(chunk: Chunk) -> None:
@@ -92,9 +92,9 @@ def _own_dots(unit: Unit, dots: Sequence[Sequence[Val]]) -> Sequence[Val]:
 
 
 def _of_point(point: Point, dots: Sequence[Val]) -> tuple[Val, Val, Val]:
-    """The gradients to a point's weight, y and x, from the dots of its pixels; x and y for weight 1.
+    """The gradients to a point's weight, y and x, the last two as if the weight were 1.
 
-    The dots are of the gradient of the sum with each pixel's channels.
+    They follow from the dots of the gradient of the sum with the channels of each of its pixels.
     """
     k, ly, lx = dots[0].kernel, point.ly, point.lx
     if len(dots) == 1:

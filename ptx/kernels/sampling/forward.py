@@ -27,7 +27,7 @@ __all__ = ["FORWARD"]
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
-    unit = Unit(k, config, plan, p)
+    unit = Unit(k, config, plan, p.batch_size, p.queries)
     softmax = Softmax(unit, p.weights) if config.normalize else None
     pitch = config.heads * config.channels
 

@@ -82,7 +82,8 @@ def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> 
     where points are many, a block has few units, and a unit has more lanes than its channels need.
     """
     plan = read_plan(config, target, sizes)
-    plan = dataclasses.replace(plan, min_blocks=3 if config.sum_type is f32 else 2)
+    blocks = 3 if config.sum_type is f32 and target.supports("sm_80") else 2
+    plan = dataclasses.replace(plan, min_blocks=blocks)
     if not config.normalize:
         return plan
     while kept_bytes(config, plan) > SHARED_BYTES and plan.threads > _WARP:

@@ -34,7 +34,14 @@ _FAR = 2.0**30  # beyond any image; with a window's pixel it still is an s32
 
 
 class Unit:
-    """One head of a query, the work of neighbouring lanes.
+    """One head of a query, or of a pixel: the work of neighbouring lanes.
+
+    Args:
+      k: the kernel.
+      config: the sum.
+      plan: of the block.
+      images: how many.
+      queries: of an image; where units are of pixels, its pixels.
 
     Attributes:
       index: among the heads of all queries; in range, also where `exists` is off.
@@ -43,16 +50,23 @@ class Unit:
       head, image, query: of the unit.
     """
 
-    def __init__(self, k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any):
+    def __init__(
+        self,
+        k: Kernel,
+        config: SamplingConfig,
+        plan: SamplingPlan,
+        images: Val,
+        queries: Val | int,
+    ):
         self.k, self.config, self.plan = k, config, plan
-        count = p.batch_size * p.queries * config.heads
+        count = images * queries * config.heads
         index = k.ctaid() * plan.units + k.tid() // plan.lanes
         self.exists = index < count
         self.index = k.min(index, count - 1)
         self.lane = k.tid() % plan.lanes
         row = self.index // config.heads
         self.head = self.index % config.heads
-        self.image, self.query = row // p.queries, row % p.queries
+        self.image, self.query = row // queries, row % queries
         k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
 
     def point(self, span: Span) -> Val:
@@ -67,7 +81,7 @@ class Unit:
         return images + k.mad_wide(self.image * config.pixels, config.heads * config.channels, at)
 
     def sums(self, array: Pointer, channel: Val) -> Pointer:
-        """A channel of the unit in an array [N, Q, M, D]."""
+        """A channel of the unit in an array [N, Q, M, D], or of pixels [N, S, M, D]."""
         return array + self.k.mad_wide(
             self.index, self.config.channels, self.k.convert(channel, u64)
         )

@@ -35,7 +35,9 @@ class Softmax:
             start: float, add: Callable[[Val, Val], Val], join: Callable[[Val, Val], Val]
         ) -> Val:
             total = k.var(dtype, start)
-            with k.loop(unit.lane % plan.chunk, points, plan.chunk, name="weight", unroll=False) as t:
+            with k.loop(
+                unit.lane % plan.chunk, points, plan.chunk, name="weight", unroll=False
+            ) as t:
                 (weight,) = widen(k, [(first + t).load()])
                 total.set(add(total, weight))
             return across_chunk(unit, total.value(), join)

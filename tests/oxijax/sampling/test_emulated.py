@@ -1,5 +1,6 @@
 """The sampling operators' GPU kernels, in the emulator: values and gradients."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -8,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.helpers import TOLERANCES, assert_close, values_and_gradients
-from support.places import emulated
-from support.sampling_checks import KERNELS, check, compare, results
+from support.places import assert_has_kernels, emulated
+from support.sampling_checks import KERNELS, check, compare, float64_results, in_dtype, results
 from support.sampling_data import RECORDED, Recorded, recorded, recorded_names
 
 import oxijax
@@ -81,9 +82,9 @@ def test_softmax_over_more_points_than_a_block_of_full_size_keeps():
 @pytest.mark.usefixtures("x64")
 def test_softmax_of_large_weights():
     call = drawn(((5, 7),), (4,), 2, 8, normalize=True)
-    weights = call.arrays["attention_weights"]
-    weights[...] = weights * 300 - 1000
+    weights = np.array(call.arrays["attention_weights"] * 300 - 1000)
     weights[0, 0, 0] = [-1e30, 0, -800, -709]
+    call = dataclasses.replace(call, arrays={**call.arrays, "attention_weights": weights})
     check(call, "float64", emulated("sm_80"))
 
 
@@ -186,3 +187,42 @@ def test_a_program_has_these_kernels_and_no_others():
     function = functools.partial(oxijax.ms_deform_attn, **call.options)
     arrays = [np.float32(array) for array in call.arrays.values()]
     place.values_and_gradients(function, arrays, np.float32(call.grad_y), KERNELS)
+
+
+DETERMINISTIC = [f"{family}-{i}" for family in RECORDED for i in range(0, 60, 4)]
+
+
+def gathered(call: Recorded, dtype: str, target: str, schedule: int | None = None) -> np.ndarray:
+    """The gradient to the images by the kernel without atomics, and by nothing else."""
+    value, *others = (jnp.asarray(array, dtype) for array in call.arrays.values())
+
+    def gradient(value, others, grad_y):
+        function = functools.partial(call.function, **call.options)
+        return jax.vjp(lambda value: function(value, *others), value)[1](grad_y)[0]
+
+    operands = value, others, jnp.asarray(call.grad_y, dtype)
+    with emulate_gpu(target, schedule=schedule), oxijax.config.deterministic_mode():
+        compiled = jax.jit(gradient).lower(*operands).compile()
+        assert assert_has_kernels(compiled.as_text(), ["sample_backward_value_gather"]) == 1
+        return np.asarray(compiled(*operands))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("name", "dtype", "target"),
+    [(n, *c) for n, c in zip(DETERMINISTIC, itertools.cycle(COMBINATIONS), strict=False)],
+)
+def test_deterministic(name, dtype, target):
+    call = in_dtype(recorded(name), dtype)
+    found = gathered(call, dtype, target)
+    coordinates = jnp.float64 if dtype == "float64" else jnp.float32
+    expected = float64_results(call, coordinates)
+    assert_close(found, expected[f"d{next(iter(call.arrays))}"], TOLERANCES[dtype])
+    assert found.dtype == dtype
+
+
+def test_deterministic_is_the_same_in_any_order_of_warps():
+    call = drawn(((3, 2), (1, 1)), (5, 2), 2, 3, queries=40, normalize=True)
+    first, *others = (gathered(call, "float32", "sm_80", seed) for seed in (None, 1, 2))
+    for other in others:
+        np.testing.assert_array_equal(first, other)

@@ -1,0 +1,70 @@
+"""Lists of the points in each cell, from which the deterministic backward to images gathers.
+
+They are made by one stable sort and by searches, whose results XLA does not leave to chance. They
+hold nothing for each channel: an index and the weights of its pixels for each point.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from oxijax._core.lists import first_not_below
+from oxijax._core.sizes import require_product
+from oxijax._sampling.points import BORDER, Queries, SampleParams, padded_pixels
+from ptx.kernels.sampling.backward_value_gather import CELL_BORDER
+
+__all__ = ["PointLists", "point_lists"]
+
+assert BORDER == CELL_BORDER  # a cell is a row of the reference's images with borders
+
+
+class PointLists(NamedTuple):
+    """The points of all queries and heads, by the cell that they lie in.
+
+    What lies far outside, or nowhere, is in cells that no pixel has.
+    """
+
+    starts: jax.Array  # int32 [N * cells * M + 1]
+    order: jax.Array  # int32 [N*Q*M*T]
+    corner_weights: jax.Array  # [N*Q*M*T, 4 or 1], in that order
+
+
+def point_lists(
+    config: SampleParams,
+    locations: jax.Array,
+    weights: jax.Array | None,
+    dtype: jax.typing.DTypeLike,
+) -> PointLists:
+    """The lists of a weighted sum of samples.
+
+    Args:
+      config: what is static.
+      locations: [N, Q, M, T, 2].
+      weights: [N, Q, M, T], or None.
+      dtype: of the corners' weights: float32 or float64.
+
+    Raises:
+      ValueError: points or cells are too many to count; the message says what to do.
+    """
+    n, queries, heads, each, _ = locations.shape
+    for what, factors in (
+        ("points", (n, queries, heads * each)),
+        ("cells", (n, padded_pixels(config) * heads)),
+    ):
+        require_product(
+            factors,
+            2**31 - 2,
+            f"the deterministic gradient of a batch of {n} with {queries} queries, {heads} heads "
+            f"of {each} points and levels {config.levels} sorts points, and can count fewer than "
+            f"2**31 {what}: split the batch",
+        )
+    points = Queries.of(locations, config.weights(weights)).points(config)
+    keys = points.row.reshape(-1).astype(jnp.uint32)
+    numbers = lax.iota(jnp.int32, keys.shape[0])
+    keys, order = lax.sort((keys, numbers), is_stable=True, num_keys=1)
+    boundaries = lax.iota(jnp.uint32, n * padded_pixels(config) * heads + 1)
+    factors = points.factors(config).astype(dtype)
+    factors = factors.reshape(factors.shape[0], -1)[:, order]
+    return PointLists(first_not_below(keys, boundaries), order, factors.T)

@@ -1,0 +1,125 @@
+"""Backward to the images without atomics: each pixel gathers from the samples that read it.
+
+The lists of those samples are made beforehand, by sorting. A point lies in a cell: the square of
+four pixels that it interpolates, named by the one at the upper left, so that a pixel is a corner of
+four cells. A point that is a pixel lies in that one's cell, and has no other. All sums have an
+order that depends on the lists alone, and each result is written once.
+
+Cells are those of an image with a border of `CELL_BORDER` pixels, of all levels after each other
+and of all images, and for each the heads. The lists are:
+
+- starts [z], where the list of each cell starts, and in the end where the last one ends.
+- order [i], the points of all queries and heads, sorted by their cells.
+- corner_weights [i, u], in the same order, bilinear weights times the point's of the corners u:
+  (y, x), (y, x+1), (y+1, x), (y+1, x+1), or of the pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ptx.builder import Kernel, Val
+from ptx.isa.dtypes import u32, u64
+from ptx.kernel import In, Instance, KernelDefinition, Out, Sizes
+from ptx.kernels.limits import PIXELS, check_count
+from ptx.kernels.sampling.catalog import CONFIGS
+from ptx.kernels.sampling.config import HEIGHT, WIDTH, SamplingConfig
+from ptx.kernels.sampling.parameters import GRAD_Y, SIZES, check, entry, known, sum_type
+from ptx.kernels.sampling.plan import SamplingPlan, read_plan
+from ptx.kernels.sampling.points import Unit, each_turn
+from ptx.tile.vectors import both, load_elements, store_vector
+
+__all__ = ["BACKWARD_VALUE_GATHER", "CELL_BORDER", "cells_of"]
+
+CELL_BORDER = 2  # cells around an image, on each side
+
+
+def cells_of(config: SamplingConfig) -> int:
+    """Cells of one head of an image."""
+    return sum(math.prod(_padded(level)) for level in config.levels)
+
+
+def _padded(level: tuple[int, int]) -> tuple[int, int]:
+    return level[HEIGHT] + 2 * CELL_BORDER, level[WIDTH] + 2 * CELL_BORDER
+
+
+def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
+    unit = Unit(k, config, plan, p.batch_size, config.pixels)
+    cell, pitch = _cell(unit)
+    steps = [0] if config.nearest else [0, 1, pitch, pitch + 1]
+    points = sum(config.points)
+
+    def turn(channel: Val, channel_ok: Val | None) -> None:
+        sums = [k.var(config.sum_type, 0.0) for _ in range(plan.width)]
+        for corner, step in enumerate(steps):
+            k.comment(f"points of which the pixel is corner {corner}")
+            of_corner = (cell - step) * config.heads + unit.head
+            start, end = (p.starts + of_corner).load(), (p.starts + of_corner).load(1)
+            with k.loop(start, end, name="entry", unroll=False) as entry:
+                source = (p.order + entry).load() // points
+                weights = p.corner_weights + k.mul_wide(entry, len(steps))
+                weight = weights.load(corner)
+                at = k.mad_wide(source, config.channels, k.convert(channel, u64))
+                grads = load_elements(p.grad_y + at, plan.width, where=channel_ok)
+                for total, grad in zip(sums, grads, strict=True):
+                    total.set(k.fma(weight, grad, total))
+        place = unit.sums(p.grad_value, channel)
+        store_vector(place, sums, where=both(unit.exists, channel_ok))
+
+    each_turn(unit, turn)
+
+
+def _cell(unit: Unit) -> tuple[Val, Val]:
+    """The cell of the unit's pixel among those of a head of all images, and of a row of cells."""
+    k, config = unit.k, unit.config
+    first_pixel = first_cell = 0
+    width, pixel, cells = k.var(u32, 0), k.var(u32, 0), k.var(u32, 0)
+    for level in config.levels:
+        with k.if_(unit.query >= first_pixel):
+            width.set(level[WIDTH])
+            pixel.set(unit.query - first_pixel)
+            cells.set(first_cell)
+        first_pixel += math.prod(level)
+        first_cell += math.prod(_padded(level))
+    pitch = width + 2 * CELL_BORDER
+    y, x = pixel // width + CELL_BORDER, pixel % width + CELL_BORDER
+    return unit.image * cells_of(config) + cells + y * pitch + x, pitch
+
+
+def _grid(instance: Instance) -> tuple[int, int, int]:
+    config = instance.config
+    units = instance.sizes["n"] * config.pixels * config.heads
+    return -(-units // instance.plan.units), 1, 1
+
+
+def _check(instance: Instance) -> None:
+    check(instance)
+    config, sizes = instance.config, instance.sizes
+    n, q, heads = sizes["n"], sizes["q"], config.heads
+    cells, points = n * cells_of(config) * heads, n * q * heads * sum(config.points)
+    check_count(f"cells of {heads} heads of {n} images of levels {config.levels}", cells, PIXELS)
+    check_count(f"points of {heads} heads of {n} x {q} queries", points, PIXELS)
+    for name, expected in (("z", cells + 1), ("i", points)):
+        if sizes[name] != expected:
+            raise ValueError(f"lists must have {name} = {expected}, got {sizes[name]}")
+
+
+def _known(config: SamplingConfig) -> Sizes:
+    return {**known(config), "u": 1 if config.nearest else 4}
+
+
+BACKWARD_VALUE_GATHER = KernelDefinition(
+    name="sample_backward_value_gather",
+    configs=CONFIGS,
+    parameters=(
+        *(In("starts", "z", u32), In("order", "i", u32), In("corner_weights", "i u", sum_type)),
+        *(GRAD_Y, Out("grad_value", "n s m d"), SIZES[0]),
+    ),
+    known=_known,
+    plan=read_plan,
+    check=_check,
+    grid=_grid,
+    entry=entry("backward_value_gather"),
+    body=_body,
+)
