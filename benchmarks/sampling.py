@@ -20,10 +20,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gpu_suite.sampling_layers import LEVELS, SamplingLayer
 
-import oxijax
-
-LEVELS = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
 HEADS, CHANNELS, POINTS = 8, 32, 4
 MIB = 1 << 20
 
@@ -41,54 +39,6 @@ class Case:
     ours: Callable[..., jax.Array]
     plain: Callable[..., jax.Array]
     arrays: tuple[np.ndarray, ...]
-
-
-def four_gathers(image: jax.Array, y: jax.Array, x: jax.Array) -> jax.Array:
-    """Samples [N, Q, M, P, D] of an image [N, H, W, M, D] at positions [N, Q, M, P] in pixels."""
-    n, height, width, heads, _ = image.shape
-    top, left = jnp.floor(y), jnp.floor(x)
-    of_image, of_head = jnp.arange(n)[:, None, None, None], jnp.arange(heads)[:, None]
-    total = jnp.zeros((), image.dtype)
-    for row, by_row in ((top, 1 - (y - top)), (top + 1, y - top)):
-        for column, by_column in ((left, 1 - (x - left)), (left + 1, x - left)):
-            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            at_row = jnp.clip(row, 0, height - 1).astype(int)
-            at_column = jnp.clip(column, 0, width - 1).astype(int)
-            pixel = image[of_image, at_row, at_column, of_head]
-            total = total + pixel * (by_row * by_column * inside)[..., None]
-    return total
-
-
-def plain_attention(value: jax.Array, locations: jax.Array, weights: jax.Array) -> jax.Array:
-    """Multi-scale deformable attention."""
-    n, _, heads, channels = value.shape
-    total, start = jnp.zeros((), value.dtype), 0
-    for level, (height, width) in enumerate(LEVELS):
-        image = value[:, start : start + height * width]
-        image = image.reshape(n, height, width, heads, channels)
-        start += height * width
-        at = locations[:, :, :, level] * jnp.array([width, height]) - 0.5
-        samples = four_gathers(image, at[..., 1], at[..., 0])
-        total = total + (samples * weights[:, :, :, level, :, None]).sum(3)
-    return total
-
-
-def plain_dcnv3(groups: int) -> Callable[..., jax.Array]:
-    """DCNv3 with a window of 3 x 3."""
-
-    def dcnv3(x: jax.Array, offset: jax.Array, mask: jax.Array) -> jax.Array:
-        n, height, width, channels = x.shape
-        image = x.reshape(n, height, width, groups, channels // groups)
-        offset = offset.reshape(n, height * width, groups, 9, 2)
-        row, column = jnp.divmod(jnp.arange(height * width), width)
-        tap_x, tap_y = jnp.divmod(jnp.arange(9), 3)
-        y = row[:, None, None] + (tap_y - 1) + offset[..., 1]
-        left = column[:, None, None] + (tap_x - 1) + offset[..., 0]
-        samples = four_gathers(image, y, left)
-        weights = mask.reshape(n, height * width, groups, 9, 1)
-        return (samples * weights).sum(3).reshape(x.shape)
-
-    return dcnv3
 
 
 def attention(queries: int) -> Case:
@@ -110,10 +60,8 @@ def attention(queries: int) -> Case:
         np.asarray(jax.nn.softmax(random.standard_normal((*shape[:3], 16)))).reshape(shape),
     )
 
-    def ours(*operands: jax.Array) -> jax.Array:
-        return oxijax.ms_deform_attn(*operands, spatial_shapes=LEVELS)
-
-    return Case(ours, plain_attention, tuple(a.astype(np.float32) for a in arrays))
+    layer = SamplingLayer("attention", 1, LEVELS, HEADS, CHANNELS, queries, POINTS)
+    return Case(layer.ours, layer.plain, tuple(a.astype(np.float32) for a in arrays))
 
 
 def stage(n: int, size: int, channels: int) -> Case:
@@ -125,10 +73,8 @@ def stage(n: int, size: int, channels: int) -> Case:
         random.random((n, size, size, groups * 9)),
     )
 
-    def ours(*operands: jax.Array) -> jax.Array:
-        return oxijax.dcnv3(*operands, kernel_size=3, groups=groups)
-
-    return Case(ours, plain_dcnv3(groups), tuple(a.astype(np.float32) for a in arrays))
+    layer = SamplingLayer("window", n, ((size, size),), groups, 16)
+    return Case(layer.ours, layer.plain, tuple(a.astype(np.float32) for a in arrays))
 
 
 CASES: dict[str, Callable[[], Case]] = {

@@ -29,9 +29,10 @@ class Family:
       operands: of (layer, dtype, seed) a set of what operations are given; traced.
       work: of (layer, operation, dtype) what the operation has to do.
       ours: of a layer, the function by one kernel, and each gradient by one too.
-      xla: of a layer, the function by one product of XLA's, and each gradient by one too.
+      xla: of a layer, the function by XLA alone.
       operations: by name, what makes these functions those that are timed.
       wanted: of (layer, dtype) the least values of figures in `report_against_xla.against_xla`.
+      xla_products: that XLA's function has, and each gradient of it.
     """
 
     layers: Sequence[Any]
@@ -43,6 +44,7 @@ class Family:
     xla: Callable[[Any], Callable]
     operations: Mapping[str, Callable[[Callable], Callable]]
     wanted: Callable[[Any, str], dict[str, float]] | None = None
+    xla_products: int = 1
 
 
 def run(recorder: Recorder, family: Family, dtypes: Sequence[str]) -> None:
@@ -73,4 +75,4 @@ def _jobs(family: Family, layer: Any, dtype: str, tiny: bool) -> Iterator[Job]:
     for name, make in family.operations.items():
         job = functools.partial(Job, layer.name, operands=operands, work=works[name])
         yield job(name, function=make(ours), kernels=1, products=0)
-        yield job(f"xla_{name}", function=make(xla), kernels=0, products=1)
+        yield job(f"xla_{name}", function=make(xla), kernels=0, products=family.xla_products)

@@ -18,13 +18,17 @@ from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.dtypes import bf16, f16, f32
 from ptx.kernels.conv import model as conv
 from ptx.kernels.deform_conv import model as deform_conv
-from ptx.kernels.layer_model import LayerModel
+from ptx.kernels.sampling import model as sampling
 from ptx.replay import MACHINES
 from ptx.replay.published import PUBLISHED
 
 __all__ = ["FAMILIES", "add_arguments", "published_row", "row", "run"]
 
-FAMILIES: Mapping[str, LayerModel] = {"deform_conv": deform_conv.MODEL, "conv": conv.MODEL}
+FAMILIES: Mapping[str, Any] = {
+    "deform_conv": deform_conv.MODEL,
+    "conv": conv.MODEL,
+    "sampling": sampling.MODEL,
+}
 _DTYPES = {dtype.name: dtype for dtype in (bf16, f16, f32)}
 _SHOWN = ("issue", "L1", "L2", "memory", "atomics", "tensor")
 

@@ -151,6 +151,21 @@ def test_times_conv(section):
     assert "| ResNet50-conv3-shortcut |" in page
 
 
+def test_times_sampling(section):
+    results, report, page = section("times-sampling")
+    times, compared = results["times"], {"attention", "window"}
+    assert set(times) == {"launch floor", *compared}
+    operations = {"forward", "backward_value", "backward_points"}
+    for name in operations:
+        found = times["attention"]["bfloat16"]
+        assert found[name]["calls"]["oxijax_launch"] == 2  # one for each set of operands
+        assert "oxijax_launch" not in found[f"xla_{name}"]["calls"]
+        found = report["against_xla"]["times-sampling"]["bfloat16"][name]["layers"]
+        assert set(found) == compared
+    assert_plausible(times["window"]["bfloat16"].values())
+    assert "| window |" in page
+
+
 def test_times_gemm(section):
     times = section("times-gemm")[0]["times"]
     assert set(times) == {"launch floor", "16K-16K-8", "1M-63-63", "64-64-4M"}
@@ -188,7 +203,8 @@ def test_out_of_time(tmp_path):
     assert done.returncode == 1
     assert list(report["sections"]) == [
         *("build", "info", "tests", "sanitizer"),
-        *("times-torch", "times-oxijax", "times-conv", "times-gemm", "times-xla"),
+        *("times-torch", "times-oxijax", "times-conv", "times-sampling"),
+        *("times-gemm", "times-xla"),
         "tuning",
     ]
     for name in SECTIONS:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["attention", "grid", "window"]
+__all__ = ["Axis", "attention", "grid", "in_grid", "samples", "window"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,6 +263,30 @@ def window(
     return arrays, options, formula
 
 
+def in_grid(
+    coordinate: np.ndarray, size: int, mode: str, align_corners: bool, *, nearest: bool
+) -> Axis:
+    """Positions of coordinates of `grid_sample`, in an image of some size."""
+    last = size - 1
+    position = (coordinate + 1) / 2 * last if align_corners else ((coordinate + 1) * size - 1) / 2
+    slope = np.full(position.shape, (last if align_corners else size) / 2)
+    if mode == "reflection":
+        low, high = (0.0, float(last)) if align_corners else (-0.5, last + 0.5)
+        # There and back again: a triangle wave.
+        span = high - low
+        distance = np.abs(position - low)
+        flips = np.floor(distance / span) if span else 0 * distance
+        slope = slope * np.where(position < low, -1, 1) * np.where(flips % 2 == 1, -1, 1)
+        phase = np.mod(distance, 2 * span) if span else 0 * distance
+        position, slope = low + np.minimum(phase, 2 * span - phase), slope * bool(span)
+    if mode != "zeros":
+        slope = np.where((position > 0) & (position < last), slope, 0.0)
+        position = np.clip(position, 0, last)
+    if nearest:
+        return Axis(np.round(position), 0.0)
+    return Axis(position, slope)
+
+
 def grid(
     generator: np.random.Generator, dtypes: Callable[[], Any], values: Callable[..., np.ndarray]
 ) -> Draw:
@@ -280,29 +304,12 @@ def grid(
     }
     options = {"method": method, "padding_mode": mode, "align_corners": align}
 
-    def place(coordinate: np.ndarray, size: int) -> Axis:
-        last = size - 1
-        position = (coordinate + 1) / 2 * last if align else ((coordinate + 1) * size - 1) / 2
-        slope = np.full(position.shape, (last if align else size) / 2)
-        if mode == "reflection":
-            low, high = (0.0, float(last)) if align else (-0.5, last + 0.5)
-            # There and back again: a triangle wave.
-            span = high - low
-            distance = np.abs(position - low)
-            flips = np.floor(distance / span) if span else 0 * distance
-            slope = slope * np.where(position < low, -1, 1) * np.where(flips % 2 == 1, -1, 1)
-            phase = np.mod(distance, 2 * span) if span else 0 * distance
-            position, slope = low + np.minimum(phase, 2 * span - phase), slope * bool(span)
-        if mode != "zeros":
-            slope = np.where((position > 0) & (position < last), slope, 0.0)
-            position = np.clip(position, 0, last)
-        if method == "nearest":
-            return Axis(np.round(position), 0.0)
-        return Axis(position, slope)
-
     def formula(arrays: Arrays, grad_y: Any, magnitudes: bool) -> dict[str, np.ndarray]:
         at = np.asarray(arrays["grid"], np.float64).reshape(n, -1 if n else 0, 1, 1, 2)
-        axes = place(at[..., 1], height), place(at[..., 0], width)
+        axes = (
+            in_grid(at[..., 1], height, mode, align, nearest=method == "nearest"),
+            in_grid(at[..., 0], width, mode, align, nearest=method == "nearest"),
+        )
         value = arrays["x"].reshape(n, height * width, 1, channels)
         grad = None if grad_y is None else grad_y.reshape(*at.shape[:3], channels)
         found = samples(

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ptx.builder import provenance
-from ptx.emulator import EmulatorError, UndefinedResultError, UninitializedError
+from ptx.emulator import (
+    DivergenceError,
+    EmulatorError,
+    UndefinedResultError,
+    UninitializedError,
+)
 from ptx.emulator.program import load
 from ptx.testing.mutate import Mutant, MutationReport, mutants, study
 from support.contents import assembler
@@ -195,8 +200,8 @@ def result_of(probes: Sequence[Probe], text: str, mutant: Mutant) -> Result:
         try:
             for probe in probes:
                 probe.run(compared)
-        except (UndefinedResultError, UninitializedError):  # of the changed instruction alone
-            return Result.OTHER
+        except (DivergenceError, UndefinedResultError, UninitializedError):
+            return Result.OTHER  # of the changed instruction alone
         except EmulatorError as error:
             if "trap" not in str(error):
                 raise

@@ -61,7 +61,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
                 weights = p.corner_weights + k.mul_wide(entry, len(steps))
                 weight = weights.load(corner)
                 at = k.mad_wide(source, config.channels, k.convert(channel, u64))
-                grads = load_elements(p.grad_y + at, plan.width, where=channel_ok)
+                grads = load_elements(p.grad_y + at, plan.width)
                 for total, grad in zip(sums, grads, strict=True):
                     total.set(k.fma(weight, grad, total))
         place = unit.sums(p.grad_value, channel)
@@ -73,9 +73,10 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
 def _cell(unit: Unit) -> tuple[Val, Val]:
     """The cell of the unit's pixel among those of a head of all images, and of a row of cells."""
     k, config = unit.k, unit.config
-    first_pixel = first_cell = 0
-    width, pixel, cells = k.var(u32, 0), k.var(u32, 0), k.var(u32, 0)
-    for level in config.levels:
+    first, *others = config.levels
+    width, pixel, cells = k.var(u32, first[WIDTH]), k.var(u32, unit.query), k.var(u32, 0)
+    first_pixel, first_cell = math.prod(first), math.prod(_padded(first))
+    for level in others:
         with k.if_(unit.query >= first_pixel):
             width.set(level[WIDTH])
             pixel.set(unit.query - first_pixel)

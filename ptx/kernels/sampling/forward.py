@@ -41,7 +41,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
                 for address, inside, factor in zip(
                     sample.addresses(first, pitch), sample.inside, sample.factors, strict=True
                 ):
-                    words = load_words(address, plan.width, where=both(inside, channel_ok))
+                    words = load_words(address, plan.width, where=inside)
                     for total, element in zip(sums, widen(k, words), strict=True):
                         total.set(k.fma(factor, element, total))
 

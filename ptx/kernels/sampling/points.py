@@ -261,16 +261,14 @@ def point_of(unit: Unit, p: Any, softmax: Softmax | None, span: Span) -> Point:
     index = unit.point(span)
     pair = widen(k, load_words((p.locations + index) + index, 2, where=span.exists))
     x, y = (k.convert(v, config.coordinate_type) for v in pair)
-    # One NaN coordinate makes the whole sample NaN; it reads nothing.
-    nothing = k.isnan(x) | k.isnan(y)
-    poison = k.select(nothing, float("nan"), 0.0, config.sum_type)
+    # One NaN coordinate makes the whole sample NaN. Its pixels are outside.
+    poison = k.select(k.isnan(x) | k.isnan(y), float("nan"), 0.0, config.sum_type)
     first_y, ly, inside_y, slope_y = _along(unit, span, HEIGHT, y)
     first_x, lx, inside_x, slope_x = _along(unit, span, WIDTH, x)
     pixel = first_y * span.size[WIDTH] + (first_x + span.first_pixel)
-    pixel_ok = span.exists & ~nothing
     inside = k.var(u32, 0)
     for i, (row_ok, column_ok) in enumerate((r, c) for r in inside_y for c in inside_x):
-        inside.set(inside | k.select(pixel_ok & row_ok & column_ok, 1 << i, 0, u32))
+        inside.set(inside | k.select(span.exists & row_ok & column_ok, 1 << i, 0, u32))
     return Point(
         index, pixel, inside.value(), ly + poison, lx + poison, slope_y, slope_x,
         weight_of(unit, p, softmax, span),

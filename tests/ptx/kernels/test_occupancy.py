@@ -11,20 +11,21 @@ from ptx.isa.targets import TARGETS
 from ptx.kernel import KernelDefinition
 from ptx.kernels.conv.model import MODEL as CONV
 from ptx.kernels.deform_conv.model import MODEL as DEFORM_CONV
+from ptx.kernels.sampling.model import MODEL as SAMPLING
 from ptx.launch import Launch
 
 pytestmark = pytest.mark.kept
 
-FAMILIES = {"deform_conv": DEFORM_CONV, "conv": CONV}
+FAMILIES = {"deform_conv": DEFORM_CONV, "conv": CONV, "sampling": SAMPLING}
 NAMED = [
     # The others, of which there are many alike, are checked with -m full.
     pytest.param(
         family, layer,
-        marks=() if family == "deform_conv" or layer in ("conv1", "conv2-3x3", "conv5-3x3")
+        marks=() if family != "conv" or layer in ("conv1", "conv2-3x3", "conv5-3x3")
         else pytest.mark.full,
     )
-    for family, model in FAMILIES.items()
-    for layer in model.layers
+    for family in FAMILIES
+    for layer in FAMILIES[family].layers
 ]  # fmt: skip
 
 

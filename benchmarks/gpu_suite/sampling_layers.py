@@ -1,0 +1,166 @@
+"""The layers of sampling operators that are timed, and the same in plain JAX: four gathers."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import oxijax
+from gpu_suite.layers import DTYPES, Work
+
+__all__ = ["LEVELS", "SamplingLayer", "four_gathers", "layers", "operands", "work"]
+
+LEVELS = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingLayer:
+    """Multi-scale deformable attention, or DCNv3 with a window of 3 x 3.
+
+    Attributes:
+      name: of the layer.
+      images: how many.
+      levels: height and width of their images.
+      heads, channels: of a query, and of a head.
+      queries: of an image; None for a window around each pixel.
+      points: of a query, head and level.
+    """
+
+    name: str
+    images: int
+    levels: tuple[tuple[int, int], ...]
+    heads: int
+    channels: int
+    queries: int | None = None
+    points: int = 9
+
+    @property
+    def pixels(self) -> int:
+        """Of all levels of an image."""
+        return sum(height * width for height, width in self.levels)
+
+    def ours(self, *arrays: jax.Array) -> jax.Array:
+        """The operator."""
+        if self.queries is None:
+            return oxijax.dcnv3(*arrays, kernel_size=3, groups=self.heads)
+        return oxijax.ms_deform_attn(*arrays, spatial_shapes=self.levels)
+
+    def plain(self, *arrays: jax.Array) -> jax.Array:
+        """The same in plain JAX."""
+        if self.queries is None:
+            return _window(self.heads, *arrays)
+        return _attention(self.levels, *arrays)
+
+
+def layers(tiny: bool) -> list[SamplingLayer]:
+    """Deformable DETR's encoder and decoder, and two stages of InternImage-T; or tiny ones."""
+    if tiny:
+        return [
+            SamplingLayer("attention", 1, ((4, 6), (2, 3)), 2, 8, 5, 4),
+            SamplingLayer("window", 1, ((5, 6),), 2, 8),
+        ]
+    pixels = sum(height * width for height, width in LEVELS)
+    return [
+        SamplingLayer("DDETR-encoder", 1, LEVELS, 8, 32, pixels, 4),
+        SamplingLayer("DDETR-decoder", 1, LEVELS, 8, 32, 300, 4),
+        SamplingLayer("InternImage-T-1", 8, ((56, 56),), 4, 16),
+        SamplingLayer("InternImage-T-3", 8, ((14, 14),), 16, 16),
+    ]
+
+
+def operands(layer: SamplingLayer, dtype: str, seed: jax.Array) -> tuple[jax.Array, ...]:
+    """Images, places in float32, weights and the result's gradient."""
+    keys, n, heads = jax.random.split(jax.random.key(seed), 5), layer.images, layer.heads
+    normal = functools.partial(jax.random.normal, dtype=jnp.float32)
+    if layer.queries is None:
+        size = layer.levels[0]
+        image = n, *size, heads * layer.channels
+        arrays = [
+            normal(keys[0], image),
+            0.5 * normal(keys[1], (n, *size, heads * 18)),
+            jax.random.uniform(keys[2], (n, *size, heads * 9)),
+            normal(keys[3], image),
+        ]
+    else:
+        shape = n, layer.queries, heads, len(layer.levels), layer.points
+        spread = 2 / np.array([(w, h) for h, w in layer.levels], np.float32)[:, None]
+        places = _centers(layer, keys[4])[:, None, None, None] + spread * normal(
+            keys[1], (*shape, 2)
+        )
+        arrays = [
+            normal(keys[0], (n, layer.pixels, heads, layer.channels)),
+            places,
+            jax.random.uniform(keys[2], shape),
+            normal(keys[3], (n, layer.queries, heads, layer.channels)),
+        ]
+    return tuple(array.astype("float32" if i == 1 else dtype) for i, array in enumerate(arrays))
+
+
+def _centers(layer: SamplingLayer, key: jax.Array) -> jax.Array:
+    """Where queries are, as (x, y) from 0 to 1: pixels of all levels in order, or anywhere."""
+    assert layer.queries is not None
+    if layer.queries != layer.pixels:
+        return jax.random.uniform(key, (layer.queries, 2))
+    centers = [
+        (np.indices(size)[::-1].reshape(2, -1).T + 0.5) / (size[1], size[0])
+        for size in layer.levels
+    ]
+    return jnp.asarray(np.concatenate(centers), jnp.float32)
+
+
+def work(layer: SamplingLayer, operation: str, dtype: str) -> Work:
+    """What an operation has to do: it moves memory, and has no matrix product."""
+    queries = layer.pixels if layer.queries is None else layer.queries
+    points = layer.images * queries * layer.heads * len(layer.levels) * layer.points
+    images = layer.images * layer.pixels * layer.heads * layer.channels
+    sums = layer.images * queries * layer.heads * layer.channels
+    moved = (images + points + sums) * DTYPES[dtype] + 8 * points
+    if operation == "backward_points":
+        moved += points * (DTYPES[dtype] + 8)
+    return Work(0, moved)
+
+
+def four_gathers(image: jax.Array, y: jax.Array, x: jax.Array) -> jax.Array:
+    """Samples [N, Q, M, P, D] of an image [N, H, W, M, D] at positions [N, Q, M, P] in pixels."""
+    n, height, width, heads, _ = image.shape
+    top, left = jnp.floor(y), jnp.floor(x)
+    of_image, of_head = jnp.arange(n)[:, None, None, None], jnp.arange(heads)[:, None]
+    total = jnp.zeros((), image.dtype)
+    for row, by_row in ((top, 1 - (y - top)), (top + 1, y - top)):
+        for column, by_column in ((left, 1 - (x - left)), (left + 1, x - left)):
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            at_row = jnp.clip(row, 0, height - 1).astype(int)
+            at_column = jnp.clip(column, 0, width - 1).astype(int)
+            pixel = image[of_image, at_row, at_column, of_head]
+            total = total + pixel * (by_row * by_column * inside)[..., None]
+    return total
+
+
+def _attention(
+    levels: tuple[tuple[int, int], ...], value: jax.Array, locations: jax.Array, weights: jax.Array
+) -> jax.Array:
+    n, _, heads, channels = value.shape
+    total, start = jnp.zeros((), value.dtype), 0
+    for level, (height, width) in enumerate(levels):
+        image = value[:, start : start + height * width]
+        image = image.reshape(n, height, width, heads, channels)
+        start += height * width
+        at = locations[:, :, :, level] * jnp.array([width, height]) - 0.5
+        samples = four_gathers(image, at[..., 1], at[..., 0])
+        total = total + (samples * weights[:, :, :, level, :, None]).sum(3)
+    return total.astype(value.dtype)
+
+
+def _window(heads: int, x: jax.Array, offset: jax.Array, mask: jax.Array) -> jax.Array:
+    n, height, width, channels = x.shape
+    image = x.reshape(n, height, width, heads, channels // heads)
+    offset = offset.reshape(n, height * width, heads, 9, 2)
+    row, column = jnp.divmod(jnp.arange(height * width), width)
+    tap_x, tap_y = jnp.divmod(jnp.arange(9), 3)
+    y = row[:, None, None] + (tap_y - 1) + offset[..., 1]
+    left = column[:, None, None] + (tap_x - 1) + offset[..., 0]
+    samples = four_gathers(image, y, left)
+    weights = mask.reshape(n, height * width, heads, 9, 1)
+    return (samples * weights).sum(3).reshape(x.shape).astype(x.dtype)

@@ -1,0 +1,85 @@
+"""Launches of weighted sums of samples that are larger than kernels can count are refused."""
+
+import dataclasses
+
+import pytest
+from support.sampling_kernels import DEFINITIONS, KERNELS, Call
+
+from ptx.kernels.limits import PIXELS
+from ptx.kernels.sampling import BACKWARD_POINTS, SamplingConfig
+from ptx.launch import Launch
+
+LAYER = SamplingConfig(4, 8, ((512, 512),), (2,))
+
+
+def launched(kernel: str, config: SamplingConfig, images: int, queries: int) -> Launch:
+    """The launch for so many images and queries."""
+    call = Call(kernel, config, images, queries)
+    shapes = call.definition.shapes(config, call.sizes)
+    return call.definition.launch(config, "sm_80", list(shapes.values()))
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "backward_value_gather"])
+def test_pixels_of_images(kernel):
+    launched(kernel, LAYER, PIXELS >> 18, 1)
+    with pytest.raises(ValueError, match=r"8193 images of levels .* 2\*\*31 at most"):
+        launched(kernel, LAYER, (PIXELS >> 18) + 1, 1)
+
+
+def test_cells_and_points_of_lists():
+    kernel, cells = "backward_value_gather", 4 * 516 * 516
+    launched(kernel, LAYER, PIXELS // cells, 1)
+    with pytest.raises(ValueError, match=r"cells of 4 heads of 2017 images .* 2\*\*31 at most"):
+        launched(kernel, LAYER, PIXELS // cells + 1, 1)
+    launched(kernel, LAYER, 1, PIXELS >> 3)
+    with pytest.raises(ValueError, match=r"points of 4 heads of 1 x 268435457 queries"):
+        launched(kernel, LAYER, 1, (PIXELS >> 3) + 1)
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "backward_value_gather"])
+def test_heads_of_queries(kernel):
+    launched(kernel, LAYER, 2, PIXELS >> 3)
+    with pytest.raises(ValueError, match=r"heads of 2 x 268435457 queries: .* 2\*\*31 at most"):
+        launched(kernel, LAYER, 2, (PIXELS >> 3) + 1)
+
+
+def test_lists_of_another_length():
+    call = Call("backward_value_gather", LAYER, 2, 3)
+    shapes = call.definition.shapes(LAYER, {**call.sizes, "i": 7})
+    with pytest.raises(ValueError, match="lists must have i = 48, got 7"):
+        call.definition.launch(LAYER, "sm_80", list(shapes.values()))
+
+
+def test_points_of_a_softmax():
+    def config(points: int) -> SamplingConfig:
+        return dataclasses.replace(LAYER, points=(points,), normalize=True)
+
+    launched("backward_points", config(1536), 1, 1)
+    with pytest.raises(ValueError, match=r"\(1537,\) points with normalize take 49280 bytes"):
+        launched("backward_points", config(1537), 1, 1)
+    launched("forward", config(1537), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"heads": 0}, "heads must be at least 1, got 0"),
+        ({"channels": 0}, "channels must be at least 1, got 0"),
+        ({"levels": ()}, "levels must be pairs"),
+        ({"levels": ((0, 3),)}, "levels must be pairs"),
+        ({"points": (1, 2)}, "points must be one number of at least 1 for each of 1 levels"),
+        ({"place": "between"}, "place must be"),
+        ({"padding_mode": "wrap"}, "padding_mode must be"),
+        ({"place": "window"}, "points of a window must be its 1 taps"),
+        ({"use_weights": False, "normalize": True}, "normalize needs weights"),
+        ({"channels": 2**26}, r"heads \* channels must be below 2\*\*28"),
+        ({"levels": ((2**14, 2**14),)}, r"pixels of all levels must be below 2\*\*28"),
+        ({"points": (2**26,)}, r"heads \* sum\(points\) must be below 2\*\*28"),
+    ],
+)
+def test_configurations_that_make_no_sense(fields, message):
+    config = dataclasses.replace(LAYER, **fields)
+    for definition in DEFINITIONS.values():
+        with pytest.raises(ValueError, match=message):
+            definition.validate(config)
+    assert BACKWARD_POINTS.validate(LAYER) is None

@@ -1,0 +1,137 @@
+"""Mutants of the kernels of weighted sums of samples: how many are noticed, and why not all."""
+
+import dataclasses
+import functools
+
+import pytest
+from support.mutant_reasons import NEGLIGIBLE
+from support.mutants import Reason, Result, check, check_constructs, contents_of
+from support.sampling_kernels import KERNELS, Call, small
+
+from ptx.kernels.sampling import CONFIGS, SamplingConfig
+
+TARGET = "sm_80"
+SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
+LAYERS = {
+    "forward": ("levels", "no-center/f32", "v4/f32"),
+    "backward_value": ("levels", "v4/f32", "grid-reflection/f32"),
+    "backward_value_gather": ("levels", "no-center/f32", "nearest/f32"),
+    "backward_points": ("levels", "no-center/f32", "v4/f32"),
+}
+# Pixels and queries, whose heads do not fill the last block.
+LEVELS = dataclasses.replace(
+    small(CONFIGS["30-channels/bf16"]), levels=((4, 8), (1, 2)), points=(3, 2)
+)
+
+
+def config_of(name: str) -> SamplingConfig:
+    return LEVELS if name == "levels" else small(CONFIGS[name])
+
+
+PROBES: dict[str, tuple[Call, ...]] = {
+    f"{kernel}-{name}": (
+        Call(kernel, config_of(name)),
+        Call(kernel, config_of(name), 3, 11, seed=1),
+    )
+    for kernel, names in LAYERS.items()
+    for name in names
+}
+
+POINTS = "ptx.kernels.sampling.points"
+ALONG = f"{POINTS}._along"
+POINT = f"{POINTS}.point_of"
+WINDOW = "ptx.kernels.sampling.places._in_window"
+REFLECTED = "ptx.kernels.sampling.places._reflected"
+
+EQUIVALENT = [
+    Reason(
+        "what is far reads nothing, whatever finite number its fraction is",
+        ALONG,
+        "selp",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason("no point is as far as that, but for those at infinity", ALONG, "setp", "constant"),
+    Reason("floors are whole", ALONG, "cvt", "rounding"),
+    Reason(
+        "what is far is outside, also where its number wraps",
+        ALONG,
+        "cvt",
+        "source",
+        Result.OTHER,
+    ),
+    Reason("small integers are exact", WINDOW, "cvt", "rounding"),
+    Reason(
+        "lanes of a unit that have the same place in their chunk have the same point",
+        f"{POINTS}.Chunk.sample.<locals>.told",
+        "shfl",
+        "constant",
+    ),
+    Reason(
+        "a point that does not exist has pixels outside, and is not written",
+        f"{POINTS}.weight_of",
+        "mov",
+        "constant source",
+        Result.OTHER,
+    ),
+    Reason(
+        "a point that does not exist has pixels outside, and is not written",
+        f"{POINT} > ptx.tile.vectors.load_words",
+        "mov",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "a point that does not exist is not written",
+        "ptx.kernels.sampling.backward_points._own_dots",
+        "selp shfl",
+        "source constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "one NaN among the coordinates is enough, and its pixels are outside",
+        POINT,
+        "setp or",
+        "source operator",
+        Result.OTHER,
+    ),
+    Reason(
+        "an odd number is odd without its sign",
+        REFLECTED,
+        "mul",
+        "constant",
+        Result.OTHER,
+    ),
+]
+
+
+def probes_of(kernel: str) -> dict[str, tuple[Call, ...]]:
+    return {name: PROBES[name] for name in PROBES if name.split("-")[0] == kernel}
+
+
+def check_kernel(kernel: str, limit: int) -> None:
+    check(probes_of(kernel), TARGET, limit, EQUIVALENT, NEGLIGIBLE)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_sample_is_noticed(kernel, kept):
+    if not kept(contents_of(probes_of(kernel).values())):
+        check_kernel(kernel, SAMPLE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_large_sample_is_noticed(kernel):
+    check_kernel(kernel, LARGE_SAMPLE)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_every_instruction_runs(name, kept):
+    if kept(contents_of([PROBES[name]])):
+        return
+    first, *others = (probe.run() for probe in PROBES[name])
+    assert functools.reduce(lambda a, b: a.merge(b), others, first).never_executed == []
+
+
+def test_the_constructs_exist_that_reasons_name():
+    check_constructs([*EQUIVALENT, *NEGLIGIBLE])

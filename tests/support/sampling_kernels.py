@@ -1,0 +1,267 @@
+"""Calls of any kernel of weighted sums of samples, in any type, whose results are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ptx.emulator import Report
+from ptx.isa.dtypes import f64
+from ptx.kernel import KernelDefinition
+from ptx.kernels.sampling import (
+    BACKWARD_POINTS,
+    BACKWARD_VALUE,
+    BACKWARD_VALUE_GATHER,
+    FORWARD,
+    SamplingConfig,
+)
+from ptx.kernels.sampling.backward_value_gather import CELL_BORDER, cells_of
+from ptx.kernels.sampling.config import HEIGHT, WIDTH
+from ptx.kernels.sampling.parameters import weight_type
+from ptx.testing.call import Outcome, numpy_dtype, run
+from ptx.tile.vectors import accumulator_of
+from support.drawn_samples import Axis, in_grid, samples
+
+__all__ = ["KERNELS", "Call", "small"]
+
+DEFINITIONS: Mapping[str, KernelDefinition[SamplingConfig]] = {
+    "forward": FORWARD,
+    "backward_value": BACKWARD_VALUE,
+    "backward_value_gather": BACKWARD_VALUE_GATHER,
+    "backward_points": BACKWARD_POINTS,
+}
+KERNELS = tuple(DEFINITIONS)
+_NOWHERE = -100.0  # a position far outside
+
+
+def small(config: SamplingConfig) -> SamplingConfig:
+    """The configuration with small images, in which positions are exact in any type.
+
+    Sizes are powers of two, or one more where coordinates go from centre to centre; or any, for a
+    window.
+    """
+    if config.place == "window":
+        return dataclasses.replace(config, levels=((15, 9),), out_size=(3, 5))
+    sides, more = ((4, 8), (2, 4), (8, 2), (1, 1)), int(config.align_corners)
+    levels = tuple(
+        (
+            1 if level[HEIGHT] == 1 else sides[i % 4][HEIGHT] + more,
+            1 if level[WIDTH] == 1 else sides[i % 4][WIDTH] + more,
+        )
+        for i, level in enumerate(config.levels)
+    )
+    return dataclasses.replace(config, levels=levels, out_size=(3, 5))
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of one of `KERNELS`.
+
+    Operands are small numbers with few bits, so that each product and sum is exact in any type and
+    order, unless there is a softmax. One point is NaN, and some are infinite.
+
+    Attributes:
+      kernel: one of `KERNELS`.
+      config: the sum, with images as `small` makes them.
+      images, queries: how many.
+      seed: of the operands.
+      target: for which the kernel is.
+      strange: whether points are NaN and infinite.
+    """
+
+    kernel: str
+    config: SamplingConfig
+    images: int = 2
+    queries: int = 35
+    seed: int = 0
+    target: str = "sm_80"
+    strange: bool = True
+
+    @property
+    def definition(self) -> KernelDefinition[SamplingConfig]:
+        """The kernel."""
+        return DEFINITIONS[self.kernel]
+
+    @property
+    def text(self) -> str:
+        """The kernel's PTX."""
+        return self.definition.write(self.config, self.target, self.sizes).text
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the dimensions that the configuration does not know, by name."""
+        n, q, heads = self.images, self.queries, self.config.heads
+        return {
+            "n": n, "q": q, "z": n * cells_of(self.config) * heads + 1,
+            "i": n * q * heads * sum(self.config.points),
+        }  # fmt: skip
+
+    @functools.cached_property
+    def operands(self) -> Mapping[str, np.ndarray]:
+        """Value, locations, weights and grad_y, in float64 but as their types have them."""
+        c, random = self.config, np.random.default_rng(self.seed)
+        n, q, points = self.images, self.queries, sum(c.points)
+        shape = n, q, c.heads, points
+        size = np.array([np.repeat([s[axis] for s in c.levels], c.points) for axis in (1, 0)])
+        if c.place == "window":
+            locations = random.integers(-8, 9, (*shape, 2)) / 4
+        else:
+            positions = random.integers(-10, 4 * size.T + 6, (*shape, 2)) / 4
+            if c.place == "across":
+                locations = (positions + 0.5) / size.T
+            elif c.align_corners:
+                locations = 2 * positions / np.maximum(size.T - 1, 1) - 1
+            else:
+                locations = (2 * positions + 1) / size.T - 1
+        if self.strange:
+            locations[n - 1, q // 2, c.heads - 1, points - 1, self.seed % 2] = np.nan
+            if self._infinite_is_outside:
+                locations[0, 1, 0, 0, self.seed % 2] = np.inf
+                locations[0, 2, 0, points - 1, self.seed % 2] = -np.inf
+
+        def odd(*shape: int) -> np.ndarray:
+            return random.choice([-3.0, -1.0, 1.0, 3.0], shape)
+
+        weights = random.choice([-1.0, 0.5, 2.0, 0.25], shape)
+        if c.normalize:
+            weights = random.integers(-16, 17, shape) / 8
+        return {
+            "value": odd(n, c.pixels, c.heads, c.channels),
+            "locations": locations,
+            "weights": weights,
+            "grad_y": odd(n, q, c.heads, c.channels),
+        }
+
+    @property
+    def _infinite_is_outside(self) -> bool:
+        """Whether an infinite position reads zeros, not the pixel at the edge."""
+        nearest = self.config.place == "across" and self.config.nearest
+        return self.config.padding_mode != "border" and not nearest
+
+    @functools.cached_property
+    def axes(self) -> tuple[Axis, Axis]:
+        """Positions of y and x; far outside where a coordinate is not finite."""
+        c, found = self.config, []
+        locations = self.operands["locations"]
+        nowhere = ~np.isfinite(locations).all(-1)
+        for axis, last in ((HEIGHT, 1), (WIDTH, 0)):
+            at = np.where(nowhere, 0.0, locations[..., last])
+            size = np.repeat([level[axis] for level in c.levels], c.points)
+            if c.place == "window":
+                taps = [(i, j) for j in range(c.kernel_size[1]) for i in range(c.kernel_size[0])]
+                if c.remove_center:
+                    taps.remove((c.kernel_size[0] // 2, c.kernel_size[1] // 2))
+                tap = np.array([t[axis] * c.dilation[axis] - c.middle(axis) for t in taps])
+                query = np.arange(self.queries)
+                columns = c.out_size[WIDTH]
+                pixel = query % columns if axis else query // columns % c.out_size[HEIGHT]
+                start = pixel * c.strides[axis] + c.middle(axis) - c.padding[axis]
+                position = start[:, None, None] + c.offset_scale * (at + tap)
+                place = Axis(position, c.offset_scale)
+            elif c.place == "grid":
+                place = in_grid(
+                    at, int(size[0]), c.padding_mode, c.align_corners, nearest=c.nearest
+                )
+            elif c.nearest:
+                place = Axis(np.clip(np.floor(at * size + 0.5), 0, size - 1), 0.0)
+            else:
+                place = Axis(at * size - 0.5, size)
+            found.append(Axis(np.where(nowhere, _NOWHERE, place.position), place.slope))
+        return found[0], found[1]
+
+    @functools.cached_property
+    def expected(self) -> Mapping[str, np.ndarray]:
+        """All results in float64, before they are rounded, by the names that kernels give them."""
+        c, o = self.config, self.operands
+        found = samples(
+            o["value"], self.axes, o["weights"] if c.use_weights else None, o["grad_y"],
+            levels=[*c.levels], points=[*c.points], normalize=c.normalize,
+        )  # fmt: skip
+        results = {
+            "y": found["y"],
+            "grad_value": found["dvalue"],
+            "grad_locations": found["dcoordinates"],
+            "grad_weights": found["dweights"],
+        }
+        invalid = np.isnan(o["locations"]).any(-1)
+        results["y"][invalid.any(-1)] = np.nan
+        results["grad_locations"][invalid] = np.nan
+        results["grad_weights"][invalid.any(-1) if c.normalize else invalid] = np.nan
+        return results
+
+    @functools.cached_property
+    def lists(self) -> Mapping[str, np.ndarray]:
+        """What the gathering kernel reads, by name."""
+        c, (y, x) = self.config, (axis.position for axis in self.axes)
+        starts = np.cumsum([0, *(math.prod(s + 4 for s in level) for level in c.levels)])
+        level = np.repeat(np.arange(len(c.levels)), c.points)
+        cells, fractions = starts[level], []
+        pitch = np.array([size[WIDTH] + 2 * CELL_BORDER for size in c.levels])[level]
+        for axis, position, step in ((HEIGHT, y, pitch), (WIDTH, x, 1)):
+            floor = np.floor(position)
+            size = np.array([s[axis] for s in c.levels])[level]
+            cells = cells + (np.clip(floor, -CELL_BORDER, size) + CELL_BORDER).astype(int) * step
+            fractions.append(position - floor)
+        image = np.arange(self.images).reshape(-1, 1, 1, 1) * cells_of(c)
+        cells = ((image + cells) * c.heads + np.arange(c.heads)[:, None]).ravel()
+        ly, lx = fractions
+        used = self.operands["weights"] if c.use_weights else np.ones_like(ly)
+        if c.normalize:
+            used = np.exp(used) / np.exp(used).sum(-1, keepdims=True)
+        weights = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
+        weights = np.stack(weights[: 1 if c.nearest else 4], -1) * used[..., None]
+        order = np.argsort(cells, kind="stable")
+        boundaries = np.arange(self.sizes["z"])
+        return {
+            "starts": np.searchsorted(cells[order], boundaries),
+            "order": order,
+            "corner_weights": weights.reshape(len(order), -1)[order],
+        }
+
+    @functools.cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The kernel's operands, by name."""
+        every = {**self.operands, **self.lists, "zeros": np.zeros(self.operands["value"].shape)}
+        return {
+            name: every[name].astype(numpy_dtype(parameter.dtype_of(self.config)), order="C")
+            for name, parameter in self.definition.operands(self.config).items()
+        }
+
+    def run(self, text: str | None = None, schedule: int | None = None, **options: Any) -> Report:
+        """Launches the kernel, or a text in its place; raises if anything is wrong."""
+        outcome = self._outcome(text=text, schedule=schedule, **options)
+        for name, result in outcome.results.items():
+            self.compare(name, result)
+        assert outcome.report is not None
+        return outcome.report
+
+    def results(self, schedule: int | None = None) -> Mapping[str, np.ndarray]:
+        """The kernel's results, by name, with the warps in some order."""
+        return self._outcome(schedule=schedule).results
+
+    def _outcome(self, **options: Any) -> Outcome:
+        options = {"step_limit": 200_000, **options}
+        return run(self.definition, self.config, self.target, self.arrays, self.sizes, **options)
+
+    def compare(self, name: str, result: np.ndarray) -> None:
+        """Asserts that a result is the expected one."""
+        c = self.config
+        wide = np.float64 if c.float_type is f64 else np.float32
+        with np.errstate(over="ignore"):
+            expected = self.expected[name].astype(wide).astype(result.dtype).astype(np.float64)
+        found = result.astype(np.float64)
+        if not c.normalize:
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+            return
+        # A softmax is in f32, or in f64 where weights are.
+        width = min(accumulator_of(weight_type(c)).bytes, c.sum_type.bytes, result.itemsize)
+        precision = {2: 1e-2, 4: 3e-6, 8: 1e-13}[width]
+        scale = float(np.nanmax(np.abs(expected)))
+        np.testing.assert_allclose(
+            found, expected, rtol=precision, atol=precision * scale, err_msg=name
+        )
