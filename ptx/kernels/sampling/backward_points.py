@@ -44,12 +44,13 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
     gradients = _Gradients(unit, p)
 
     def of_chunk(chunk: Chunk) -> None:
-        dots = [[k.var(config.sum_type, 0.0) for _ in chunk.steps] for _ in range(plan.chunk)]
+        points = range(chunk.span.count)
+        dots = [[k.var(config.sum_type, 0.0) for _ in chunk.steps] for _ in points]
 
         def turn(channel: Val, channel_ok: Val | None) -> None:
             grads = load_elements(unit.sums(p.grad_y, channel), plan.width)
             first = unit.pixels(p.value, channel)
-            for number in range(chunk.span.count):
+            for number in points:
                 sample = chunk.sample(number)
                 addresses = sample.addresses(first, config.heads * config.channels)
                 for address, inside, dot in zip(
@@ -70,17 +71,15 @@ def _own_dots(unit: Unit, dots: Sequence[Sequence[Val]]) -> Sequence[Val]:
     """The dots of the lane's own point, added up over all lanes, always in the same order.
 
     Each step halves the points that a lane has partial sums of, and the lanes whose sums are apart.
+    Lanes without a point get those of another.
     """
     k, plan = unit.k, unit.plan
     half = plan.chunk // 2
     while half:
         upper = (unit.lane & half).ne(0)
         dots = [
-            [
-                k.select(upper, b, a) + k.shuffle("bfly", k.select(upper, a, b), half)
-                for a, b in zip(low, high, strict=True)
-            ]
-            for low, high in zip(dots[:half], dots[half:], strict=True)
+            _halved(k, low, dots[i + half] if i + half < len(dots) else None, upper, half)
+            for i, low in enumerate(dots[:half])
         ]
         half //= 2
     (own,) = dots
@@ -89,6 +88,21 @@ def _own_dots(unit: Unit, dots: Sequence[Sequence[Val]]) -> Sequence[Val]:
         own = [dot + k.shuffle("bfly", dot, mask) for dot in own]
         mask *= 2
     return own
+
+
+def _halved(
+    k: Kernel, low: Sequence[Val], high: Sequence[Val] | None, upper: Val, distance: int
+) -> list[Val]:
+    """Of two points the one that a lane keeps, with what a lane at some distance has of it.
+
+    Where there is no second one, both lanes get the first.
+    """
+    if high is None:
+        return [a + k.shuffle("bfly", a, distance) for a in low]
+    return [
+        k.select(upper, b, a) + k.shuffle("bfly", k.select(upper, a, b), distance)
+        for a, b in zip(low, high, strict=True)
+    ]
 
 
 def _of_point(point: Point, dots: Sequence[Val]) -> tuple[Val, Val, Val]:

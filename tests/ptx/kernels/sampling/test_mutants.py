@@ -83,9 +83,16 @@ EQUIVALENT = [
     ),
     Reason(
         "a point that does not exist is not written",
+        "ptx.kernels.sampling.backward_points._halved",
+        "shfl",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "the first lanes of a unit write, and have no partner beyond a warp's last but one",
         "ptx.kernels.sampling.backward_points._own_dots",
-        "selp shfl",
-        "source constant",
+        "shfl",
+        "constant",
         Result.OTHER,
     ),
     Reason(
