@@ -16,7 +16,7 @@ LAYERS = {
     "forward": ("levels", "no-center/f32", "v4/f32"),
     "backward_value": ("levels", "v4/f32", "grid-reflection/f32"),
     "backward_value_gather": ("levels", "no-center/f32", "nearest/f32"),
-    "backward_points": ("levels", "no-center/f32", "v4/f32"),
+    "backward_points": ("lanes-of-a-chunk", "no-center/f32", "v4/f32"),
 }
 # Pixels and queries, whose heads do not fill the last block.
 LEVELS = dataclasses.replace(
@@ -25,6 +25,8 @@ LEVELS = dataclasses.replace(
 
 
 def config_of(name: str) -> SamplingConfig:
+    if name == "lanes-of-a-chunk":  # each of which writes
+        return dataclasses.replace(LEVELS, channels=32)
     return LEVELS if name == "levels" else small(CONFIGS[name])
 
 
@@ -78,20 +80,6 @@ EQUIVALENT = [
         "a point that does not exist has pixels outside, and is not written",
         f"{POINT} > ptx.tile.vectors.load_words",
         "mov",
-        "constant",
-        Result.OTHER,
-    ),
-    Reason(
-        "a point that does not exist is not written",
-        "ptx.kernels.sampling.backward_points._halved",
-        "shfl",
-        "constant",
-        Result.OTHER,
-    ),
-    Reason(
-        "the first lanes of a unit write, and have no partner beyond a warp's last but one",
-        "ptx.kernels.sampling.backward_points._own_dots",
-        "shfl",
         "constant",
         Result.OTHER,
     ),
