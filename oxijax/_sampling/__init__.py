@@ -45,7 +45,7 @@ def sample(call: Call) -> jax.Array:
     """The result of a call."""
     # The casts are outside of what has rules of its own: theirs see the operands.
     operands = map_present(_compat.match_varying, call.value, call.locations, call.weights)
-    (y,) = sample_forward(call.config, *operands)
+    (y,) = sampling_forward(call.config, *operands)
     assert y is not None
     return y.reshape(call.shape)
 
@@ -85,22 +85,22 @@ _primitive: Any = functools.partial(
     KernelPrimitive, sizes=_sizes, folds=_FOLDS, batch="n", parallel=_parallel
 )
 
-sample_forward: KernelPrimitive = _primitive(
-    "sample_forward",
+sampling_forward: KernelPrimitive = _primitive(
+    "sampling_forward",
     operands={"value": _VALUE, "locations": _LOCATIONS, "weights": _WEIGHTS},
     results={"y": Result(_Y, like="value")},
     reference=kernels.forward,
     cuda=cuda_kernels.forward,
 )
-sample_backward_value: KernelPrimitive = _primitive(
-    "sample_backward_value",
+sampling_backward_value: KernelPrimitive = _primitive(
+    "sampling_backward_value",
     operands={"locations": _LOCATIONS, "weights": _WEIGHTS, "grad_y": _Y},
     results={"grad_value": Result(_VALUE, like="grad_y")},
     reference=kernels.backward_value,
     cuda=cuda_kernels.backward_value,
 )
-sample_backward_points: KernelPrimitive = _primitive(
-    "sample_backward_points",
+sampling_backward_points: KernelPrimitive = _primitive(
+    "sampling_backward_points",
     operands={"value": _VALUE, "locations": _LOCATIONS, "weights": _WEIGHTS, "grad_y": _Y},
     results={
         "grad_locations": Result(_LOCATIONS, like="locations"),
@@ -117,12 +117,12 @@ def _gradients(config: SampleParams, operands, wanted: Sequence[bool], grad_y: j
     wants_value, wants_locations, wants_weights = wanted
     grad_value = grad_locations = grad_weights = None
     if wants_value:
-        (grad_value,) = sample_backward_value(config, locations, weights, grad_y)
+        (grad_value,) = sampling_backward_value(config, locations, weights, grad_y)
     if wants_locations or wants_weights:
-        grad_locations, grad_weights = sample_backward_points(
+        grad_locations, grad_weights = sampling_backward_points(
             config, value, locations, weights, grad_y
         )
     return grad_value, grad_locations, grad_weights
 
 
-define_gradients(sample_forward, _gradients)
+define_gradients(sampling_forward, _gradients)

@@ -111,7 +111,7 @@ def real_calls() -> tuple[Call, ...]:
             grouped=grouped, shared=shared, **params,
         )  # fmt: skip
 
-    small = {name: LAYERS[name] for name in ("conv", "deform_conv", "gemm-batch")}
+    small = {name: LAYERS[name] for name in ("conv", "deform_conv", "gemm-batch", "ms_deform_attn")}
     small["gemm-both"] = dataclasses.replace(LAYERS["gemm-both"], shapes=((16, 128), (16, 8)))
     with emulate_gpu("sm_80"), mock.patch.object(_call, "_lower_one", recorded):
         for layer in (small | _MORE).values():

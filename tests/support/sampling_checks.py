@@ -18,7 +18,7 @@ from support.sampling_data import Recorded
 
 __all__ = ["KERNELS", "check", "float64_results", "in_dtype", "results", "smooth"]
 
-KERNELS = ("sample_forward", "sample_backward_value", "sample_backward_points")
+KERNELS = ("sampling_forward", "sampling_backward_value", "sampling_backward_points")
 
 
 def in_dtype(call: Recorded, dtype: Any) -> Recorded:

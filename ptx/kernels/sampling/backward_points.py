@@ -202,7 +202,7 @@ def _check(instance: Instance) -> None:
 
 
 BACKWARD_POINTS = KernelDefinition(
-    name="sample_backward_points",
+    name="sampling_backward_points",
     configs=CONFIGS,
     parameters=(
         *(VALUE, LOCATIONS, WEIGHTS, GRAD_Y),

@@ -55,7 +55,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
 
 
 BACKWARD_VALUE = KernelDefinition(
-    name="sample_backward_value",
+    name="sampling_backward_value",
     configs=CONFIGS,
     parameters=(
         *(LOCATIONS, WEIGHTS, GRAD_Y, Out("grad_value", "n s m d", sum_type, initial="zeros")),

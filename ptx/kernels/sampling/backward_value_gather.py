@@ -21,7 +21,7 @@ from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import u32, u64
-from ptx.kernel import In, Instance, KernelDefinition, Out, Sizes
+from ptx.kernel import In, Instance, KernelDefinition, Out, Size, Sizes
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import HEIGHT, WIDTH, SamplingConfig
@@ -48,16 +48,19 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
     unit = Unit(k, config, plan, p.batch_size, config.pixels)
     cell, pitch = _cell(unit)
     steps = [0] if config.nearest else [0, 1, pitch, pitch + 1]
-    points = sum(config.points)
+    of_unit = sum(config.points)
 
     def turn(channel: Val, channel_ok: Val | None) -> None:
         sums = [k.var(config.sum_type, 0.0) for _ in range(plan.width)]
         for corner, step in enumerate(steps):
             k.comment(f"points of which the pixel is corner {corner}")
             of_corner = (cell - step) * config.heads + unit.head
-            start, end = (p.starts + of_corner).load(), (p.starts + of_corner).load(1)
+            # Nothing is read outside of the lists, whatever is in them.
+            start, end = ((p.starts + of_corner).load(i) for i in range(2))
+            end = k.min(end, p.points)
             with k.loop(start, end, name="entry", unroll=False) as entry:
-                source = (p.order + entry).load() // points
+                point = k.min((p.order + entry).load(), p.points - 1)
+                source = point // of_unit
                 weights = p.corner_weights + k.mul_wide(entry, len(steps))
                 weight = weights.load(corner)
                 at = k.mad_wide(source, config.channels, k.convert(channel, u64))
@@ -111,11 +114,12 @@ def _known(config: SamplingConfig) -> Sizes:
 
 
 BACKWARD_VALUE_GATHER = KernelDefinition(
-    name="sample_backward_value_gather",
+    name="sampling_backward_value_gather",
     configs=CONFIGS,
     parameters=(
         *(In("starts", "z", u32), In("order", "i", u32), In("corner_weights", "i u", sum_type)),
         *(GRAD_Y, Out("grad_value", "n s m d"), SIZES[0]),
+        Size("points", lambda instance: instance.sizes["i"]),
     ),
     known=_known,
     plan=read_plan,

@@ -52,7 +52,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
 
 
 FORWARD = KernelDefinition(
-    name="sample_forward",
+    name="sampling_forward",
     configs=CONFIGS,
     parameters=(VALUE, LOCATIONS, WEIGHTS, Out("y", "n q m d"), *SIZES),
     known=known,

@@ -80,5 +80,5 @@ def grid(instance: Instance) -> tuple[int, int, int]:
 
 
 def entry(kernel: str) -> Callable[[SamplingConfig, Any], str]:
-    """Names the PTX entry of a kernel: sample_forward_f32_across, for example."""
-    return lambda config, plan: f"sample_{kernel}_{config.float_type}_{config.place}"
+    """Names the PTX entry of a kernel: sampling_forward_f32_across, for example."""
+    return lambda config, plan: f"sampling_{kernel}_{config.float_type}_{config.place}"

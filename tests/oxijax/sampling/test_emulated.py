@@ -203,7 +203,7 @@ def gathered(call: Recorded, dtype: str, target: str, schedule: int | None = Non
     operands = value, others, jnp.asarray(call.grad_y, dtype)
     with emulate_gpu(target, schedule=schedule), oxijax.config.deterministic_mode():
         compiled = jax.jit(gradient).lower(*operands).compile()
-        assert assert_has_kernels(compiled.as_text(), ["sample_backward_value_gather"]) == 1
+        assert assert_has_kernels(compiled.as_text(), ["sampling_backward_value_gather"]) == 1
         return np.asarray(compiled(*operands))
 
 

@@ -101,7 +101,7 @@ def test_vmap_repeats_nothing(shared):
         for a, axis in zip((value, locations, weights), axes, strict=True)
     ]
     jaxpr = jax.make_jaxpr(jax.vmap(function_of("ms_deform_attn"), axes))(*several)
-    (eqn,) = [e for e in jaxpr.eqns if e.primitive.name == "sample_forward"]
+    (eqn,) = [e for e in jaxpr.eqns if e.primitive.name == "sampling_forward"]
     shapes = [v.aval.shape for v in eqn.invars]
     kept = {"images": [value.shape], "points": [(4, 6, 2, 6, 2), (4, 6, 2, 6)]}[shared]
     assert [shape for shape in shapes if shape in kept] == kept
@@ -182,8 +182,8 @@ def test_nothing_is_made_that_nobody_asks_for():
         return jnp.sum(function_of("ms_deform_attn")(value, locations, weights))
 
     text = str(jax.make_jaxpr(jax.grad(loss))(value))
-    assert "sample_backward_value" in text
-    assert "sample_backward_points" not in text
+    assert "sampling_backward_value" in text
+    assert "sampling_backward_points" not in text
 
 
 def test_nan_and_infinite_locations():
