@@ -27,7 +27,7 @@ def test_recorded(gpu, name, dtype):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("queries", [300, sum(h * w for h, w in LEVELS)])
-def test_layer(gpu, queries, dtype):
+def test_benchmark_layer(gpu, queries, dtype):
     """The layers that are timed, with grids of their size."""
     generator, pixels = np.random.default_rng(0), sum(h * w for h, w in LEVELS)
     shape = 1, queries, 8, 4, 4
