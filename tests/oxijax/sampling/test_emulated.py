@@ -28,6 +28,7 @@ def test_recorded(name, dtype, target):
     check(recorded(name), dtype, emulated(target, schedule=len(name)))
 
 
+@pytest.mark.quick
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["msda-3", "dcnv3-21", "grid_sample-14"])
 def test_what_pytorch_recorded(name):
