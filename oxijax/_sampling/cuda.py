@@ -26,9 +26,8 @@ def forward(config: SampleParams, value, locations, weights):
     """The sums [N, Q, M, D]."""
     kernel_config = _kernel_config(config, value.shape[2:], value.dtype, locations, weights)
     return call(
-        FORWARD, kernel_config, batch="n", products=_products(config, locations, value.shape[3]),
-        value=value, locations=locations, weights=weights,
-    )  # fmt: skip
+        FORWARD, kernel_config, batch="n", value=value, locations=locations, weights=weights
+    )
 
 
 def backward_value(config: SampleParams, locations, weights, grad_y):
@@ -41,12 +40,9 @@ def backward_value(config: SampleParams, locations, weights, grad_y):
     accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
     if is_deterministic():
         lists = point_lists(config, locations, weights, accumulator)._asdict()
-        return call(
-            BACKWARD_VALUE_GATHER, kernel_config, sizes={"n": n},
-            products=_products(config, locations, channels), **lists, grad_y=grad_y,
-        )  # fmt: skip
+        return call(BACKWARD_VALUE_GATHER, kernel_config, sizes={"n": n}, **lists, grad_y=grad_y)
     (total,) = call(
-        BACKWARD_VALUE, kernel_config, batch="n", products=_products(config, locations, channels),
+        BACKWARD_VALUE, kernel_config, batch="n",
         locations=locations, weights=weights, grad_y=grad_y,
         zeros=jnp.zeros((n, config.pixels, heads, channels), accumulator),
     )  # fmt: skip
@@ -59,15 +55,8 @@ def backward_points(config: SampleParams, value, locations, weights, grad_y):
     kernel_config = _kernel_config(config, value.shape[2:], value.dtype, locations, weights)
     return call(
         BACKWARD_POINTS, kernel_config, batch="n",
-        products=_products(config, locations, value.shape[3]),
         value=value, locations=locations, weights=weights, grad_y=grad_y,
     )  # fmt: skip
-
-
-def _products(config: SampleParams, locations, channels) -> int:
-    """Of pixels with what they are weighed by."""
-    n, q, heads, points, _ = locations.shape
-    return n * q * heads * points * channels * (1 if config.place.nearest else 4)
 
 
 def _kernel_config(

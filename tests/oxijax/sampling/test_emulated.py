@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.helpers import TOLERANCES, assert_close, values_and_gradients
+from support.helpers import TOLERANCES, assert_close, program_of, values_and_gradients
 from support.places import assert_has_kernels, emulated
 from support.sampling_checks import KERNELS, check, compare, float64_results, in_dtype, results
 from support.sampling_data import RECORDED, Recorded, recorded, recorded_names
@@ -188,6 +188,21 @@ def test_a_program_has_these_kernels_and_no_others():
     function = functools.partial(oxijax.ms_deform_attn, **call.options)
     arrays = [array.astype(np.float32) for array in call.arrays.values()]
     place.values_and_gradients(function, arrays, np.float32(call.grad_y), KERNELS)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_programs_for_a_gpu(deterministic):
+    """What is lowered for CUDA itself, which nothing emulates here."""
+    call = drawn(((4, 5),), (2,), 2, 3)
+    operands = [jnp.asarray(array, jnp.float32) for array in call.arrays.values()]
+    grad_y = jnp.asarray(call.grad_y, jnp.float32)
+    program = program_of(functools.partial(call.function, **call.options))
+    with oxijax.config.deterministic_mode(deterministic):
+        text = program.trace(operands, grad_y).lower(lowering_platforms=("cuda",)).as_text()
+    value = "sampling_backward_value" + "_gather" * deterministic
+    for kernel in ("sampling_forward", value, "sampling_backward_points"):
+        assert text.count(f"\\22{kernel}\\22") == 1, kernel
 
 
 DETERMINISTIC = [f"{family}-{i}" for family in RECORDED for i in range(0, 60, 4)]
