@@ -26,12 +26,12 @@ SECTIONS = {
     "tests": Section("device_tests", 150),
     "sanitizer": Section("sanitizer", 35),
     "times-torch": Section("times_torch", 30),
-    "times-oxijax": Section("times_oxijax", 60),
-    "times-conv": Section("times_conv", 70),
+    "times-oxijax": Section("times_oxijax", 50),
+    "times-conv": Section("times_conv", 55),
     "times-sampling": Section("times_sampling", 30),
     "times-gemm": Section("times_gemm", 40),
     "times-xla": Section("times_xla", 30),
-    "tuning": Section("tuning", 40),
+    "tuning": Section("tuning", 35),
 }
 
 
