@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from gpu_suite.sampling_layers import LEVELS, SamplingLayer
 
+from ptx.kernels.sampling.model import centers
+
 HEADS, CHANNELS, POINTS = 8, 32, 4
 MIB = 1 << 20
 
@@ -44,19 +46,14 @@ class Case:
 def attention(queries: int) -> Case:
     """Deformable DETR's encoder, or its decoder with so many queries."""
     random, pixels = np.random.default_rng(0), sum(h * w for h, w in LEVELS)
-    if queries == pixels:
-        grids = [np.indices(size)[::-1].reshape(2, -1).T + 0.5 for size in LEVELS]
-        sizes = [(width, height) for height, width in LEVELS]
-        centers = np.concatenate([g / size for g, size in zip(grids, sizes, strict=True)])
-    else:
-        centers = random.random((queries, 2))
+    places = centers(LEVELS) if queries == pixels else random.random((queries, 2))
     # Two pixels of each level, or so, around the query.
     spread = 2 / np.array([(width, height) for height, width in LEVELS])[:, None]
     shape = (1, queries, HEADS, len(LEVELS), POINTS)
     offsets = spread * random.standard_normal((*shape, 2))
     arrays = (
         random.standard_normal((1, pixels, HEADS, CHANNELS)),
-        centers[:, None, None, None] + offsets,
+        places[:, None, None, None] + offsets,
         np.asarray(jax.nn.softmax(random.standard_normal((*shape[:3], 16)))).reshape(shape),
     )
 

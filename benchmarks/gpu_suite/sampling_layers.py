@@ -9,10 +9,12 @@ import numpy as np
 
 import oxijax
 from gpu_suite.layers import DTYPES, Work
+from ptx.kernels.sampling.catalog import NETWORKS
+from ptx.kernels.sampling.model import centers
 
 __all__ = ["LEVELS", "SamplingLayer", "four_gathers", "layers", "operands", "work"]
 
-LEVELS = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
+LEVELS = NETWORKS["DDETR"].levels  # of an image of 800 x 1333
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +88,11 @@ def operands(layer: SamplingLayer, dtype: str, seed: jax.Array) -> tuple[jax.Arr
     else:
         shape = n, layer.queries, heads, len(layer.levels), layer.points
         spread = 2 / np.array([(w, h) for h, w in layer.levels], np.float32)[:, None]
-        places = _centers(layer, keys[4])[:, None, None, None] + spread * normal(
-            keys[1], (*shape, 2)
-        )
+        # Queries are the pixels of all levels, or anywhere.
+        places = jax.random.uniform(keys[4], (layer.queries, 2))
+        if layer.queries == layer.pixels:
+            places = jnp.asarray(centers(layer.levels))
+        places = places[:, None, None, None] + spread * normal(keys[1], (*shape, 2))
         arrays = [
             normal(keys[0], (n, layer.pixels, heads, layer.channels)),
             places,
@@ -96,18 +100,6 @@ def operands(layer: SamplingLayer, dtype: str, seed: jax.Array) -> tuple[jax.Arr
             normal(keys[3], (n, layer.queries, heads, layer.channels)),
         ]
     return tuple(array.astype("float32" if i == 1 else dtype) for i, array in enumerate(arrays))
-
-
-def _centers(layer: SamplingLayer, key: jax.Array) -> jax.Array:
-    """Where queries are, as (x, y) from 0 to 1: pixels of all levels in order, or anywhere."""
-    assert layer.queries is not None
-    if layer.queries != layer.pixels:
-        return jax.random.uniform(key, (layer.queries, 2))
-    centers = [
-        (np.indices(size)[::-1].reshape(2, -1).T + 0.5) / (size[1], size[0])
-        for size in layer.levels
-    ]
-    return jnp.asarray(np.concatenate(centers), jnp.float32)
 
 
 def work(layer: SamplingLayer, operation: str, dtype: str) -> Work:

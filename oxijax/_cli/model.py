@@ -11,20 +11,39 @@ import dataclasses
 import fnmatch
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from oxijax._cli import CommandError, add_json_argument, add_repeatable_argument, write_json
 from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.dtypes import bf16, f16, f32
+from ptx.kernel import KernelDefinition
 from ptx.kernels.conv import model as conv
 from ptx.kernels.deform_conv import model as deform_conv
 from ptx.kernels.sampling import model as sampling
-from ptx.replay import MACHINES
+from ptx.model import Modelled
+from ptx.replay import MACHINES, Machine
 from ptx.replay.published import PUBLISHED
 
 __all__ = ["FAMILIES", "add_arguments", "published_row", "row", "run"]
 
-FAMILIES: Mapping[str, Any] = {
+
+class FamilyModel(Protocol):
+    """What is asked of a family's model.
+
+    Attributes:
+      kernels: by what users call them.
+      layers: of networks: the configuration, and how many images and what else of them.
+    """
+
+    @property
+    def kernels(self) -> Mapping[str, KernelDefinition[Any]]: ...
+    @property
+    def layers(self) -> Mapping[str, tuple[Any, Any]]: ...
+    def model(self, name: str, config: Any, images: Any, machine: Machine, /) -> Modelled: ...
+    def floor_us(self, config: Any, images: Any, machine: Machine, /) -> float: ...
+
+
+FAMILIES: Mapping[str, FamilyModel] = {
     "deform_conv": deform_conv.MODEL,
     "conv": conv.MODEL,
     "sampling": sampling.MODEL,

@@ -17,6 +17,7 @@ from ptx.kernels.sampling import (
     BACKWARD_VALUE_GATHER,
     FORWARD,
     SamplingConfig,
+    require_room,
 )
 
 __all__ = ["backward_points", "backward_value", "forward"]
@@ -53,6 +54,7 @@ def backward_value(config: SampleParams, locations, weights, grad_y):
 def backward_points(config: SampleParams, value, locations, weights, grad_y):
     """The gradients to locations and weights."""
     kernel_config = _kernel_config(config, value.shape[2:], value.dtype, locations, weights)
+    require_room(kernel_config)
     return call(
         BACKWARD_POINTS, kernel_config, batch="n",
         value=value, locations=locations, weights=weights, grad_y=grad_y,

@@ -12,12 +12,25 @@ import jax.numpy as jnp
 import numpy as np
 
 import oxijax
-from support.helpers import TOLERANCES, assert_close, values_and_gradients
-from support.places import Place
+from support.helpers import assert_close, values_and_gradients
+from support.places import PRECISIONS, Place
 from support.sampling_data import Recorded
 
-__all__ = ["KERNELS", "check", "float64_results", "in_dtype", "results", "smooth"]
+__all__ = [
+    "KERNELS",
+    "TOLERANCES",
+    "check",
+    "compare",
+    "float64_results",
+    "in_dtype",
+    "results",
+    "smooth",
+]
 
+# Of kernels; there is nothing that TF32 would multiply.
+TOLERANCES = {
+    dtype: bound for dtype, _, bound in (PRECISIONS[n] for n in PRECISIONS if n != "tf32")
+}
 KERNELS = ("sampling_forward", "sampling_backward_value", "sampling_backward_points")
 
 

@@ -1,6 +1,6 @@
 """Weighted sums of samples: multi-scale deformable attention, DCNv3 and DCNv4, grid_sample."""
 
-from ptx.kernels.sampling.backward_points import BACKWARD_POINTS
+from ptx.kernels.sampling.backward_points import BACKWARD_POINTS, require_room
 from ptx.kernels.sampling.backward_value import BACKWARD_VALUE
 from ptx.kernels.sampling.backward_value_gather import BACKWARD_VALUE_GATHER
 from ptx.kernels.sampling.catalog import CONFIGS
@@ -15,6 +15,7 @@ __all__ = [
     "CONFIGS",
     "FORWARD",
     "SamplingConfig",
+    "require_room",
 ]
 
 for _kernel in (FORWARD, BACKWARD_VALUE, BACKWARD_VALUE_GATHER, BACKWARD_POINTS):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
+from ptx.isa.targets import TARGETS
 from ptx.kernel import Instance, KernelDefinition, Out
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
@@ -36,7 +37,7 @@ from ptx.kernels.sampling.points import (
 from ptx.kernels.sampling.softmax import Softmax, across_chunk
 from ptx.tile.vectors import both, load_elements, load_words, widen
 
-__all__ = ["BACKWARD_POINTS"]
+__all__ = ["BACKWARD_POINTS", "require_room"]
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
@@ -191,14 +192,19 @@ class _Gradients:
         (weights + self.unit.point(span)).store(0, rounded, where=self._writes(span))
 
 
+def require_room(config: SamplingConfig) -> None:
+    """Raises ValueError where the points of a softmax are more than a block has room for."""
+    needed = kept_bytes(config, points_plan(config, TARGETS["sm_75"], None))
+    if config.normalize and needed > SHARED_BYTES:
+        raise ValueError(
+            f"normalize with {config.points} points takes {needed} bytes of a GPU's shared memory, "
+            f"and {SHARED_BYTES} are there: give a softmax of the weights instead"
+        )
+
+
 def _check(instance: Instance) -> None:
     check(instance)
-    config, plan = instance.config, instance.plan
-    if config.normalize and kept_bytes(config, plan) > SHARED_BYTES:
-        raise ValueError(
-            f"{config.points} points with normalize take {kept_bytes(config, plan)} bytes of "
-            f"shared memory, and {SHARED_BYTES} are there: normalize the weights before the call"
-        )
+    require_room(instance.config)
 
 
 BACKWARD_POINTS = KernelDefinition(

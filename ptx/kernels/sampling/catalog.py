@@ -1,6 +1,6 @@
 """Named configurations: every path of the kernels, and layers that people train.
 
-A name is that of a layer, a slash, and the type, for example "DDETR-encoder/bf16".
+A name is that of a layer, a slash, and the type, for example "DDETR/bf16".
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import dataclasses
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.kernels.sampling.config import SamplingConfig
 
-__all__ = ["BATCHES", "CONFIGS", "NETWORKS"]
+__all__ = ["CONFIGS", "NETWORKS", "TIMED"]
 
 Layer = SamplingConfig
-
-_DDETR = ((100, 167), (50, 84), (25, 42), (13, 21))  # levels of an image of 800 x 1333
 
 
 def _window(heads: int, channels: int, size: int, kernel: tuple[int, int] = (3, 3), **fields):
@@ -25,19 +23,19 @@ def _window(heads: int, channels: int, size: int, kernel: tuple[int, int] = (3, 
     return dataclasses.replace(layer, points=(layer.taps,))
 
 
-# Layers of networks, and the numbers of images and queries that times are modelled for: Deformable
-# DETR on an image of 800 x 1333, and stages 1 and 3 of InternImage-T on eight of 224 x 224.
+# Layers of networks: Deformable DETR's on an image of 800 x 1333, and stages 1 and 3 of
+# InternImage-T's on one of 224 x 224.
 NETWORKS = {
-    "DDETR-encoder": Layer(8, 32, _DDETR, (4, 4, 4, 4)),
-    "DDETR-decoder": Layer(8, 32, _DDETR, (4, 4, 4, 4)),
+    "DDETR": Layer(8, 32, ((100, 167), (50, 84), (25, 42), (13, 21)), (4, 4, 4, 4)),
     "InternImage-T-1": _window(4, 16, 56),
     "InternImage-T-3": _window(16, 16, 14),
 }
-BATCHES = {
-    "DDETR-encoder": (1, NETWORKS["DDETR-encoder"].pixels),
-    "DDETR-decoder": (1, 300),
-    "InternImage-T-1": (8, 56 * 56),
-    "InternImage-T-3": (8, 14 * 14),
+# What times are modelled for: a layer, and numbers of images and queries.
+TIMED = {
+    "DDETR-encoder": (NETWORKS["DDETR"], (1, NETWORKS["DDETR"].pixels)),
+    "DDETR-decoder": (NETWORKS["DDETR"], (1, 300)),
+    "InternImage-T-1": (NETWORKS["InternImage-T-1"], (8, 56 * 56)),
+    "InternImage-T-3": (NETWORKS["InternImage-T-3"], (8, 14 * 14)),
 }
 
 _LAYERS = {

@@ -83,6 +83,13 @@ class SamplingConfig:
                 f"points of a window must be its {self.taps} taps, between pixels, got "
                 f"{self.points} with nearest={self.nearest}"
             )
+        for axis in (HEIGHT, WIDTH):
+            reach = self.dilation[axis] * self.kernel_size[axis]
+            if max(self.out_size[axis] * self.strides[axis], self.padding[axis]) + reach >= 2**30:
+                raise ValueError(
+                    "out_size * strides, and padding, must be below 2**30 with the window, got "
+                    f"{self.out_size}, {self.strides} and {self.padding}"
+                )
         if self.normalize and not self.use_weights:
             raise ValueError("normalize needs weights")
         for name in ("float_type", "location_type", "weight_type"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,14 +12,14 @@ from ptx.isa.dtypes import f32
 from ptx.kernel import KernelDefinition
 from ptx.kernels.sampling.backward_points import BACKWARD_POINTS
 from ptx.kernels.sampling.backward_value import BACKWARD_VALUE
-from ptx.kernels.sampling.catalog import BATCHES, NETWORKS
+from ptx.kernels.sampling.catalog import TIMED
 from ptx.kernels.sampling.config import HEIGHT, WIDTH, SamplingConfig
 from ptx.kernels.sampling.forward import FORWARD
 from ptx.model import Modelled, floor_us, model
 from ptx.replay import Machine
 from ptx.testing.call import numpy_dtype
 
-__all__ = ["MODEL", "SamplingModel"]
+__all__ = ["MODEL", "SamplingModel", "centers"]
 
 _SPREAD = 2.0  # standard deviation of points around their query, in pixels
 _OFFSETS = 0.5  # of offsets in a window
@@ -78,6 +78,15 @@ class SamplingModel:
         return kernel.shapes(config, {"n": n, "q": q})
 
 
+def centers(levels: Sequence[tuple[int, int]]) -> np.ndarray:
+    """The centres of the pixels of all levels in order, as (x, y) from 0 to 1."""
+    places = [
+        (np.indices(size)[::-1].reshape(2, -1).T + 0.5) / (size[WIDTH], size[HEIGHT])
+        for size in levels
+    ]
+    return np.concatenate(places).astype(np.float32)
+
+
 def _mixed(config: SamplingConfig) -> SamplingConfig:
     """The configuration with locations as layers make them, not in half precision."""
     return dataclasses.replace(config, location_type=f32)
@@ -95,18 +104,11 @@ def _values(name: str, config: SamplingConfig, shape: tuple[int, ...]) -> np.nda
     if config.place == "window":
         return _OFFSETS * values
     size = np.repeat([(s[WIDTH], s[HEIGHT]) for s in config.levels], config.points, axis=0)
-    return _centers(config, shape[1])[:, None, None] + _SPREAD / size.astype(np.float32) * values
-
-
-def _centers(config: SamplingConfig, queries: int) -> np.ndarray:
-    """Where queries are, from 0 to 1: pixels of all levels in order, or anywhere."""
-    if queries != config.pixels:
-        return np.random.default_rng(1).random((queries, 2), np.float32)
-    centers = [
-        (np.indices(size)[::-1].reshape(2, -1).T + 0.5) / (size[WIDTH], size[HEIGHT])
-        for size in config.levels
-    ]
-    return np.concatenate(centers).astype(np.float32)
+    queries = shape[1]
+    places = random.random((queries, 2), np.float32)
+    if queries == config.pixels:
+        places = centers(config.levels)
+    return places[:, None, None] + _SPREAD / size.astype(np.float32) * values
 
 
 _DISTINCT = 1_000_003  # no multiple of the size of an image
@@ -117,5 +119,5 @@ MODEL = SamplingModel(
         "backward_value": BACKWARD_VALUE,
         "backward_points": BACKWARD_POINTS,
     },
-    layers={name: (config, BATCHES[name]) for name, config in NETWORKS.items()},
+    layers=TIMED,
 )

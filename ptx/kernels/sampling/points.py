@@ -7,6 +7,7 @@ the pixels of all of its points, each its own channels, with what it is told by 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -219,28 +220,36 @@ def each_turn(unit: Unit, turn: Callable[[Val, Val | None], None]) -> None:
 
 def each_span(unit: Unit, write: Callable[[Span], None]) -> None:
     """Goes through the points of a unit in spans; `write` writes what is done with one."""
-    k, config, plan = unit.k, unit.config, unit.plan
+    k, config, step = unit.k, unit.config, unit.plan.chunk
     first_point = first_pixel = number = 0
-    for (height, width), count in zip(config.levels, config.points, strict=True):
-        k.comment(f"{count} points in images of {height} x {width}")
-
-        def span(start: Val | int, size: int, at: Val | int) -> None:
-            own = unit.lane % plan.chunk + start
-            exists = unit.exists
-            if size < plan.chunk:
-                exists = exists & (own < start + size)
-            write(Span(own, exists, size, at, (height, width), first_pixel))  # noqa: B023
-
-        whole = count // plan.chunk
+    for size, count in zip(config.levels, config.points, strict=True):
+        k.comment(f"{count} points in images of {size[HEIGHT]} x {size[WIDTH]}")
+        span = functools.partial(_span, unit, size, first_pixel)
+        whole, rest = divmod(count, step)
         if whole == 1:
-            span(first_point, plan.chunk, number)
+            write(span(first_point, step, number))
         elif whole:
             with k.loop(0, whole, name="chunk", unroll=False) as i:
-                span(i * plan.chunk + first_point, plan.chunk, i + number)
-        if rest := count % plan.chunk:
-            span(first_point + whole * plan.chunk, rest, number + whole)
-        first_point, first_pixel = first_point + count, first_pixel + height * width
-        number += -(-count // plan.chunk)
+                write(span(i * step + first_point, step, i + number))
+        if rest:
+            write(span(first_point + whole * step, rest, number + whole))
+        first_point, first_pixel = first_point + count, first_pixel + size[HEIGHT] * size[WIDTH]
+        number += whole + bool(rest)
+
+
+def _span(
+    unit: Unit,
+    size: tuple[int, int],
+    first_pixel: int,
+    start: Val | int,
+    count: int,
+    number: Val | int,
+) -> Span:
+    """The span of `count` points from one on."""
+    own, exists = unit.lane % unit.plan.chunk + start, unit.exists
+    if count < unit.plan.chunk:
+        exists = exists & (own < start + count)
+    return Span(own, exists, count, number, size, first_pixel)
 
 
 def each_chunk(unit: Unit, p: Any, softmax: Softmax | None, write: Callable[[Chunk], None]) -> None:

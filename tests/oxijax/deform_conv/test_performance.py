@@ -1,14 +1,11 @@
 """What the machine code and the model say of the fast kernels, on layers of known networks."""
 
-import json
-import pathlib
 import re
-from typing import Any
 
 import pytest
 from support.deform_conv_problem import KERNELS
+from support.modelled import modelled_rows
 from support.paths import DOCS
-from support.processes import python
 
 from oxijax.__main__ import main
 from ptx.isa.sass import disassemble
@@ -42,16 +39,6 @@ ROWS = [
 ]
 
 
-def modelled_row(kernel: str, layer: str, gpu: str, folder: pathlib.Path) -> dict[str, Any]:
-    """What the command says of a kernel, in a process of its own: large layers take memory."""
-    file = folder / "row.json"
-    options = ["--kernel", kernel, "--layer", layer, "--gpu", gpu, "--json", str(file)]
-    status, said = python("-m", "oxijax", "model", *options)
-    assert status == 0, said
-    (row,) = json.loads(file.read_text())
-    return row
-
-
 def test_the_page_has_every_kernel_and_layer():
     assert [tuple(row.values[:3]) for row in ROWS] == [
         (gpu, kernel, layer) for gpu in GPUS for kernel in MODEL.kernels for layer in NETWORKS
@@ -62,7 +49,8 @@ def test_the_page_has_every_kernel_and_layer():
     ("gpu", "kernel", "layer", "us", "floor", "limit", "registers", "shared", "blocks"), ROWS
 )
 def test_modelled_times(gpu, kernel, layer, us, floor, limit, registers, shared, blocks, tmp_path):
-    row = modelled_row(kernel, layer, gpu, tmp_path)
+    options = ["--kernel", kernel, "--layer", layer, "--gpu", gpu]
+    (row,) = modelled_rows(tmp_path, *options)
     assert float(us) == pytest.approx(row["us"], rel=0.03), "update the page"
     assert float(floor) == pytest.approx(row["floor_us"], abs=0.6)
     assert limit == row["limit"]

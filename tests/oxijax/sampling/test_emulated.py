@@ -8,9 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.helpers import TOLERANCES, assert_close, program_of, values_and_gradients
+from support.helpers import assert_close, program_of, values_and_gradients
 from support.places import assert_has_kernels, emulated
-from support.sampling_checks import KERNELS, check, compare, float64_results, in_dtype, results
+from support.sampling_checks import (
+    TOLERANCES,
+    check,
+    compare,
+    float64_results,
+    in_dtype,
+    results,
+)
 from support.sampling_data import RECORDED, Recorded, recorded, recorded_names
 
 import oxijax
@@ -123,7 +130,10 @@ def check_like_cpu(call: Recorded, arrays) -> None:
     with emulate_gpu("sm_80"):
         found = values_and_gradients(function, arrays, grad_y, names)
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+        finite = np.isfinite(value)
+        np.testing.assert_array_equal(np.asarray(found[name])[~finite], value[~finite], name)
+        actual, wanted = (np.where(finite, v, 0) for v in (found[name], value))
+        assert_close(actual, wanted, TOLERANCES["float32"], name)
 
 
 @pytest.mark.usefixtures("x64")
@@ -140,10 +150,9 @@ def test_dtypes_of_locations_and_weights(location_dtype, weight_dtype, normalize
     expected = values_and_gradients(twin, exact, call.grad_y, list(call.arrays))
     with emulate_gpu():
         found = values_and_gradients(function, arrays, np.float32(call.grad_y), list(call.arrays))
-    tolerances = {"float64": 2e-6, **TOLERANCES}
     for (name, value), dtype in zip(expected.items(), ("float32", *dtypes), strict=True):
         assert found[name].dtype == dtype
-        tolerance = max(2e-6, tolerances[dtype])
+        tolerance = max(TOLERANCES["float32"], TOLERANCES[dtype])  # of sums, and of the result
         assert_close(found[name], value, tolerance, name)
 
 
@@ -182,14 +191,6 @@ def test_many_images(images):
     check(call, "float32", emulated("sm_80"))
 
 
-def test_a_program_has_these_kernels_and_no_others():
-    call = drawn(((4, 5),), (2,), 2, 3)
-    place = emulated()
-    function = functools.partial(oxijax.ms_deform_attn, **call.options)
-    arrays = [array.astype(np.float32) for array in call.arrays.values()]
-    place.values_and_gradients(function, arrays, np.float32(call.grad_y), KERNELS)
-
-
 @pytest.mark.quick
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_programs_for_a_gpu(deterministic):
@@ -203,6 +204,16 @@ def test_programs_for_a_gpu(deterministic):
     value = "sampling_backward_value" + "_gather" * deterministic
     for kernel in ("sampling_forward", value, "sampling_backward_points"):
         assert text.count(f"\\22{kernel}\\22") == 1, kernel
+
+
+def test_more_points_of_a_softmax_than_there_is_room_for():
+    """They raise when the program is lowered, not when it runs."""
+    call = drawn(((4, 5),), (1537,), 1, 1, queries=1, normalize=True)
+    operands = [jnp.asarray(array, jnp.float32) for array in call.arrays.values()]
+    program = program_of(functools.partial(call.function, **call.options))
+    traced = program.trace(operands, jnp.asarray(call.grad_y, jnp.float32))
+    with pytest.raises(ValueError, match=r"normalize with \(1537,\) points takes 49280 bytes"):
+        traced.lower(lowering_platforms=("cuda",))
 
 
 DETERMINISTIC = [f"{family}-{i}" for family in RECORDED for i in range(0, 60, 4)]

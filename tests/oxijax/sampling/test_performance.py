@@ -1,15 +1,12 @@
 """What the model says of the sampling operators' kernels, and the page has."""
 
-import dataclasses
 import re
 
 import pytest
+from support.modelled import modelled_rows
 from support.paths import DOCS
 
-from oxijax._cli.model import row
-from ptx.isa.dtypes import bf16
 from ptx.kernels.sampling.model import MODEL
-from ptx.replay import MACHINES
 
 pytestmark = pytest.mark.kept("oxijax/_cli/model.py", "docs/sampling.md")
 
@@ -32,18 +29,19 @@ def test_the_page_has_every_layer():
         for layer, gpu, *cells in ROWS
     ],
 )
-def test_modelled_times(layer, gpu, cells):
+def test_modelled_times(layer, gpu, cells, tmp_path):
     *times, floor = cells
-    for kernel, us in zip(MODEL.kernels, times, strict=True):
-        found = row("sampling", kernel, layer, "bf16", gpu)
-        assert float(us) == pytest.approx(found["us"], rel=0.03, abs=0.6), "update the page"
-        assert float(floor) == pytest.approx(found["floor_us"], abs=0.6)
+    options = ["--family", "sampling", "--layer", layer, "--gpu", gpu]
+    rows = {row["kernel"]: row for row in modelled_rows(tmp_path, *options)}
+    assert list(rows) == list(MODEL.kernels)
+    for row, us in zip(rows.values(), times, strict=True):
+        assert float(us) == pytest.approx(row["us"], rel=0.03, abs=0.6), "update the page"
+        assert float(floor) == pytest.approx(row["floor_us"], abs=0.6)
 
 
 def test_deformable_detr_on_an_h200():
     """The encoder, as a batch of one: forward at most 0.15 ms, and backward 1 ms."""
-    config, batch = MODEL.layers["DDETR-encoder"]
-    config = dataclasses.replace(config, float_type=bf16)
-    us = {k: MODEL.model(k, config, batch, MACHINES["H200"]).us for k in MODEL.kernels}
-    assert us["forward"] <= 150
-    assert us["backward_value"] + us["backward_points"] <= 1000
+    (cells,) = (row[2:] for row in ROWS if row[:2] == ("DDETR-encoder", "H200"))
+    forward, *backward, _ = map(int, cells)
+    assert forward <= 150
+    assert sum(backward) <= 1000

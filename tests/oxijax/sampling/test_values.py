@@ -8,46 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.helpers import TOLERANCES, assert_close, values_and_gradients
+from support.sampling_checks import results, smooth
 from support.sampling_data import RECORDED, Recorded, bilinear, recorded, recorded_names
 
 import oxijax
 
 NAMES = [name for family in RECORDED for name in recorded_names(family)]
-
-
-def results(call: Recorded, dtype) -> dict[str, jax.Array]:
-    """The result of a call, and its gradients, of operands in a dtype."""
-
-    def function(*arrays):
-        return call.function(*arrays, **call.options)
-
-    arrays = [jnp.asarray(array, dtype) for array in call.arrays.values()]
-    return values_and_gradients(function, arrays, jnp.asarray(call.grad_y, dtype), [*call.arrays])
-
-
-def smooth(call: Recorded) -> np.ndarray:
-    """Where the gradient to an offset is defined: not between pixels.
-
-    Where a position is a whole number the sample has two derivatives, and which one PyTorch takes
-    depends on how it rounds the position.
-    """
-    kernel, strides, dilation, padding = (
-        call.options[name] for name in ("kernel_size", "strides", "dilation", "padding")
-    )
-    n, height, width, _ = (offset := call.arrays["offset"].astype(np.float64)).shape
-    taps = [(i, j) for j in range(kernel[1]) for i in range(kernel[0])]
-    if call.options["remove_center"]:
-        taps.remove((kernel[0] // 2, kernel[1] // 2))
-    offset = offset.reshape(n, height, width, call.options["groups"], len(taps), 2)
-    near = np.zeros(offset.shape, bool)
-    for axis, last in ((0, 1), (1, 0)):
-        middle = dilation[axis] * (kernel[axis] - 1) // 2
-        tap = np.array([tap[axis] * dilation[axis] - middle for tap in taps])
-        pixel = np.arange((height, width)[axis]) * strides[axis] + middle - padding[axis][0]
-        pixel = pixel.reshape((-1, 1, 1, 1) if axis == 0 else (-1, 1, 1))
-        position = pixel + call.options["offset_scale"] * (offset[..., last] + tap)
-        near[..., last] = np.abs(position - np.round(position)) < 1e-6
-    return ~near.reshape(call.arrays["offset"].shape)
 
 
 def moved(call: Recorded, distance: float) -> Recorded:

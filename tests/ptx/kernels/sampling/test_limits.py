@@ -55,7 +55,7 @@ def test_points_of_a_softmax():
         return dataclasses.replace(LAYER, points=(points,), normalize=True)
 
     launched("backward_points", config(1536), 1, 1)
-    with pytest.raises(ValueError, match=r"\(1537,\) points with normalize take 49280 bytes"):
+    with pytest.raises(ValueError, match=r"normalize with \(1537,\) points takes 49280 bytes"):
         launched("backward_points", config(1537), 1, 1)
     launched("forward", config(1537), 1, 1)
 
@@ -71,6 +71,8 @@ def test_points_of_a_softmax():
         ({"place": "between"}, "place must be"),
         ({"padding_mode": "wrap"}, "padding_mode must be"),
         ({"place": "window"}, "points of a window must be its 1 taps"),
+        ({"out_size": (2**15, 1), "strides": (2**15, 1)}, "out_size .* must be below"),
+        ({"padding": (0, 2**30)}, "and padding, must be below"),
         ({"use_weights": False, "normalize": True}, "normalize needs weights"),
         ({"channels": 2**26}, r"heads \* channels must be below 2\*\*28"),
         ({"levels": ((2**14, 2**14),)}, r"pixels of all levels must be below 2\*\*28"),
