@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from oxijax import reference
+from oxijax import convert, reference
 from oxijax._conv import conv
 from oxijax._conv.general_dilated import conv_general_dilated
 from oxijax._core.config import config
@@ -25,6 +25,7 @@ __all__ = [
     "config",
     "conv",
     "conv_general_dilated",
+    "convert",
     "dcnv3",
     "dcnv4",
     "deform_conv",

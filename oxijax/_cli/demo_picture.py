@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from oxijax._cli.demo_training import CANVAS, Classifier, Digits
 from oxijax._core import arguments as arguments
-from oxijax._layers import split_prediction
+from oxijax._layers.deform_conv import split_prediction
 from oxijax.nnx import DeformConv
 
 __all__ = ["Samples", "draw", "on_ink", "sample"]

@@ -25,6 +25,7 @@ def dcnv3(
     groups: int,
     offset_scale: float = 1.0,
     remove_center: bool = False,
+    softmax: bool = False,
 ) -> jax.Array:
     """Deformable convolution v3: each output is a weighted sum of samples of its group's channels.
 
@@ -50,6 +51,8 @@ def dcnv3(
       offset_scale: of offsets and the window itself, about its middle.
       remove_center: leave out the tap in the middle, so that K is one less. Sides of the window
         must be odd then.
+      softmax: take the softmax of mask over the taps of a pixel and group, as the paper's layer
+        does; else mask has no bounds.
 
     Returns:
       The sums [N, Ho, Wo, C] in x's dtype. They are made in float32, for float64 x in float64;
@@ -68,7 +71,7 @@ def dcnv3(
     return sample(
         _read_v3(
             *(x, offset, mask, kernel_size, strides, padding, dilation),
-            *(groups, offset_scale, remove_center),
+            *(groups, offset_scale, remove_center, softmax),
         )
     )
 
@@ -95,16 +98,14 @@ def dcnv4(
       x: images [N, H, W, C]; float16, bfloat16, float32 or float64.
       offset_mask: [N, Ho, Wo, ceil(3*G*K / 8) * 8], any of these dtypes: for each group the K*2
         offsets of `oxijax.dcnv3` and then its K masks; what is left at the end is not used.
-      kernel_size: of the window; this one and the following up to remove_center are those of
-        `oxijax.dcnv3`.
+      kernel_size: of the window; this one and the following are those of `oxijax.dcnv3`.
       strides: pixels from one output to the next.
       padding: zeros around the image.
       dilation: pixels from one tap to the next.
       groups: G, which divides C.
       offset_scale: of offsets and the window itself, about its middle.
       remove_center: leave out the tap in the middle.
-      softmax: take the softmax of the masks over the taps of a pixel and group; else they have no
-        bounds.
+      softmax: take the softmax of the masks over the taps of a pixel and group.
 
     Returns:
       The sums [N, Ho, Wo, C]; see `oxijax.dcnv3`.
@@ -130,18 +131,20 @@ dcnv4_reference = reference_twin(dcnv4, lambda *values: sample_reference(_read_v
 
 
 def _read_v3(
-    x, offset, mask, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
-) -> Call:
+    x, offset, mask, kernel_size, strides, padding, dilation,
+    groups, offset_scale, remove_center, softmax,
+) -> Call:  # fmt: skip
     x, place, groups = _read_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
     )
+    softmax = arguments.read_bool("softmax", softmax)
     taps = len(place.taps)
     offset = arguments.as_array("offset", offset, 4)
     mask = arguments.as_array("mask", mask, 4)
     pixels, names = (x.shape[0], *place.out_size), ("N", "Ho", "Wo")
     arguments.check_shape("offset", offset, (*names, "G*K*2"), (*pixels, groups * taps * 2))
     arguments.check_shape("mask", mask, (*names, "G*K"), (*pixels, groups * taps))
-    return _call(x, place, offset, mask, groups, normalize=False)
+    return _call(x, place, offset, mask, groups, normalize=softmax)
 
 
 def _read_v4(

@@ -12,7 +12,7 @@ from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Across
 from oxijax._sampling.points import SampleParams
 
-__all__ = ["ms_deform_attn", "ms_deform_attn_reference"]
+__all__ = ["ms_deform_attn", "ms_deform_attn_reference", "read_spatial_shapes"]
 
 
 def ms_deform_attn(
@@ -90,7 +90,7 @@ def _read_arguments(
     arguments.check_choice("method", method, ("bilinear", "nearest"))
     normalize = arguments.read_bool("normalize", normalize)
     arguments.read_precision(precision)
-    levels = _read_levels(spatial_shapes)
+    levels = read_spatial_shapes(spatial_shapes)
     counts = _read_points(points, levels)
     n, pixels, heads, channels = value.shape
     if heads < 1 or channels < 1:
@@ -127,7 +127,7 @@ def _read_arguments(
     return Call(config, value, locations, weights, (n, queries, heads, channels))
 
 
-def _read_levels(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:
+def read_spatial_shapes(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:
     levels = []
     for i, pair in enumerate(arguments.read_sequence("spatial_shapes", spatial_shapes)):
         name = f"spatial_shapes[{i}]"

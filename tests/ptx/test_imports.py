@@ -17,8 +17,8 @@ FILES = sorted(
 # The only files that may import a package which not every user has installed.
 OPTIONAL = {
     "cuda": ("oxijax/_core/driver.py",),
-    "equinox": ("oxijax/equinox.py",),
-    "flax": ("oxijax/nnx.py", "oxijax/linen.py", "oxijax/_cli/demo_*.py"),
+    "equinox": ("oxijax/equinox/*.py",),
+    "flax": ("oxijax/nnx/*.py", "oxijax/linen/*.py", "oxijax/_cli/demo_*.py"),
 }
 COMPAT = "oxijax/_core/compat.py"
 MAX_LINES = 600
@@ -88,7 +88,7 @@ def test_files_are_found():
     names = {path.as_posix() for path in FILES}
     assert {
         "oxijax/_core/compat.py",
-        "oxijax/nnx.py",
+        "oxijax/nnx/_dcn.py",
         "ptx/isa/targets.py",
         "ptx/testing/mutate.py",
     } <= names
@@ -116,7 +116,7 @@ def test_files_are_short(path):
         ("oxijax/conv.py", "import benchmarks.layers"),
         ("oxijax/conv.py", "from cuda.bindings import driver"),
         ("oxijax/conv.py", "import flax.nnx"),
-        ("oxijax/nnx.py", "import equinox"),
+        ("oxijax/nnx/_dcn.py", "import equinox"),
         ("oxijax/conv.py", "import jax._src.core"),
         ("oxijax/conv.py", "from jax._src import core"),
         ("oxijax/conv.py", "from jax import _src"),
@@ -133,7 +133,7 @@ def test_wrong_imports_are_noticed(path, source):
         ("ptx/kernels/conv.py", "import numpy as np, ml_dtypes, re\nfrom ..targets import Target"),
         ("oxijax/conv.py", "import jax\nfrom ptx import Kernel\nfrom oxijax import _compat"),
         ("oxijax/_core/compat.py", "from jax._src import core"),
-        ("oxijax/nnx.py", "from flax import nnx"),
+        ("oxijax/nnx/_dcn.py", "from flax import nnx"),
         ("oxijax/_core/driver.py", "from cuda.bindings import driver"),
     ],
 )

@@ -202,18 +202,17 @@ def window(
     count, pixels = len(taps), (g.images, *g.pixels)
     offset = exact(generator, -2.0, 2.0, (*pixels, groups, count, 2))
     scale = float(generator.choice([1.0, 1.0, 0.5, 2.0, 1.25]))
-    softmax = packed and bool(generator.random() < 0.5)
+    softmax = bool(generator.random() < 0.5)
     of_offset = dtypes()
     mask = values(generator, (*pixels, groups, count), of_offset if packed else dtypes())
     arrays = {"x": values(generator, (g.images, *g.image, groups * channels), dtypes())}
     options = {
         "kernel_size": g.kernel, "strides": g.strides, "padding": g.padding,
         "dilation": g.dilation, "groups": groups, "offset_scale": scale,
-        "remove_center": remove_center,
+        "remove_center": remove_center, "softmax": softmax,
     }  # fmt: skip
     used = 3 * groups * count
     if packed:
-        options["softmax"] = softmax
         whole = np.zeros((*pixels, -(-used // 8) * 8))
         both = [offset.reshape(*pixels, groups, 2 * count), np.asarray(mask, np.float64)]
         whole[..., :used] = np.concatenate(both, -1).reshape(*pixels, used)

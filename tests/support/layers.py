@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "TOLERANCE",
     "Layer",
     "collectives",
+    "equations_of",
     "expected",
     "kernel_primitives",
     "primitives_of",
@@ -151,14 +152,17 @@ def collectives(compiled: Any) -> dict[str, int]:
 
 def primitives_of(jaxpr: Any) -> Counter[Primitive]:
     """How often a jaxpr binds each primitive, in what it calls too."""
-    found = Counter[Primitive]()
+    return Counter(eqn.primitive for eqn in equations_of(jaxpr))
+
+
+def equations_of(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr, and of what it calls."""
     for eqn in jaxpr.eqns:
-        found[eqn.primitive] += 1
+        yield eqn
         for inner in jax.tree.leaves(
             list(eqn.params.values()), is_leaf=lambda v: hasattr(v, "jaxpr")
         ):
             if hasattr(inner, "jaxpr"):
-                found += primitives_of(inner.jaxpr)
+                yield from equations_of(inner.jaxpr)
             elif hasattr(inner, "eqns"):
-                found += primitives_of(inner)
-    return found
+                yield from equations_of(inner)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import fractions
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from support.conv_arguments import spec
 
 __all__ = [
     "Argument",
+    "Entry",
     "anything",
     "array",
     "boolean",
@@ -27,6 +28,7 @@ __all__ = [
     "instance",
     "mapping",
     "number",
+    "operands",
     "pads",
     "pair",
     "pairs",
@@ -48,6 +50,25 @@ class Argument:
     right: Sequence[Any]
     wrong: Sequence[Any]
     uncovered: Sequence[Any] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A public function.
+
+    Attributes:
+      call: the function, by the names of its arguments.
+      right: what it is called with.
+      arguments: what these, and others that it has, may be replaced by.
+      signature: of what `arguments` has all parameters; None is `call`.
+      traced: whether its arrays may be abstract.
+    """
+
+    call: Callable[..., Any]
+    right: Mapping[str, Any]
+    arguments: Mapping[str, Argument]
+    signature: Callable[..., Any] | None = None
+    traced: bool = True
 
 
 BIG_ENDIAN = np.ones((2, 2), ">f4")
@@ -274,6 +295,11 @@ def mapping() -> Argument:
 def instance(*right: Any, wrong: Sequence = (), legal: Callable[[Any], bool] = _never) -> Argument:
     """An object of a library's own."""
     return Argument(right, _junk(legal, *wrong))
+
+
+def operands(arguments: Mapping[str, Argument], *names: str) -> dict[str, Any]:
+    """What is right for some arguments."""
+    return {name: arguments[name].right[0] for name in names}
 
 
 def anything() -> Argument:

@@ -15,46 +15,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-from flax.linen import dtypes as linen_dtypes
-from flax.nnx.nn import dtypes as nnx_dtypes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from support import wrong_arguments as wrong
 from support.conv_arguments import spec
-from support.wrong_arguments import Argument
+from support.layer_arguments import LAYERS
+from support.sampling_layer_arguments import CONVERSIONS, SAMPLING_LAYERS
+from support.wrong_arguments import Argument, Entry, operands
 
 import oxijax
-import oxijax.equinox
-import oxijax.linen
-import oxijax.nnx
 import oxijax.testing
 from oxijax._core.tuning.plans import TunedPlans
 from oxijax.testing import emulate_gpu
 from ptx import TARGETS
 
-KEY = jax.random.key(0)
 MODES = ("eval_shape", "jit", "eager")
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A public function.
-
-    Attributes:
-      call: the function, by the names of its arguments.
-      right: what it is called with.
-      arguments: what these, and others that it has, may be replaced by.
-      signature: of what `arguments` has all parameters; None is `call`.
-      traced: whether its arrays may be abstract.
-    """
-
-    call: Callable[..., Any]
-    right: Mapping[str, Any]
-    arguments: Mapping[str, Argument]
-    signature: Callable[..., Any] | None = None
-    traced: bool = True
 
 
 CONV = {
@@ -105,10 +81,10 @@ DCNV3 = {
     "groups": wrong.count(2, 4, 5),
     "offset_scale": wrong.number(1.0, 2),
     "remove_center": wrong.boolean(False),
+    "softmax": wrong.boolean(False),
 }
 DCNV4 = {name: DCNV3[name] for name in DCNV3 if name not in ("offset", "mask")} | {
     "offset_mask": wrong.array(2, 5, 7, 56, alone=True),
-    "softmax": wrong.boolean(False),
 }
 GRID_SAMPLE = {
     "x": wrong.array(2, 5, 7, 3, alone=True),
@@ -168,68 +144,6 @@ ROOFLINE = {
     "beta": wrong.factor(0, 0.5),
     "precision": wrong.precision(),
 }
-LAYER = {
-    "kernel_size": wrong.pair(3),
-    "padding": wrong.pads("SAME", "valid", 1, (1, 1), [[1, 1], (1, 1)]),
-    "use_bias": wrong.boolean(True),
-    "offset_groups": wrong.count(2, 3),
-    "use_mask": wrong.boolean(True),
-    "offset_dtype": wrong.dtype(),
-    "dtype": wrong.dtype(optional=True),
-}
-FLAX = LAYER | {
-    "strides": wrong.pair(1, optional=True),
-    "kernel_dilation": wrong.pair(1, optional=True),
-    "feature_group_count": wrong.count(2, 3, 4),
-    "param_dtype": wrong.dtype(),
-    "precision": wrong.precision(),
-    "kernel_init": wrong.function(nnx.initializers.ones),
-    "bias_init": wrong.function(nnx.initializers.ones),
-    "promote_dtype": wrong.function(nnx_dtypes.promote_dtype),
-}
-NNX = FLAX | {
-    "in_features": wrong.count(4),
-    "out_features": wrong.count(6),
-    "rngs": wrong.instance(nnx.Rngs(0), nnx.Rngs(params=0), wrong=[nnx.Rngs(), 1, nnx.Rngs]),
-    "kernel_metadata": wrong.mapping(),
-    "bias_metadata": wrong.mapping(),
-}
-LINEN = FLAX | {
-    "features": wrong.count(6),
-    "promote_dtype": wrong.function(linen_dtypes.promote_dtype),
-}
-EQUINOX = LAYER | {
-    "in_channels": wrong.count(4),
-    "out_channels": wrong.count(6),
-    "stride": wrong.pair(1),
-    "dilation": wrong.pair(1),
-    "groups": wrong.count(2, 3, 4),
-    "padding_mode": wrong.choice("ZEROS", "zeros", wrong=["REFLECT"]),
-    "key": wrong.instance(
-        KEY, jax.random.PRNGKey(0), wrong=[jax.random.split(KEY), 1],
-        legal=lambda v: isinstance(v, jax.Array) and v is not None and v.ndim == 0,
-    ),
-}  # fmt: skip
-
-
-def images(*shape: int) -> Argument:
-    """What layers take: of a rank and a number of channels, and in Flax of any real dtype."""
-    whole = shape[:1] == (4,)  # Equinox takes one dtype
-    argument = wrong.array(*shape, alone=not whole)
-    kept = [
-        w for w in argument.wrong
-        if not (
-            isinstance(w, jax.ShapeDtypeStruct)
-            and (w.ndim > len(shape) or (w.shape == shape and not jnp.issubdtype(w.dtype, complex)))
-            and not whole
-        )
-    ]  # fmt: skip
-    return dataclasses.replace(argument, wrong=kept)
-
-
-def linen_call(**arguments: Any) -> Any:
-    layer = oxijax.linen.DeformConv(**arguments)
-    return jax.eval_shape(layer.init, KEY, jnp.ones((8, 8, 4)))
 
 
 def deterministic(value: Any) -> None:
@@ -254,19 +168,10 @@ def tune(function: Any, args: tuple[Any, ...]) -> None:
         oxijax.tune(function, *args)
 
 
-NNX_LAYER = oxijax.nnx.DeformConv(4, 6, 3, rngs=nnx.Rngs(0))
-LINEN_LAYER = oxijax.linen.DeformConv(6, 3)
 NO_PLANS = TunedPlans().dumps()
-with jax.default_device(jax.devices("cpu")[0]):  # a GPU needs cuDNN for its convolution
-    LINEN_LAYER = LINEN_LAYER.bind(LINEN_LAYER.init(KEY, jnp.ones((8, 8, 4))))
-EQUINOX_LAYER = oxijax.equinox.DeformConv(4, 6, 3, padding=1, dtype=jnp.float32, key=KEY)
 DETERMINISTIC = wrong.instance(
     *(True, False, None), legal=lambda v: v is None or isinstance(v, bool), wrong=[1, "yes"]
 )
-
-
-def operands(arguments: Mapping[str, Argument], *names: str) -> dict[str, Any]:
-    return {name: arguments[name].right[0] for name in names}
 
 
 def functions(name: str, right: Mapping[str, Any], arguments: Mapping[str, Argument]):
@@ -318,80 +223,54 @@ TABLE: dict[str, Entry] = dict(
         traced=False,
     ),
 )
-TABLE |= {
-    "nnx.DeformConv": Entry(
-        oxijax.nnx.DeformConv,
-        operands(NNX, "in_features", "out_features", "kernel_size", "rngs"),
-        NNX,
-        oxijax.nnx.DeformConv.__init__,
-        traced=False,
-    ),
-    "nnx.DeformConv()": Entry(
-        NNX_LAYER,
-        {"inputs": spec(8, 8, 4)},
-        {"inputs": images(8, 8, 4)},
-        oxijax.nnx.DeformConv.__call__,
-    ),
-    "linen.DeformConv": Entry(
-        linen_call,
-        operands(LINEN, "features", "kernel_size"),
-        LINEN,
-        oxijax.linen.DeformConv.__init__,
-        traced=False,
-    ),
-    "linen.DeformConv()": Entry(
-        LINEN_LAYER,
-        {"inputs": spec(8, 8, 4)},
-        {"inputs": images(8, 8, 4)},
-        oxijax.linen.DeformConv.__call__,
-    ),
-    "equinox.DeformConv": Entry(
-        oxijax.equinox.DeformConv,
-        operands(EQUINOX, "in_channels", "out_channels", "kernel_size", "key"),
-        EQUINOX,
-        oxijax.equinox.DeformConv.__init__,
-        traced=False,
-    ),
-    "equinox.DeformConv()": Entry(
-        EQUINOX_LAYER,
-        {"x": spec(4, 8, 8)},
-        {"x": images(4, 8, 8), "key": wrong.anything()},
-        oxijax.equinox.DeformConv.__call__,
-    ),
-    "config.deterministic": Entry(
-        lambda **arguments: deterministic(arguments["deterministic"]),
-        {"deterministic": None},
-        {"deterministic": DETERMINISTIC},
-        lambda deterministic: None,  # an attribute has no signature
-        traced=False,
-    ),
-    "config.deterministic_mode": Entry(
-        enter(oxijax.config.deterministic_mode),
-        {},
-        {"value": DETERMINISTIC},
-        oxijax.config.deterministic_mode,
-        traced=False,
-    ),
-    "config.tuning.loads": Entry(
-        oxijax.config.tuning.loads,
-        {"text": NO_PLANS},
-        {"text": Argument([NO_PLANS], [*wrong.JUNK, "[]", "{}", NO_PLANS.encode()])},
-        traced=False,
-    ),
-    "testing.emulate_gpu": Entry(
-        enter(oxijax.testing.emulate_gpu),
-        {},
-        {
-            "target": Argument(
-                ["sm_80", "sm_90", np.str_("sm_80")],
-                [*wrong.JUNK, ["sm_80"], {"sm_80": 1}, b"sm_80", TARGETS["sm_80"], "sm_1", "SM_80"],
-            ),
-            "schedule": Argument([None, 0, 7], ["", "1", 1.5, True, -1, [], {}, object()]),
-        },
-        oxijax.testing.emulate_gpu,
-        traced=False,
-    ),
-}
+TABLE |= (
+    LAYERS
+    | SAMPLING_LAYERS
+    | CONVERSIONS
+    | {
+        "config.deterministic": Entry(
+            lambda **arguments: deterministic(arguments["deterministic"]),
+            {"deterministic": None},
+            {"deterministic": DETERMINISTIC},
+            lambda deterministic: None,  # an attribute has no signature
+            traced=False,
+        ),
+        "config.deterministic_mode": Entry(
+            enter(oxijax.config.deterministic_mode),
+            {},
+            {"value": DETERMINISTIC},
+            oxijax.config.deterministic_mode,
+            traced=False,
+        ),
+        "config.tuning.loads": Entry(
+            oxijax.config.tuning.loads,
+            {"text": NO_PLANS},
+            {"text": Argument([NO_PLANS], [*wrong.JUNK, "[]", "{}", NO_PLANS.encode()])},
+            traced=False,
+        ),
+        "testing.emulate_gpu": Entry(
+            enter(oxijax.testing.emulate_gpu),
+            {},
+            {
+                "target": Argument(
+                    ["sm_80", "sm_90", np.str_("sm_80")],
+                    [
+                        *wrong.JUNK,
+                        ["sm_80"],
+                        {"sm_80": 1},
+                        b"sm_80",
+                        TARGETS["sm_80"],
+                        "sm_1",
+                        "SM_80",
+                    ],
+                ),
+                "schedule": Argument([None, 0, 7], ["", "1", 1.5, True, -1, [], {}, object()]),
+            },
+            oxijax.testing.emulate_gpu,
+            traced=False,
+        ),
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -498,7 +377,10 @@ def test_all_arguments_are_in_the_table():
         if callable(function) and inspect.signature(function).parameters
     }
     public |= {f"reference.{name}" for name in oxijax.reference.__all__}
-    public |= {f"{library}.DeformConv" for library in ("nnx", "linen", "equinox")}
+    public |= {f"convert.{name}" for name in oxijax.convert.__all__}
+    for library in ("nnx", "linen", "equinox"):
+        layers = getattr(oxijax, library).__all__
+        public |= {f"{library}.{name}{call}" for name in layers for call in ("", "()")}
     assert public <= set(TABLE)
     flax_own = {"self", "parent", "name"}
     for entry in TABLE.values():

@@ -155,6 +155,9 @@ def test_dcnv4_is_dcnv3_of_packed_operands(n, size, groups, softmax):
     each = packed[..., :used].reshape(n, *size, groups, 3 * taps)
     offset = each[..., : 2 * taps].reshape(n, *size, -1)
     mask = each[..., 2 * taps :]
+    logits = mask.reshape(n, *size, -1)
+    same = oxijax.dcnv3(x, offset, logits, kernel_size=3, groups=groups, softmax=softmax)
+    np.testing.assert_array_equal(y, same)
     if softmax:
         mask = jax.nn.softmax(mask)
     mask = mask.reshape(n, *size, -1)

@@ -1,4 +1,4 @@
-"""What the layers of all libraries share: reading their arguments, and their predictions.
+"""What the layers of deformable convolution share: reading their arguments, and their predictions.
 
 A layer predicts offsets and modulation by one convolution, its predictor, whose channels are
 OG*K*2 offsets and then, where there is a mask, OG*K logits.
@@ -20,6 +20,7 @@ __all__ = [
     "read_divisor",
     "read_inputs",
     "read_padding",
+    "read_real",
     "split_prediction",
 ]
 
@@ -34,13 +35,21 @@ def read_divisor(name: str, value: Any, **sizes: Any) -> tuple[int, ...]:
     return value, *read
 
 
-def read_inputs(value: Any, in_features: int | None = None) -> jax.Array:
+def read_real(name: str, value: Any) -> jax.Array:
+    """An array of any real dtype."""
+    array = arguments.to_array(name, value)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, bool)):
+        raise TypeError(f"{name} must be real, got dtype {array.dtype}")
+    return array
+
+
+def read_inputs(
+    value: Any, in_features: int | None = None, feature_name: str = "in_features"
+) -> jax.Array:
     """Images with any number of leading batch dimensions, of any real dtype."""
-    inputs = arguments.to_array("inputs", value)
-    if not any(jnp.issubdtype(inputs.dtype, kind) for kind in (jnp.floating, jnp.integer, bool)):
-        raise TypeError(f"inputs must be real, got dtype {inputs.dtype}")
+    inputs = read_real("inputs", value)
     if inputs.ndim < 3 or in_features not in (None, inputs.shape[-1]):
-        features = "in_features" if in_features is None else f"in_features = {in_features}"
+        features = feature_name if in_features is None else f"{feature_name} = {in_features}"
         raise ValueError(
             f"inputs must have shape (..., height, width, {features}), got {inputs.shape}"
         )

@@ -4,16 +4,12 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
+from flax.linen.dtypes import promote_dtype
+from flax.typing import Dtype, Initializer, PrecisionLike
 
-from oxijax import _layers as layers
 from oxijax._core import arguments as arguments
-
-try:
-    from flax import linen as nn
-    from flax.linen.dtypes import promote_dtype
-    from flax.typing import Dtype, Initializer, PrecisionLike
-except ImportError as error:
-    raise ImportError('oxijax.linen needs Flax: pip install "oxijax[demo]"') from error
+from oxijax._layers import deform_conv as layers
 
 __all__ = ["DeformConv"]
 

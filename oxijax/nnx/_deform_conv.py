@@ -6,16 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+from flax.nnx.nn import dtypes
+from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
 
-from oxijax import _layers as layers
 from oxijax._core import arguments as arguments
-
-try:
-    from flax import nnx
-    from flax.nnx.nn import dtypes
-    from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
-except ImportError as error:
-    raise ImportError('oxijax.nnx needs Flax: pip install "oxijax[demo]"') from error
+from oxijax._layers import deform_conv as layers
+from oxijax.nnx._parts import check_rngs
 
 __all__ = ["DeformConv"]
 
@@ -122,10 +119,7 @@ class DeformConv(nnx.Module):
         arguments.check_callable("promote_dtype", promote_dtype)
         arguments.check_keywords("kernel_metadata", kernel_metadata)
         arguments.check_keywords("bias_metadata", bias_metadata)
-        if not isinstance(rngs, nnx.Rngs):
-            raise TypeError(f"rngs must be a flax.nnx.Rngs, got {arguments.shown(rngs)}")
-        if not hasattr(rngs, "params"):
-            raise ValueError(f"rngs must have a stream params or default, got {rngs}")
+        check_rngs(rngs)
         self.in_features = in_features
         self.out_features = out_features
         self.kernel_size = arguments.read_pair("kernel_size", kernel_size)

@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from oxijax import _layers as layers
 from oxijax._core import arguments as arguments
 from oxijax._deform_conv import deform_conv
-
-try:
-    import equinox as eqx
-except ImportError as error:
-    raise ImportError("oxijax.equinox needs Equinox: pip install equinox") from error
+from oxijax._layers import deform_conv as layers
+from oxijax.equinox._parts import check_key
 
 __all__ = ["DeformConv"]
 
@@ -114,7 +111,7 @@ class DeformConv(eqx.Module):
         use_mask = arguments.read_bool("use_mask", use_mask)
         if dtype is not None:
             dtype = arguments.read_float_dtype("dtype", dtype)
-        _check_key(key)
+        check_key(key)
         mode = padding_mode.upper() if isinstance(padding_mode, str) else padding_mode
         arguments.check_choice("padding_mode", mode, ("ZEROS",))
         self.in_channels = in_channels
@@ -187,11 +184,3 @@ class DeformConv(eqx.Module):
             data_format="NCHW",
         )
         return y[0]
-
-
-def _check_key(value: Any) -> None:
-    key = arguments.to_array("key", value)
-    try:
-        jax.eval_shape(jax.random.split, key)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"key must be one random key, got {arguments.shown(value)}") from error

@@ -1,0 +1,12 @@
+"""Deformable layers for Equinox."""
+
+try:
+    import equinox as equinox
+except ImportError as error:
+    raise ImportError("oxijax.equinox needs Equinox: pip install equinox") from error
+
+from oxijax.equinox._dcn import DCNv3, DCNv4
+from oxijax.equinox._deform_conv import DeformConv
+from oxijax.equinox._ms_deform_attn import MSDeformAttn
+
+__all__ = ["DCNv3", "DCNv4", "DeformConv", "MSDeformAttn"]

@@ -1,0 +1,12 @@
+"""Deformable layers for Flax Linen."""
+
+try:
+    import flax as flax
+except ImportError as error:
+    raise ImportError('oxijax.linen needs Flax: pip install "oxijax[demo]"') from error
+
+from oxijax.linen._dcn import DCNv3, DCNv4
+from oxijax.linen._deform_conv import DeformConv
+from oxijax.linen._ms_deform_attn import MSDeformAttn
+
+__all__ = ["DCNv3", "DCNv4", "DeformConv", "MSDeformAttn"]

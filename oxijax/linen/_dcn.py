@@ -1,0 +1,231 @@
+"""Deformable convolution v3 and v4 as Flax Linen layers."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.typing import Dtype, Initializer, PrecisionLike
+
+from oxijax._core import arguments as arguments
+from oxijax._layers.deform_conv import read_inputs
+from oxijax._layers.window import WindowSums, exact_gelu
+from oxijax.linen._parts import XAVIER, Parts
+
+__all__ = ["DCNv3", "DCNv4"]
+
+
+class DCNv3(nn.Module):
+    """Deformable convolution v3 between two linear layers, as InternImage has it.
+
+    A depthwise convolution, a normalization and an activation make features, from which a linear
+    layer predicts where each tap of each group samples and another how much the sample weighs, of
+    which the softmax over the taps is taken: see `oxijax.dcnv3`. Both start with zeros. Height and
+    width stay as they are.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import oxijax.linen
+      >>> layer = oxijax.linen.DCNv3(32, groups=4)
+      >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((2, 16, 16, 32)))
+      >>> y.shape
+      (2, 16, 16, 32)
+
+    Parts, each with parameters of its own:
+      dw_conv: `nn.Conv`, depthwise.
+      dw_norm: `nn.LayerNorm`.
+      offset: `nn.Dense` to groups * K * 2 features for K taps.
+      mask: `nn.Dense` to groups * K features.
+      input_proj: `nn.Dense`.
+      output_proj: `nn.Dense`.
+      center_scale: `nn.Dense` to a feature a group, or None.
+
+    Attributes:
+      features: number of input and output channels.
+      kernel_size: an int, or one for height and one for width.
+      kernel_dilation: an int, or one for height and one for width.
+      groups: divides features.
+      dw_kernel_size: of the depthwise convolution; None is kernel_size.
+      offset_scale: of offsets and the window itself.
+      activation: of the predictor's features; GELU by default.
+      center_feature_scale: blend each group with the input's projection, by a predicted share.
+      remove_center: leave out the tap in the middle.
+      dtype: of the computation; None infers it from inputs and parameters.
+      param_dtype: of all parameters.
+      precision: of the matrix products, as in `jax.lax`.
+      kernel_init: initializer of the kernels of input_proj and output_proj.
+      offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
+        misplaces samples; for float64 throughout, give float64.
+
+    Arguments are checked when the layer is called.
+
+    Source: Wang et al., "InternImage: Exploring Large-Scale Vision Foundation Models with
+    Deformable Convolutions", 2023.
+    """
+
+    features: int
+    kernel_size: int | Sequence[int] = 3
+    kernel_dilation: int | Sequence[int] = 1
+    groups: int = 4
+    dw_kernel_size: int | Sequence[int] | None = None
+    offset_scale: float = 1.0
+    activation: Callable[[jax.Array], jax.Array] = exact_gelu
+    center_feature_scale: bool = False
+    remove_center: bool = False
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    precision: PrecisionLike = None
+    kernel_init: Initializer = XAVIER
+    offset_dtype: Dtype = jnp.float32
+
+    def setup(self):
+        self.sums = sums = WindowSums.read(
+            *("features", self.features, self.groups, self.kernel_size),
+            *("kernel_dilation", self.kernel_dilation, self.offset_scale, self.remove_center),
+        )
+        parts = Parts.read(
+            *(sums.channels, self.dtype, self.param_dtype, self.precision),
+            *(self.kernel_init, self.offset_dtype),
+        )
+        arguments.check_callable("activation", self.activation)
+        scaled = arguments.read_bool("center_feature_scale", self.center_feature_scale)
+        size = self.kernel_size if self.dw_kernel_size is None else self.dw_kernel_size
+        self.dw_conv = parts.depthwise(arguments.read_pair("dw_kernel_size", size))
+        self.dw_norm = parts.norm()
+        self.offset = parts.predictor(sums.offset_features)
+        self.mask = parts.predictor(sums.mask_features)
+        self.input_proj, self.output_proj = parts.projection(), parts.projection()
+        self.center_scale = parts.predictor(sums.groups) if scaled else None
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Applies the layer.
+
+        Args:
+          inputs: [..., H, W, features]: any number of batch dimensions, also none.
+
+        Returns:
+          An array of the same shape.
+
+        Raises:
+          ValueError: inputs of another shape.
+          TypeError: inputs that are no array, or not real.
+        """
+        return self.sums.v3(
+            read_inputs(inputs, self.sums.channels, "features"),
+            input_proj=self.input_proj,
+            dw_conv=self.dw_conv,
+            dw_norm=self.dw_norm,
+            activation=self.activation,
+            offset=self.offset,
+            mask=self.mask,
+            center_scale=self.center_scale,
+            output_proj=self.output_proj,
+        )
+
+
+class DCNv4(nn.Module):
+    """Deformable convolution v4 between two linear layers, as FlashInternImage has it.
+
+    A linear layer, after a depthwise convolution or not, predicts where each tap of each group
+    samples and how much the sample weighs, which has no bounds: see `oxijax.dcnv4`. It starts with
+    zeros, and so does the layer's result. Height and width stay as they are.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import oxijax.linen
+      >>> layer = oxijax.linen.DCNv4(32, groups=2, dw_kernel_size=3)
+      >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((2, 16, 16, 32)))
+      >>> y.shape
+      (2, 16, 16, 32)
+
+    Parts, each with parameters of its own:
+      offset_mask_dw: `nn.Conv`, depthwise, or None.
+      offset_mask: `nn.Dense` to 3 * groups * K features for K taps, filled up to a multiple of 8.
+      value_proj: `nn.Dense`, or None.
+      output_proj: `nn.Dense`, or None.
+      center_scale: `nn.Dense` to a feature a group, or None.
+
+    Attributes:
+      features: number of input and output channels.
+      kernel_size: an int, or one for height and one for width.
+      kernel_dilation: an int, or one for height and one for width.
+      groups: divides features.
+      dw_kernel_size: of the depthwise convolution; None for none.
+      offset_scale: of offsets and the window itself.
+      center_feature_scale: blend each group with the values, by a share predicted from the sums.
+      remove_center: leave out the tap in the middle.
+      output_bias: whether output_proj has a bias.
+      without_pointwise: leave out value_proj and output_proj.
+      dtype: of the computation; None infers it from inputs and parameters.
+      param_dtype: of all parameters.
+      precision: of the matrix products, as in `jax.lax`.
+      kernel_init: initializer of the kernels of value_proj and output_proj.
+      offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
+        misplaces samples; for float64 throughout, give float64.
+
+    Arguments are checked when the layer is called.
+
+    Source: Xiong et al., "Efficient Deformable ConvNets: Rethinking Dynamic and Sparse Operator for
+    Vision Applications", 2024.
+    """
+
+    features: int
+    kernel_size: int | Sequence[int] = 3
+    kernel_dilation: int | Sequence[int] = 1
+    groups: int = 4
+    dw_kernel_size: int | Sequence[int] | None = None
+    offset_scale: float = 1.0
+    center_feature_scale: bool = False
+    remove_center: bool = False
+    output_bias: bool = True
+    without_pointwise: bool = False
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    precision: PrecisionLike = None
+    kernel_init: Initializer = XAVIER
+    offset_dtype: Dtype = jnp.float32
+
+    def setup(self):
+        self.sums = sums = WindowSums.read(
+            *("features", self.features, self.groups, self.kernel_size),
+            *("kernel_dilation", self.kernel_dilation, self.offset_scale, self.remove_center),
+        )
+        parts = Parts.read(
+            *(sums.channels, self.dtype, self.param_dtype, self.precision),
+            *(self.kernel_init, self.offset_dtype),
+        )
+        output_bias = arguments.read_bool("output_bias", self.output_bias)
+        scaled = arguments.read_bool("center_feature_scale", self.center_feature_scale)
+        without_pointwise = arguments.read_bool("without_pointwise", self.without_pointwise)
+        self.offset_mask_dw = None
+        if self.dw_kernel_size is not None:
+            size = arguments.read_pair("dw_kernel_size", self.dw_kernel_size)
+            self.offset_mask_dw = parts.depthwise(size)
+        self.offset_mask = parts.predictor(sums.packed_features)
+        self.value_proj = None if without_pointwise else parts.projection()
+        self.output_proj = None if without_pointwise else parts.projection(output_bias)
+        self.center_scale = parts.predictor(sums.groups) if scaled else None
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Applies the layer.
+
+        Args:
+          inputs: [..., H, W, features]: any number of batch dimensions, also none.
+
+        Returns:
+          An array of the same shape.
+
+        Raises:
+          ValueError: inputs of another shape.
+          TypeError: inputs that are no array, or not real.
+        """
+        return self.sums.v4(
+            read_inputs(inputs, self.sums.channels, "features"),
+            value_proj=self.value_proj,
+            offset_mask_dw=self.offset_mask_dw,
+            offset_mask=self.offset_mask,
+            center_scale=self.center_scale,
+            output_proj=self.output_proj,
+        )

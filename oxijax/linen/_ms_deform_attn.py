@@ -1,0 +1,157 @@
+"""Multi-scale deformable attention as a Flax Linen layer."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.typing import Dtype, Initializer, PrecisionLike
+
+from oxijax._layers.attention import Attention, Names
+from oxijax.linen._parts import XAVIER, ZEROS, Parts
+
+__all__ = ["MSDeformAttn"]
+
+_NAMES = Names("features", "inputs_q", "inputs_v")
+
+
+class MSDeformAttn(nn.Module):
+    """Multi-scale deformable attention: each query looks at a few points of feature maps.
+
+    Queries predict, for each head and level, offsets from their reference points and the weights
+    of samples there, of which the softmax over all levels and points is taken: see
+    `oxijax.ms_deform_attn`. A new layer's heads look in directions of their own, point after point
+    a pixel farther away, and weigh all points alike.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import oxijax.linen
+      >>> layer = oxijax.linen.MSDeformAttn(64, num_levels=2)
+      >>> queries, values = jnp.ones((1, 10, 64)), jnp.ones((1, 8 * 8 + 4 * 4, 64))
+      >>> reference_points = jnp.full((1, 10, 2, 2), 0.5)
+      >>> y, variables = layer.init_with_output(
+      ...     jax.random.key(0),
+      ...     *(queries, reference_points, values),
+      ...     spatial_shapes=((8, 8), (4, 4)),
+      ... )
+      >>> y.shape
+      (1, 10, 64)
+
+    Parts, each with parameters of its own:
+      sampling_offsets: `nn.Dense` to num_heads * points * 2 features.
+      attention_weights: `nn.Dense` to num_heads * points features.
+      value_proj: `nn.Dense`.
+      output_proj: `nn.Dense`.
+
+    Attributes:
+      features: of queries, of values and of the result.
+      num_heads: divides features.
+      num_levels: number of feature maps.
+      num_points: of a head in each level; an int, or one for each level.
+      method: "bilinear" or "nearest", as in `oxijax.ms_deform_attn`.
+      dtype: of the computation; None infers it from inputs and parameters.
+      param_dtype: of all parameters.
+      precision: of the matrix products, as in `jax.lax`.
+      kernel_init: initializer of the kernels of value_proj and output_proj.
+      offset_dtype: in which locations and weights are predicted, whatever `dtype` is. Half
+        precision misplaces samples; for float64 throughout, give float64.
+
+    Arguments are checked when the layer is called.
+
+    Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
+    2021.
+    """
+
+    features: int
+    num_heads: int = 8
+    num_levels: int = 4
+    num_points: int | Sequence[int] = 4
+    method: str = "bilinear"
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    precision: PrecisionLike = None
+    kernel_init: Initializer = XAVIER
+    offset_dtype: Dtype = jnp.float32
+
+    def setup(self):
+        self.attention = attention = Attention.read(
+            *(_NAMES, self.features, self.num_heads, self.num_levels),
+            *(self.num_points, self.method),
+        )
+        parts = Parts.read(
+            *(attention.features, self.dtype, self.param_dtype, self.precision),
+            *(self.kernel_init, self.offset_dtype),
+        )
+
+        def offset_bias(key: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
+            return jnp.asarray(attention.offset_bias(), dtype)
+
+        self.sampling_offsets = parts.predictor(attention.offset_features, offset_bias)
+        self.attention_weights = parts.predictor(attention.weight_features, ZEROS)
+        self.value_proj = parts.projection()
+        self.output_proj = parts.projection()
+
+    def __call__(
+        self,
+        inputs_q: jax.Array,
+        reference_points: jax.Array,
+        inputs_v: jax.Array,
+        *,
+        spatial_shapes: tuple[tuple[int, int], ...],
+        padding_mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Applies the layer.
+
+        Args:
+          inputs_q: queries [..., Q, features], with any number of batch dimensions.
+          reference_points: [..., Q, num_levels, 2], (x, y) from 0 to 1 in each level, or
+            [..., Q, num_levels, 4], boxes (x, y, width, height) with (x, y) in the middle. Offsets
+            count in pixels of the level, or in halves of a box divided by the number of points.
+          inputs_v: values [..., S, features], the pixels of all levels, row by row and level
+            after level.
+          spatial_shapes: height and width of each level, ints.
+          padding_mask: [..., S], True where values count as zeros.
+
+        Returns:
+          [..., Q, features].
+
+        Raises:
+          ValueError: an array of another shape, by name.
+          TypeError: an argument of the wrong type or dtype, by name.
+        """
+        return self.attention(
+            *(inputs_q, reference_points, inputs_v, padding_mask, spatial_shapes),
+            sampling_offsets=self.sampling_offsets,
+            attention_weights=self.attention_weights,
+            value_proj=self.value_proj,
+            output_proj=self.output_proj,
+        )
+
+    def sampling_points(
+        self,
+        inputs_q: jax.Array,
+        reference_points: jax.Array,
+        *,
+        spatial_shapes: tuple[tuple[int, int], ...],
+    ) -> tuple[jax.Array, jax.Array]:
+        """Tells where the layer looks and how much it weighs what it sees, to draw both.
+
+        Args:
+          inputs_q: of a call.
+          reference_points: of a call.
+          spatial_shapes: of a call.
+
+        Returns:
+          locations [..., Q, num_heads, points of all levels, 2] as (x, y) from 0 to 1, and weights
+          [..., Q, num_heads, points of all levels], whose sums are 1.
+
+        Raises:
+          ValueError: an array of another shape, by name.
+          TypeError: an argument of the wrong type or dtype, by name.
+        """
+        return self.attention.sampling_points(
+            *(inputs_q, reference_points, spatial_shapes),
+            sampling_offsets=self.sampling_offsets,
+            attention_weights=self.attention_weights,
+        )

@@ -1,0 +1,12 @@
+"""Deformable layers for Flax NNX."""
+
+try:
+    import flax as flax
+except ImportError as error:
+    raise ImportError('oxijax.nnx needs Flax: pip install "oxijax[demo]"') from error
+
+from oxijax.nnx._dcn import DCNv3, DCNv4
+from oxijax.nnx._deform_conv import DeformConv
+from oxijax.nnx._ms_deform_attn import MSDeformAttn
+
+__all__ = ["DCNv3", "DCNv4", "DeformConv", "MSDeformAttn"]

@@ -1,0 +1,167 @@
+"""The layers of sampling operators, in each library, and what PyTorch's modules gave for them.
+
+`tests/data/sampling_layers.npz` has, for each case, the arguments of a module of Deformable DETR,
+InternImage or DCNv4, its state, inputs, its result and the gradients to the inputs. They are of the
+modules' own code in float64 on PyTorch 2.13, with its pure PyTorch functions in place of CUDA ones.
+"""
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+import oxijax.equinox
+import oxijax.linen
+import oxijax.nnx
+from support.paths import DATA
+
+__all__ = [
+    "KEY",
+    "KINDS",
+    "LIBRARIES",
+    "SHAPES",
+    "Recorded",
+    "apply",
+    "filled",
+    "layer_of",
+    "recorded",
+]
+
+LIBRARIES = ("nnx", "linen", "equinox")
+KINDS = ("MSDeformAttn", "DCNv3", "DCNv4")
+SHAPES = ((5, 7), (3, 4))  # of the levels
+KEY = jax.random.key(0, impl="unsafe_rbg")  # the default generator takes long to compile
+
+# What Linen's layers call an argument of a module. They have no padding: they keep the size.
+_ARGUMENTS: dict[str, str] = {
+    "d_model": "features", "n_levels": "num_levels", "n_heads": "num_heads",
+    "n_points": "num_points", "channels": "features", "group": "groups",
+    "dilation": "kernel_dilation", "pad": "",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A recorded module.
+
+    Attributes:
+      kind: the name of the layer.
+      config: its arguments, by Linen's names.
+      state: of the module.
+      initial: of the state of a new module, what isn't random.
+      inputs: by the module's names.
+      grad_y: the gradient of its result.
+      results: "y", and the gradients "d..." by the inputs' names.
+    """
+
+    kind: str
+    config: Mapping[str, Any]
+    state: Mapping[str, np.ndarray]
+    initial: Mapping[str, np.ndarray]
+    inputs: Mapping[str, np.ndarray]
+    grad_y: np.ndarray
+    results: Mapping[str, np.ndarray]
+
+
+def _read() -> dict[str, Recorded]:
+    with np.load(DATA / "sampling_layers.npz") as data:
+        arrays = dict(data)
+
+    def part(case: str, name: str) -> dict[str, np.ndarray]:
+        start = f"{case}/{name}/"
+        return {key[len(start) :]: value for key, value in arrays.items() if key.startswith(start)}
+
+    found = {}
+    for case in sorted(key.removesuffix("/config") for key in arrays if key.endswith("/config")):
+        config: dict[str, Any] = json.loads(str(arrays[f"{case}/config"]))
+        config = {_ARGUMENTS.get(name, name): value for name, value in config.items()}
+        config.pop("", None)
+        results = {f"d{name}": value for name, value in part(case, "gradients").items()}
+        results |= {"y": arrays[f"{case}/y"]}
+        state, initial, inputs = (part(case, name) for name in ("state", "initial", "inputs"))
+        kind, grad_y = case.split("/")[0], arrays[f"{case}/grad_y"]
+        found[case] = Recorded(kind, config, state, initial, inputs, grad_y, results)
+    return found
+
+
+recorded = _read()
+
+
+def layer_of(library: str, kind: str, *, abstract: bool = False, **config: Any) -> Any:
+    """A layer by Linen's arguments; parameters have no values if it is abstract."""
+    if library == "linen":
+        layer = getattr(oxijax.linen, kind)(**config)
+        inputs = _example(kind, config)
+
+        def init(key: jax.Array) -> Any:
+            return layer.init(key, *inputs.values(), **_options(kind))
+
+        return layer.bind(jax.eval_shape(init, KEY) if abstract else jax.jit(init)(KEY))
+    if library == "nnx":
+        config["in_features"] = config.pop("features")
+        cls = getattr(oxijax.nnx, kind)
+
+        def make() -> Any:
+            return cls(**config, rngs=nnx.Rngs(KEY))
+
+        return nnx.eval_shape(make) if abstract else make()
+    names = {"features": "query_size" if kind == "MSDeformAttn" else "channels"}
+    names |= {"kernel_dilation": "dilation", "param_dtype": "dtype"}
+    config = {names.get(name, name): value for name, value in config.items()}
+    cls = getattr(oxijax.equinox, kind)
+    if abstract:
+        return eqx.filter_eval_shape(lambda key: cls(**config, key=key), KEY)
+    return cls(**config, key=KEY)
+
+
+def filled(library: str, layer: Any, value: Callable[[Any], Any]) -> Any:
+    """A layer with a value in place of each of its parameters."""
+    parameters, rebuild = split(library, layer)
+    return rebuild(jax.tree.map(value, parameters))
+
+
+def split(library: str, layer: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """A layer's parameters, and what makes a layer of other ones."""
+    return importlib.import_module(f"oxijax.{library}._parameters").split(layer)
+
+
+def _options(kind: str) -> dict[str, Any]:
+    return {"spatial_shapes": SHAPES} if kind == "MSDeformAttn" else {}
+
+
+def _example(kind: str, config: Mapping[str, Any]) -> dict[str, jax.Array]:
+    features = config["features"]
+    if kind != "MSDeformAttn":
+        return {"input": jnp.zeros((1, 3, 3, features))}
+    pixels = sum(height * width for height, width in SHAPES)
+    return {
+        "query": jnp.zeros((1, 2, features)),
+        "reference_points": jnp.zeros((1, 2, len(SHAPES), 2)),
+        "value": jnp.zeros((1, pixels, features)),
+    }
+
+
+def apply(layer: Any, inputs: Mapping[str, Any]) -> jax.Array:
+    """A layer's result for a batch, channels last, whatever its library."""
+    if "input" in inputs:
+        x = inputs["input"]
+        if isinstance(layer, eqx.Module):
+            function: Any = layer
+            return jnp.moveaxis(jax.vmap(function)(jnp.moveaxis(x, -1, -3)), -3, -1)
+        return layer(x)
+    names = ("query", "reference_points", "value", "padding_mask")
+    query, references, value, mask = (inputs.get(name) for name in names)
+
+    def run(query: Any, references: Any, value: Any, mask: Any) -> jax.Array:
+        return layer(query, references, value, spatial_shapes=SHAPES, padding_mask=mask)
+
+    if isinstance(layer, eqx.Module):
+        run = jax.vmap(run, in_axes=(0, 0, 0, None if mask is None else 0))
+    return run(query, references, value, mask)
