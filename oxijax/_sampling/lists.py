@@ -4,20 +4,21 @@ They are made by one stable sort and by searches, whose results XLA does not lea
 hold nothing for each channel: an index and the weights of its pixels for each point.
 """
 
+import itertools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from oxijax._core.lists import first_not_below
 from oxijax._core.sizes import require_product
-from oxijax._sampling.points import BORDER, Queries, SampleParams, padded_pixels
+from oxijax._sampling.places import WIDTH
+from oxijax._sampling.points import Points, Queries, SampleParams, points_last
 from ptx.kernels.sampling.backward_value_gather import CELL_BORDER
 
 __all__ = ["PointLists", "point_lists"]
-
-assert BORDER == CELL_BORDER  # a cell is a row of the reference's images with borders
 
 
 class PointLists(NamedTuple):
@@ -49,9 +50,10 @@ def point_lists(
       ValueError: points or cells are too many to count; the message says what to do.
     """
     n, queries, heads, each, _ = locations.shape
+    cells = sum(_level_cells(config))
     for what, factors in (
         ("points", (n, queries, heads * each)),
-        ("cells", (n, padded_pixels(config) * heads)),
+        ("cells", (n, cells * heads)),
     ):
         require_product(
             factors,
@@ -61,10 +63,28 @@ def point_lists(
             f"2**31 {what}: split the batch",
         )
     points = Queries.of(locations, config.weights(weights)).points(config)
-    keys = points.row.reshape(-1).astype(jnp.uint32)
+    keys = points_last(_cell(config, points)).reshape(-1).astype(jnp.uint32)
     numbers = lax.iota(jnp.int32, keys.shape[0])
     keys, order = lax.sort((keys, numbers), is_stable=True, num_keys=1)
-    boundaries = lax.iota(jnp.uint32, n * padded_pixels(config) * heads + 1)
-    factors = points.factors(config).astype(dtype)
-    factors = factors.reshape(factors.shape[0], -1)[:, order]
+    boundaries = lax.iota(jnp.uint32, n * cells * heads + 1)
+    lines, columns = points.factors(config)
+    factors = jnp.stack(
+        [points_last(line * column).reshape(-1) for line in lines for column in columns]
+    )
+    factors = factors.astype(dtype)[:, order]
     return PointLists(first_not_below(keys, boundaries), order, factors.T)
+
+
+def _cell(config: SampleParams, points: Points) -> jax.Array:
+    """The cell that each point is in, [T, B, M]: a pixel and head of the images with borders."""
+    heads, sizes = points.y.shape[2], _level_cells(config)
+    first = config.of_points([0, *itertools.accumulate(sizes[:-1])])
+    pitch = config.sizes(WIDTH) + 2 * CELL_BORDER
+    y, x = points.y + CELL_BORDER, points.x + CELL_BORDER
+    pixel = points.image[:, None] * sum(sizes) + (y * pitch + x + first)
+    return pixel * heads + np.arange(heads, dtype=np.int32)
+
+
+def _level_cells(config: SampleParams) -> list[int]:
+    """Pixels of each level of an image with its borders."""
+    return [(h + 2 * CELL_BORDER) * (w + 2 * CELL_BORDER) for h, w in config.levels]

@@ -20,7 +20,7 @@ class Position(NamedTuple):
     """A position along an axis, `real + whole`, and its derivative with respect to the coordinate.
 
     What is whole is kept apart, so that the fraction is as exact for a large image as for a small
-    one.
+    one. The derivative is [T, 1, 1], or [T, B, M] where it depends on the coordinate.
     """
 
     real: jax.Array
@@ -39,12 +39,12 @@ class Across:
     nearest: bool
 
     def along(self, axis: int, coordinate: jax.Array, sizes: np.ndarray, query: Any) -> Position:
-        """The position of coordinates [B, M, T].
+        """The position of coordinates [T, B, M].
 
         Args:
           axis: HEIGHT or WIDTH.
           coordinate: in float32 or float64.
-          sizes: of the image along the axis, for each of the points, [T].
+          sizes: of the image along the axis, for each of the points, [T, 1, 1].
           query: the numbers of the queries, [B].
         """
         size = sizes.astype(coordinate.dtype)
@@ -88,13 +88,14 @@ class Window:
     def along(self, axis: int, coordinate: jax.Array, sizes: np.ndarray, query: Any) -> Position:
         """See `Across.along`."""
         middle = self.dilation[axis] * (self.kernel_size[axis] - 1) // 2
-        tap = [tap[axis] * self.dilation[axis] - middle for tap in self.taps]
+        taps = [tap[axis] * self.dilation[axis] - middle for tap in self.taps]
         out_width = self.out_size[WIDTH]
         pixel = query % out_width if axis == WIDTH else query // out_width % self.out_size[HEIGHT]
         start = pixel * self.strides[axis] + (middle - self.padding[axis])
         scale = np.asarray(self.offset_scale, coordinate.dtype)
-        real = (coordinate + np.asarray(tap, coordinate.dtype)) * scale
-        return Position(real, start[:, None, None].astype(jnp.int32), scale)
+        real = (coordinate + np.asarray(taps, coordinate.dtype)[:, None, None]) * scale
+        slope = np.full((len(taps), 1, 1), scale)
+        return Position(real, start[:, None].astype(jnp.int32), slope)
 
 
 @dataclasses.dataclass(frozen=True)

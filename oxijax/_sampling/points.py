@@ -1,14 +1,18 @@
 """Points of the sampling operators, block by block, and the pixels that they sample: in pure JAX.
 
-The images of all levels get borders of zeros, two pixels wide, and lie one after the other as rows
-of a head's channels. Every point, also a far one, finds its pixels there as rows at fixed
-distances, and neither gathers nor additions need a mask.
+The images are rows of a head's channels, [N * S * M, D]. A pixel's row is the sum of a part of its
+line and a part of its column; of a line or column outside of the image that part is so large that
+no row has the number. So there are no copies of the images, and what a line or column says is
+found once for both of its pixels.
 
-Dimensions in comments: B queries of a block, M heads, T points of a query and head, D channels.
+Dimensions in comments: T points of a query and head, B queries of a block, M heads. Points come
+first, so that arithmetic runs along queries, and loops take a point at a time.
 """
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -19,9 +23,9 @@ from oxijax._core.blocks import accumulator
 from oxijax._core.sizes import require_product
 from oxijax._sampling.places import HEIGHT, WIDTH, Place
 
-__all__ = ["BORDER", "Images", "Points", "Queries", "SampleParams", "padded_pixels"]
+__all__ = ["Points", "Queries", "SampleParams", "image_rows", "points_last"]
 
-BORDER = 2  # pixels of a point just outside are up to two pixels outside
+_OUTSIDE = np.uint32(2**31 - 1)  # of a line or column: with any other part, it is no row
 _FAR = 2**31 - 128  # positions are clamped to this before they become integers
 
 
@@ -47,8 +51,12 @@ class SampleParams:
         return sum(height * width for height, width in self.levels)
 
     def sizes(self, axis: int) -> np.ndarray:
-        """Of the image that each point is in, [T]."""
-        return np.repeat([level[axis] for level in self.levels], self.points)
+        """Of the image that each point is in, [T, 1, 1]."""
+        return self.of_points([level[axis] for level in self.levels])
+
+    def of_points(self, of_levels: Sequence[int]) -> np.ndarray:
+        """A number of each level, for each point: int32 [T, 1, 1]."""
+        return np.repeat(np.asarray(of_levels, np.int32), self.points)[:, None, None]
 
     def weights(self, weights: jax.Array | None) -> jax.Array | None:
         """The weights of the points, [N, Q, M, T]."""
@@ -57,142 +65,127 @@ class SampleParams:
         return jax.nn.softmax(weights.astype(accumulator(weights)), axis=-1)
 
 
-class Images(NamedTuple):
-    """The images of all levels with their borders, as rows of the channels of one head."""
-
-    rows: jax.Array  # [N * pixels with borders * M, D]
-    steps: np.ndarray  # from a point's first row to those of its pixels, [T, 4], or [T, 1] for one
-
-    @classmethod
-    def of(cls, config: SampleParams, value: jax.Array) -> "Images":
-        """The images [N, S, M, D]."""
-        n, _, heads, channels = value.shape
-        _check_rows(config, n, heads)
-        levels, start = [], 0
-        border = (BORDER, BORDER)
-        for height, width in config.levels:
-            level = value[:, start : start + height * width]
-            level = level.reshape(n, height, width, heads, channels)
-            level = jnp.pad(level, ((0, 0), border, border, (0, 0), (0, 0)))
-            padded = (height + 2 * BORDER) * (width + 2 * BORDER)
-            levels.append(level.reshape(n, padded, heads, channels))
-            start += height * width
-        rows = jnp.concatenate(levels, axis=1)
-        rows = rows.reshape(n * padded_pixels(config) * heads, channels)
-        return cls(rows, _steps(config, heads))
-
-    def without_border(
-        self, config: SampleParams, rows: jax.Array, shape: tuple[int, ...]
-    ) -> jax.Array:
-        """Rows as the images again, of this shape, [N, S, M, D]."""
-        n, _, heads, channels = shape
-        images = rows.reshape(n, padded_pixels(config), heads, channels)
-        levels, start = [], 0
-        for height, width in config.levels:
-            padded = height + 2 * BORDER, width + 2 * BORDER
-            level = images[:, start : start + math.prod(padded)]
-            level = level.reshape(n, *padded, heads, channels)
-            inside = level[:, BORDER : BORDER + height, BORDER : BORDER + width]
-            levels.append(inside.reshape(n, height * width, heads, channels))
-            start += math.prod(padded)
-        return jnp.concatenate(levels, axis=1)
-
-
 class Points(NamedTuple):
-    """Points of some queries, by arrays [B, M, T]."""
+    """Points of some queries, by arrays [T, B, M].
 
-    row: jax.Array  # of `Images`: the pixel at (floor y, floor x), or the nearest one
-    fraction_y: jax.Array  # NaN if a coordinate is; 0 for the nearest pixel
+    Attributes:
+      y, x: of the pixel at (floor y, floor x), or the nearest one, in its image: int32; outside, at
+        most two pixels from the edge.
+      fraction_y, fraction_x: from that pixel to the point; NaN if the coordinate is, 0 for the
+        nearest pixel.
+      slope_y, slope_x: of the position, with respect to the coordinate.
+      weight: None for 1.
+      image: int32 [B].
+    """
+
+    y: jax.Array
+    x: jax.Array
+    fraction_y: jax.Array
     fraction_x: jax.Array
-    slope_y: jax.Array | np.ndarray  # of the position, with respect to the coordinate
+    slope_y: jax.Array | np.ndarray
     slope_x: jax.Array | np.ndarray
     weight: jax.Array | None
+    image: jax.Array
 
-    def factors(self, config: SampleParams) -> jax.Array:
-        """Of the pixels, in the order of `Images.steps`, with the weight: [4 or 1, B, M, T]."""
-        if config.place.nearest:
-            one = 1 + self.fraction_y * self.fraction_x  # NaN stays
-            return (one if self.weight is None else one * self.weight)[None]
-        hy, hx = 1 - self.fraction_y, 1 - self.fraction_x
+    def rows(self, config: SampleParams) -> tuple[list[jax.Array], list[jax.Array]]:
+        """What the lines and the columns of the pixels add to the numbers of their rows: uint32.
+
+        There are two of each, from the upper and the left one on, or one for the nearest pixel.
+        """
+        heads = self.y.shape[2]
+        pixels = [height * width for height, width in config.levels]
+        first = config.of_points([0, *itertools.accumulate(pixels[:-1])]).astype(np.uint32)
+        image = self.image[:, None].astype(jnp.uint32) * np.uint32(config.pixels)
+        width = config.sizes(WIDTH).astype(np.uint32)
+        lines, columns = [], []
+        for step in range(1 if config.place.nearest else 2):
+            # Below 0 the unsigned number is a large one.
+            line, column = ((at + np.int32(step)).astype(jnp.uint32) for at in (self.y, self.x))
+            row = (image + (first + line * width)) * np.uint32(heads)
+            row = row + np.arange(heads, dtype=np.uint32)
+            inside = line < config.sizes(HEIGHT).astype(np.uint32)
+            lines.append(jnp.where(inside, row, _OUTSIDE))
+            columns.append(jnp.where(column < width, column * np.uint32(heads), _OUTSIDE))
+        return lines, columns
+
+    def factors(self, config: SampleParams) -> tuple[list[jax.Array], list[jax.Array]]:
+        """The factors of these lines, with the weight, and of these columns.
+
+        That of a pixel is the product of its line's and its column's.
+        """
         ly, lx = self.fraction_y, self.fraction_x
+        if config.place.nearest:
+            lines, columns = [1 + ly * lx], [jnp.ones_like(lx)]  # NaN stays
+        else:
+            lines, columns = [1 - ly, ly], [1 - lx, lx]
         if self.weight is not None:
-            hy, ly = hy * self.weight, ly * self.weight
-        return jnp.stack([hy * hx, hy * lx, ly * hx, ly * lx])
+            lines = [line * self.weight for line in lines]
+        return lines, columns
 
 
 class Queries(NamedTuple):
     """Queries of all images, [P], and all that their points depend on."""
 
-    x: jax.Array  # coordinates, [P, M, T]
-    y: jax.Array
-    weight: jax.Array | None
+    locations: jax.Array  # [P, M, T, 2] as (x, y)
+    weights: jax.Array | None  # [P, M, T]
     image: jax.Array  # [P]
     query: jax.Array  # in its image
 
     @classmethod
     def of(cls, locations: jax.Array, weights: jax.Array | None) -> "Queries":
-        """All queries, of locations [N, Q, M, T, 2] as (x, y) and weights [N, Q, M, T]."""
-        n, q, *rest = locations.shape[:-1]
+        """All queries, of locations [N, Q, M, T, 2] and weights [N, Q, M, T]."""
+        n, q, *rest = locations.shape
         image, query = (
             jax.lax.broadcasted_iota(jnp.int32, (n, q), axis).reshape(-1) for axis in range(2)
         )
-        x, y = (locations[..., i].reshape(n * q, *rest) for i in range(2))
-        weights = None if weights is None else weights.reshape(n * q, *rest)
-        return cls(x, y, weights, image, query)
+        weights = None if weights is None else weights.reshape(n * q, *rest[:2])
+        return cls(locations.reshape(n * q, *rest), weights, image, query)
 
     def points(self, config: SampleParams) -> Points:
         """The points of these queries."""
-        dtype = accumulator(self.x)
-        coordinates = {HEIGHT: self.y.astype(dtype), WIDTH: self.x.astype(dtype)}
-        # One NaN coordinate makes the whole sample NaN, and its gradients. Its row is as far
-        # outside as that of an infinite one, where what is added is dropped.
-        invalid = jnp.isnan(coordinates[HEIGHT]) | jnp.isnan(coordinates[WIDTH])
-        poison = jnp.where(invalid, jnp.nan, 0).astype(dtype)
+        dtype = accumulator(self.locations)
         found = []
-        for axis, coordinate in coordinates.items():
-            size = config.sizes(axis).astype(np.int32)
+        for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
+            coordinate = _points_first(self.locations[..., index]).astype(dtype)
+            size = config.sizes(axis)
             real, whole, slope = config.place.along(axis, coordinate, size, self.query)
+            # An infinite coordinate may have no position: in a mirror, or scaled by 0.
+            nowhere = jnp.isnan(real) & ~jnp.isnan(coordinate)
+            real = jnp.clip(jnp.where(nowhere, -_FAR, real), -_FAR, _FAR)
             floor = jnp.floor(real)
-            fraction = jnp.where(jnp.isfinite(real), real - floor, 0)
-            floor = jnp.where(invalid | jnp.isnan(floor), -_FAR, jnp.clip(floor, -_FAR, _FAR))
-            # The sum could overflow; what is clipped first ends between -BORDER and the size.
-            pixel = jnp.clip(floor.astype(jnp.int32), -BORDER - whole, size - whole)
-            found.append((pixel + (whole + BORDER), fraction + poison, slope))
+            # Of NaN the pixel is as far outside as an infinite one, where what is added is dropped.
+            pixel = jnp.where(jnp.isnan(floor), -_FAR, floor).astype(jnp.int32)
+            # The sum could overflow; what is clipped first ends between -2 and the size.
+            pixel = jnp.clip(pixel, -2 - whole, size - whole) + whole
+            found.append((pixel, real - floor, slope))
         (y, fraction_y, slope_y), (x, fraction_x, slope_x) = found
-
-        heads, pitch = self.x.shape[1], config.sizes(WIDTH) + 2 * BORDER
+        weight = None if self.weights is None else _points_first(self.weights)
         # What fills a block up, with `NOWHERE` for integers, is in the first image.
-        pixel = jnp.maximum(self.image, 0)[:, None, None] * padded_pixels(config)
-        pixel = pixel + (y * pitch.astype(np.int32) + x + _starts(config))
-        row = pixel * heads + np.arange(heads, dtype=np.int32)[:, None]
-        return Points(row, fraction_y, fraction_x, slope_y, slope_x, self.weight)
+        image = jnp.maximum(self.image, 0)
+        return Points(y, x, fraction_y, fraction_x, slope_y, slope_x, weight, image)
 
 
-def padded_pixels(config: SampleParams) -> int:
-    """Of all levels of an image, with their borders."""
-    return sum((h + 2 * BORDER) * (w + 2 * BORDER) for h, w in config.levels)
+def _points_first(array: jax.Array) -> jax.Array:
+    """[B, M, T] -> [T, B, M]."""
+    return jnp.moveaxis(array, 2, 0)
 
 
-def _starts(config: SampleParams) -> np.ndarray:
-    """The first pixel of the level of each point, [T]."""
-    sizes = [(h + 2 * BORDER) * (w + 2 * BORDER) for h, w in config.levels]
-    starts = np.cumsum([0, *sizes[:-1]], dtype=np.int32)
-    return np.repeat(starts, config.points)
+def points_last(array: jax.Array) -> jax.Array:
+    """[T, B, M, ...] -> [B, M, T, ...]."""
+    return jnp.moveaxis(array, 0, 2)
 
 
-def _steps(config: SampleParams, heads: int) -> np.ndarray:
-    """From a point's first row to (y, x), (y, x+1), (y+1, x) and (y+1, x+1), [T, 4]."""
-    down = (config.sizes(WIDTH).astype(np.int32) + 2 * BORDER) * heads
-    right = np.full_like(down, heads)
-    steps = np.stack([0 * down, right, down, down + right], axis=1)
-    return steps[:, :1] if config.place.nearest else steps
+def image_rows(config: SampleParams, n: int, heads: int) -> int:
+    """How many rows the images have.
 
-
-def _check_rows(config: SampleParams, n: int, heads: int) -> None:
-    factors = (n, padded_pixels(config), heads)
+    Raises:
+      ValueError: they are too many to count.
+    """
+    factors = (n, config.pixels, heads)
     require_product(
         factors,
         2**31 - 1,
-        f"a batch of {n} with {heads} heads and levels {config.levels} needs {math.prod(factors)} "
-        "rows of samples, and XLA indexes fewer than 2**31: split the batch",
+        f"a batch of {n} with {heads} heads and levels {config.levels} has {math.prod(factors)} "
+        "rows of channels, and XLA indexes fewer than 2**31: split the batch",
     )
+    return math.prod(factors)

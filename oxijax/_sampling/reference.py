@@ -19,8 +19,8 @@ from jax import lax
 
 from oxijax._core import compat as _compat
 from oxijax._core.blocks import accumulator, scan_blocks
-from oxijax._core.rows import add_to_rows, row_products, take_rows
-from oxijax._sampling.points import Images, Queries, SampleParams
+from oxijax._core.rows import add_to_rows, row_products_or_zeros, take_rows_or_zeros
+from oxijax._sampling.points import Queries, SampleParams, image_rows, points_last
 
 __all__ = ["backward_points", "backward_value", "forward"]
 
@@ -29,23 +29,22 @@ def forward(
     config: SampleParams, value: jax.Array, locations: jax.Array, weights: jax.Array | None
 ) -> tuple[jax.Array]:
     """The sums [N, Q, M, D], accumulated in float32 (float64 for float64 value), in its dtype."""
-    images = Images.of(config, value)
+    rows = _rows(config, value)
     heads, channels = value.shape[2:]
+    dtype = accumulator(value)
 
     def block(_, queries: Queries):
         points = queries.points(config)
 
         def add(total, point):
-            row, factors, steps = point
-            for i in range(steps.shape[0]):
-                sample = take_rows(images.rows, row + steps[i]).astype(total.dtype)
-                total = total + sample * factors[i][..., None].astype(total.dtype)
+            for row, factor in _pixels(*point):
+                sample = take_rows_or_zeros(rows, row).astype(dtype)
+                total = total + sample * factor[..., None].astype(dtype)
             return total, None
 
-        total = jnp.zeros((*points.row.shape[:2], channels), accumulator(value))
-        total = _compat.match_varying(total, points.row, images.rows)[0]
-        each = _by_point(points.row), _by_point(points.factors(config)), images.steps
-        total, _ = lax.scan(add, total, each)
+        total = jnp.zeros((*points.y.shape[1:], channels), dtype)
+        total = _compat.match_varying(total, points.y, rows)[0]
+        total, _ = lax.scan(add, total, (points.rows(config), points.factors(config)))
         return None, total.astype(value.dtype)
 
     queries = Queries.of(locations, config.weights(weights))
@@ -62,8 +61,6 @@ def backward_value(
     """
     n, _, heads, channels = grad_y.shape
     dtype = accumulator(grad_y)
-    shape = (n, config.pixels, heads, channels)
-    images = Images.of(config, jnp.zeros(shape, dtype))
 
     def block(rows, queries_and_grad):
         queries, grad = queries_and_grad
@@ -71,20 +68,20 @@ def backward_value(
         grad = grad.astype(dtype)
 
         def add(rows, point):
-            row, factors, steps = point
-            for i in range(steps.shape[0]):
-                update = grad * factors[i][..., None].astype(dtype)
-                rows = add_to_rows(rows, row + steps[i], update)
+            for row, factor in _pixels(*point):
+                update = grad * factor[..., None].astype(dtype)
+                rows = add_to_rows(rows, row, update, drop=True)
             return rows, None
 
-        each = _by_point(points.row), _by_point(points.factors(config)), images.steps
-        return lax.scan(add, rows, each)[0], None
+        rows, _ = lax.scan(add, rows, (points.rows(config), points.factors(config)))
+        return rows, None
 
     queries = Queries.of(locations, config.weights(weights))
-    rows = _compat.match_varying(images.rows, grad_y, *jax.tree.leaves(queries))[0]
-    grads = _flat(grad_y)
-    rows, _ = scan_blocks(block, rows, (queries, grads), _query_bytes(locations, channels))
-    return (images.without_border(config, rows, shape),)
+    rows = jnp.zeros((image_rows(config, n, heads), channels), dtype)
+    rows = _compat.match_varying(rows, grad_y, *jax.tree.leaves(queries))[0]
+    arrays = queries, _flat(grad_y)
+    rows, _ = scan_blocks(block, rows, arrays, _query_bytes(locations, channels))
+    return (rows.reshape(n, config.pixels, heads, channels),)
 
 
 def backward_points(
@@ -98,7 +95,7 @@ def backward_points(
 
     All follow from four dot products a sample, each pixel's channels with the gradient of the sum.
     """
-    images = Images.of(config, value)
+    rows = _rows(config, value)
     channels, dtype = value.shape[3], accumulator(value)
 
     def block(_, queries_and_grad):
@@ -106,35 +103,39 @@ def backward_points(
         points = queries.points(config)
         grad = grad.astype(dtype)
 
-        def dots(_, point):
-            row, steps = point
-            return None, [
-                row_products(images.rows, row + steps[i], grad) for i in range(steps.shape[0])
-            ]
-
-        _, found = lax.scan(dots, None, (_by_point(points.row), images.steps))
-        found = [jnp.moveaxis(dot, 0, 2) for dot in found]
-        ly, lx = points.fraction_y, points.fraction_x
-        if config.place.nearest:
-            grad_weight = found[0] * (1 + ly * lx)  # NaN stays
-            grad_y = grad_x = ly + lx
-        else:
-            d1, d2, d3, d4 = found
+        def gradients(_, point):
+            (lines, columns), (ly, lx, slope_y, slope_x, weight) = point
+            dots = [row_products_or_zeros(rows, i + j, grad) for i in lines for j in columns]
+            poison = 0 * (ly + lx)  # one NaN coordinate makes all gradients of the point NaN
+            if config.place.nearest:
+                return None, [poison, poison, dots[0] + poison]
+            d1, d2, d3, d4 = dots
+            grad_x = ((1 - ly) * (d2 - d1) + ly * (d4 - d3)) * slope_x
+            grad_y = ((1 - lx) * (d3 - d1) + lx * (d4 - d2)) * slope_y
+            if weight is not None:
+                grad_x, grad_y = grad_x * weight, grad_y * weight
             grad_weight = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
-            grad_y = ((1 - lx) * (d3 - d1) + lx * (d4 - d2)) * points.slope_y
-            grad_x = ((1 - ly) * (d2 - d1) + ly * (d4 - d3)) * points.slope_x
-        if points.weight is None:
-            return None, (grad_x, grad_y)
-        return None, (grad_x * points.weight, grad_y * points.weight, grad_weight)
+            return None, [grad_x + poison, grad_y + poison, grad_weight]
+
+        of_points = (
+            points.fraction_y, points.fraction_x, points.slope_y, points.slope_x, points.weight
+        )  # fmt: skip
+        _, (grad_x, grad_y, grad_weight) = lax.scan(
+            gradients, None, (points.rows(config), of_points)
+        )
+        grad_locations = points_last(jnp.stack([grad_x, grad_y], axis=-1))
+        return None, (grad_locations, points_last(grad_weight))
 
     used = config.weights(weights)
     queries = Queries.of(locations, used)
-    grads = _flat(grad_y)
-    _, found = scan_blocks(block, None, (queries, grads), _query_bytes(locations, channels))
-    grad_locations = jnp.stack(found[:2], axis=-1).reshape(locations.shape)
+    arrays = queries, _flat(grad_y)
+    _, (grad_locations, grad_weights) = scan_blocks(
+        block, None, arrays, _query_bytes(locations, channels)
+    )
+    grad_locations = grad_locations.reshape(locations.shape)
     if weights is None or used is None:
         return grad_locations, None
-    grad_weights = found[2].reshape(weights.shape)
+    grad_weights = grad_weights.reshape(weights.shape)
     if config.normalize:
         used = used.astype(grad_weights.dtype)
         mean = jnp.sum(used * grad_weights, axis=-1, keepdims=True)
@@ -142,15 +143,22 @@ def backward_points(
     return grad_locations, grad_weights
 
 
+def _rows(config: SampleParams, value: jax.Array) -> jax.Array:
+    """The images [N, S, M, D] as rows."""
+    n, _, heads, channels = value.shape
+    return value.reshape(image_rows(config, n, heads), channels)
+
+
+def _pixels(rows: Any, factors: Any) -> list[tuple[jax.Array, jax.Array]]:
+    """The row and the factor of each pixel of a point, from its lines' and its columns'."""
+    lines, columns = (list(zip(*pair, strict=True)) for pair in zip(rows, factors, strict=True))
+    return [(i + j, of_line * of_column) for i, of_line in lines for j, of_column in columns]
+
+
 def _flat(array: jax.Array) -> jax.Array:
     """[N, Q, ...] -> [P, ...]."""
     n, q, *rest = array.shape
     return array.reshape(n * q, *rest)
-
-
-def _by_point(array: jax.Array) -> jax.Array:
-    """[..., B, M, T] -> [T, ..., B, M]."""
-    return jnp.moveaxis(array, -1, 0)
 
 
 def _query_bytes(locations: jax.Array, channels: Any) -> int:

@@ -191,6 +191,35 @@ def test_far_windows_are_exact():
     np.testing.assert_allclose(y[0, 0, :-1, 0], np.abs(x[0, 0, :-1, 0] - 1e-4), rtol=1e-6)
 
 
+@pytest.mark.parametrize("coordinate", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(
+    "sample",
+    [
+        *(
+            functools.partial(oxijax.grid_sample, padding_mode=mode, align_corners=aligned)
+            for mode in ("zeros", "reflection")
+            for aligned in (True, False)
+        ),
+        lambda x, grid: oxijax.dcnv3(
+            x, grid, np.ones((1, 4, 5, 1), np.float32), kernel_size=1, groups=1, offset_scale=0.0
+        ),
+    ],
+    ids=["zeros-aligned", "zeros", "reflection-aligned", "reflection", "scale-0"],
+)
+def test_coordinates_without_a_position(sample, coordinate):
+    """Infinity in a mirror, or scaled by 0, is nowhere, and NaN is NaN."""
+    (x,) = operands((1, 4, 5, 2))
+    grid = np.zeros((1, 4, 5, 2), np.float32)
+    grid[0, 1, 2, 0] = coordinate
+    y, vjp = jax.vjp(sample, x, grid)
+    grad_x, grad_grid = vjp(jnp.ones_like(y))
+    expected = np.nan if np.isnan(coordinate) else 0
+    for found in (y, grad_grid):
+        np.testing.assert_array_equal(found[0, 1, 2], expected)
+        assert np.isfinite(np.delete(found.reshape(20, 2), 7, axis=0)).all()
+    assert np.isfinite(grad_x).all()
+
+
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3)])
 def test_empty(shape):
     n, queries, heads = shape
