@@ -17,12 +17,14 @@ from support.places import PRECISIONS, Place
 from support.sampling_data import Recorded
 
 __all__ = [
+    "INTERNIMAGE_CHANNELS",
     "KERNELS",
     "TOLERANCES",
     "check",
     "compare",
     "float64_results",
     "in_dtype",
+    "internimage",
     "results",
     "smooth",
 ]
@@ -32,6 +34,34 @@ TOLERANCES = {
     dtype: bound for dtype, _, bound in (PRECISIONS[n] for n in PRECISIONS if n != "tf32")
 }
 KERNELS = ("sampling_forward", "sampling_backward_value", "sampling_backward_points")
+# Of a group, in InternImage's own test of the gradients of its DCNv3.
+INTERNIMAGE_CHANNELS = (1, 16, 30, 32, 64, 71, 1025)
+
+
+def internimage(channels: int) -> Recorded:
+    """A call of `dcnv3` as InternImage's own test of gradients has it; nobody has recorded it.
+
+    Offsets go up to 20 pixels after they are scaled, in images of 8 x 8.
+    """
+    generator, groups, taps = np.random.default_rng(channels), 4, 9
+    pixels = 2, 8, 8
+    mask = generator.random((*pixels, groups, taps)) + 1e-5
+    arrays = {
+        "x": 0.01 * generator.random((*pixels, groups * channels)),
+        "offset": 10 * generator.random((*pixels, groups * taps * 2)),
+        "mask": (mask / mask.sum(-1, keepdims=True)).reshape(*pixels, -1),
+    }
+    options = {
+        "kernel_size": (3, 3),
+        "strides": (1, 1),
+        "padding": ((1, 1), (1, 1)),
+        "dilation": (1, 1),
+        "groups": groups,
+        "offset_scale": 2.0,
+        "remove_center": False,
+    }
+    grad_y = generator.standard_normal((*pixels, groups * channels))
+    return Recorded(oxijax.dcnv3, arrays, options, grad_y, {})
 
 
 def in_dtype(call: Recorded, dtype: Any) -> Recorded:

@@ -11,11 +11,13 @@ import pytest
 from support.helpers import assert_close, program_of, values_and_gradients
 from support.places import assert_has_kernels, emulated
 from support.sampling_checks import (
+    INTERNIMAGE_CHANNELS,
     TOLERANCES,
     check,
     compare,
     float64_results,
     in_dtype,
+    internimage,
     results,
 )
 from support.sampling_data import RECORDED, Recorded, recorded, recorded_names
@@ -72,6 +74,18 @@ def drawn(shapes, points, heads, channels, queries=3, images=1, **options) -> Re
 @pytest.mark.parametrize("channels", [1, 4, 30, 32, 64, 71, 1025])
 def test_channels_of_a_head(channels, dtype):
     check(drawn(((6, 4), (1, 1)), (3, 2), 2, channels), dtype, emulated("sm_90"))
+
+
+OF_INTERNIMAGE = list(itertools.product(INTERNIMAGE_CHANNELS, ("float32", "bfloat16")))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("channels", "dtype", "target"),
+    [(*c, target) for c, target in zip(OF_INTERNIMAGE, itertools.cycle(TARGETS), strict=False)],
+)
+def test_channels_of_a_group(channels, dtype, target):
+    check(internimage(channels), dtype, emulated(target))
 
 
 @pytest.mark.usefixtures("x64")

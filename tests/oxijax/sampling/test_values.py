@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.helpers import TOLERANCES, assert_close, values_and_gradients
-from support.sampling_checks import results, smooth
+from support.sampling_checks import (
+    INTERNIMAGE_CHANNELS,
+    compare,
+    float64_results,
+    in_dtype,
+    internimage,
+    results,
+    smooth,
+)
 from support.sampling_data import RECORDED, Recorded, bilinear, recorded, recorded_names
 
 import oxijax
@@ -90,6 +98,38 @@ def test_channels_of_a_head(channels):
     assert_close(y[0], expected, 2e-6)
 
 
+def windows(image, offset, mask, groups: int, offset_scale: float = 1.0) -> np.ndarray:
+    """The formula of windows of 3 x 3 on one image with a border of a pixel, in float64."""
+    height, width = image.shape[:2]
+    rows, columns = np.arange(height)[:, None], np.arange(width)
+    x = image.reshape(height, width, groups, -1)
+    offset = offset.reshape(height, width, groups, 9, 2).astype(np.float64)
+    mask, total = np.asarray(mask).reshape(height, width, groups, 9), np.zeros(x.shape)
+    for tap in range(9):
+        j, i = divmod(tap, 3)
+        at = offset[..., tap, :]
+        samples = [
+            bilinear(
+                x[:, :, g],
+                rows + offset_scale * (i - 1 + at[:, :, g, 1]),
+                columns + offset_scale * (j - 1 + at[:, :, g, 0]),
+            )
+            for g in range(groups)
+        ]
+        total += np.stack(samples, axis=2) * mask[..., tap, None]
+    return total.reshape(image.shape)
+
+
+@pytest.mark.parametrize("channels", INTERNIMAGE_CHANNELS)
+def test_channels_of_a_group(channels):
+    call = in_dtype(internimage(channels), "float32")
+    found = results(call, "float32")
+    images = zip(*call.arrays.values(), strict=True)
+    for y, (x, offset, mask) in zip(found["y"], images, strict=True):
+        assert_close(y, windows(x, offset, mask, call.options["groups"], 2.0), 2e-6)
+    compare(call, found, float64_results(call, "float32"), 2e-6)
+
+
 def test_points_of_levels_may_differ():
     levels, points = ((5, 7), (3, 4), (1, 1)), (3, 1, 2)
     value, weights = operands((2, 48, 3, 4), (2, 5, 3, 6))
@@ -164,21 +204,7 @@ def test_dcnv4_is_dcnv3_of_packed_operands(n, size, groups, softmax):
     expected = oxijax.dcnv3(x, offset, mask, kernel_size=3, groups=groups)
     assert_close(y, expected, 1e-6)
     # The last image, and the formula: each image has its own samples.
-    image, width = x[-1].reshape(*size, groups, 2), size[1]
-    rows, columns = np.arange(size[0])[:, None], np.arange(width)
-    total = np.zeros((*size, groups, 2))
-    for tap in range(taps):
-        j, i = divmod(tap, 3)
-        at = offset[-1].reshape(*size, groups, taps, 2)[..., tap, :].astype(np.float64)
-        samples = [
-            bilinear(
-                image[:, :, g], rows - 1 + i + at[:, :, g, 1], columns - 1 + j + at[:, :, g, 0]
-            )
-            for g in range(groups)
-        ]
-        weight = np.asarray(mask[-1]).reshape(*size, groups, taps)[..., tap, None]
-        total += np.stack(samples, axis=2) * weight
-    assert_close(y[-1], total.reshape(*size, channels), 2e-6)
+    assert_close(y[-1], windows(x[-1], offset[-1], mask[-1], groups), 2e-6)
 
 
 def test_far_windows_are_exact():
