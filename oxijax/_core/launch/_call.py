@@ -17,6 +17,7 @@ from oxijax._core.launch._latency import latency_metadata
 from oxijax._core.launch._spec import VERSION, Spec, key_of
 from oxijax._core.precision import numpy_dtype
 from oxijax._core.sharding import batch_groups
+from oxijax._core.sizes import is_known
 from ptx.kernel import Array, KernelDefinition, Out
 
 __all__ = ["TARGET_NAME", "call"]
@@ -178,8 +179,11 @@ def _lower_one(
     grouped,
     emulated,
 ):
-    if not grouped and (shared or sums):
-        batch_dims = 0  # on one device
+    # A call with shared operands is on one device. One with sizes that are not known has operands
+    # more, which tell it those and have no batch.
+    known = all(is_known(*aval.shape) for aval in ctx.avals_out)
+    if not known or (not grouped and (shared or sums)):
+        batch_dims = 0
     spec = Spec(
         kernel,
         config,

@@ -1,5 +1,6 @@
 """The sampling operators under JAX's transformations, and what is not finite."""
 
+import contextlib
 import functools
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.test_util import check_grads
 from support.helpers import assert_close
 
 import oxijax
+from oxijax.testing import emulate_gpu
 
 LEVELS = ((5, 7), (3, 4))
 OPTIONS = {
@@ -157,7 +159,8 @@ def test_shard_map():
     jax.tree.map(lambda a, e: assert_close(a, e, 1e-5), found, expected)
 
 
-def test_exported_for_any_batch_and_number_of_queries():
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_exported_for_any_batch_and_number_of_queries(on_gpu):
     n, q = export.symbolic_shape("n, q")
     shapes = [(n, 47, 2, 4), (n, q, 2, 2, 3, 2), (n, q, 2, 2, 3)]
 
@@ -165,14 +168,15 @@ def test_exported_for_any_batch_and_number_of_queries():
         y, vjp = jax.vjp(function_of("ms_deform_attn"), *arrays)
         return y, vjp(y)
 
-    exported = export.export(jax.jit(gradients))(
-        *(jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes)
-    )
-    for count in (1, 3):
-        operands = operands_of("ms_deform_attn", n=count)
-        jax.tree.map(
-            lambda a, e: assert_close(a, e, 1e-6), exported.call(*operands), gradients(*operands)
+    expected = {count: gradients(*operands_of("ms_deform_attn", n=count)) for count in (1, 3)}
+    with emulate_gpu() if on_gpu else contextlib.nullcontext():
+        exported = export.export(jax.jit(gradients), disabled_checks=oxijax.EXPORT_CHECKS)(
+            *(jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes)
         )
+        assert ("oxijax_launch" in exported.mlir_module()) == on_gpu
+        for count, wanted in expected.items():
+            found = exported.call(*operands_of("ms_deform_attn", n=count))
+            jax.tree.map(lambda a, e: assert_close(a, e, 1e-6), found, wanted)
 
 
 def test_nothing_is_made_that_nobody_asks_for():
