@@ -39,12 +39,21 @@ def config_type(kernel: KernelDefinition) -> type:
 def encode_fields(config: Any) -> dict[str, Any]:
     """The fields of a frozen dataclass, as JSON has them.
 
+    A field whose metadata says `optional` is left out where it has its default: so what was written
+    before there was such a field means what it did.
+
     Raises:
       TypeError: a value that has no place in JSON.
     """
     return {
-        field.name: _encode(getattr(config, field.name)) for field in dataclasses.fields(config)
+        field.name: _encode(getattr(config, field.name))
+        for field in dataclasses.fields(config)
+        if not (_is_optional(field) and getattr(config, field.name) == field.default)
     }
+
+
+def _is_optional(field: dataclasses.Field[Any]) -> bool:
+    return field.metadata.get("optional", False)
 
 
 def _encode(value: Any) -> Any:
@@ -64,7 +73,8 @@ def decode_fields(kind: type, fields: Any) -> Any:
       TypeError: a field is missing, is one too many, or has another type than it is declared with.
     """
     expected = {field.name for field in dataclasses.fields(kind)}
-    if not isinstance(fields, dict) or fields.keys() != expected:
+    needed = {field.name for field in dataclasses.fields(kind) if not _is_optional(field)}
+    if not isinstance(fields, dict) or not needed <= fields.keys() <= expected:
         raise TypeError(f"{kind.__name__} has the fields {', '.join(sorted(expected))}")
     decoded = {name: decode(value) for name, value in fields.items()}
     config = kind(**decoded)

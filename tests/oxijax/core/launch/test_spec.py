@@ -49,6 +49,29 @@ class TestSpec:
         spec = dataclasses.replace(self.SPEC, kernel="spec_test", config=Config(f32))
         assert Spec.from_json(spec.to_json()) == spec
 
+    def test_field_that_older_specs_do_not_have(self, monkeypatch):
+        """It is left out at its default, so that they mean the same and have the same key."""
+
+        @dataclasses.dataclass(frozen=True)
+        class Config:
+            size: int = 3
+            later: bool = dataclasses.field(default=False, metadata={"optional": True})
+
+        kernel = dataclasses.replace(
+            launch_samples.BROKEN, name="spec_test", configs={"default": Config()}
+        )
+        monkeypatch.setitem(registry._KERNELS, "spec_test", kernel)
+        old = '{"config":{"size":3},"kernel":"spec_test"}'
+        assert Spec.from_json(old) == Spec("spec_test", Config())
+        assert Spec("spec_test", Config()).to_json() == old
+        new = Spec("spec_test", Config(later=True))
+        assert new.to_json() == old.replace('"size"', '"later":true,"size"')
+        assert Spec.from_json(new.to_json()) == new
+        with pytest.raises(ValueError, match="a spec is as it is written here"):
+            Spec.from_json(old.replace('"size"', '"later":false,"size"'))
+        with pytest.raises(TypeError, match="Config has the fields later, size"):
+            Spec.from_json(old.replace('"size":3', '"later":true'))
+
     @pytest.mark.parametrize(
         ("wrong", "message"),
         [
