@@ -103,7 +103,10 @@ class Call:
 
     @functools.cached_property
     def operands(self) -> Mapping[str, np.ndarray]:
-        """Value, locations, weights and grad_y, in float64 but as their types have them."""
+        """Value, locations, weights and grad_y, in float64 but as their types have them.
+
+        And locations and weights "packed", with NaN in the padding.
+        """
         c, random = self.config, np.random.default_rng(self.seed)
         n, q, points = self.images, self.queries, sum(c.points)
         shape = n, q, c.heads, points
@@ -135,7 +138,17 @@ class Call:
             "locations": locations,
             "weights": weights,
             "grad_y": odd(n, q, c.heads, c.channels),
+            "packed": self._packed(locations, weights, padding=np.nan),
         }
+
+    def _packed(self, locations: np.ndarray, weights: np.ndarray, padding: float) -> np.ndarray:
+        """Rows of the locations and weights of all heads of a query, with some padding."""
+        rows = np.full((self.images, self.queries, self.config.packed_width), padding)
+        for head in range(self.config.heads):
+            pairs = locations[:, :, head].reshape(*rows.shape[:2], -1)
+            each = np.concatenate([pairs, weights[:, :, head]], axis=-1)
+            rows[:, :, head * each.shape[-1] :][..., : each.shape[-1]] = each
+        return rows
 
     @property
     def _infinite_is_outside(self) -> bool:
@@ -179,7 +192,7 @@ class Call:
         """All results in float64, before they are rounded, by the names that kernels give them."""
         c, o = self.config, self.operands
         found = samples(
-            o["value"], self.axes, o["weights"] if c.use_weights else None, o["grad_y"],
+            o["value"], self.axes, o["weights"] if c.has_weights else None, o["grad_y"],
             levels=[*c.levels], points=[*c.points], normalize=c.normalize,
         )  # fmt: skip
         results = {
@@ -192,6 +205,8 @@ class Call:
         results["y"][invalid.any(-1)] = np.nan
         results["grad_locations"][invalid] = np.nan
         results["grad_weights"][invalid.any(-1) if c.normalize else invalid] = np.nan
+        gradients = results["grad_locations"], results["grad_weights"]
+        results["grad_packed"] = self._packed(*gradients, padding=0.0)
         return results
 
     @functools.cached_property
@@ -210,7 +225,7 @@ class Call:
         image = np.arange(self.images).reshape(-1, 1, 1, 1) * cells_of(c)
         cells = ((image + cells) * c.heads + np.arange(c.heads)[:, None]).ravel()
         ly, lx = fractions
-        used = self.operands["weights"] if c.use_weights else np.ones_like(ly)
+        used = self.operands["weights"] if c.has_weights else np.ones_like(ly)
         if c.normalize:
             used = np.exp(used) / np.exp(used).sum(-1, keepdims=True)
         weights = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]

@@ -7,23 +7,22 @@ from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.targets import TARGETS
-from ptx.kernel import Instance, KernelDefinition, Out
+from ptx.kernel import Instance, KernelDefinition
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.parameters import (
+    GRAD_POINTS,
     GRAD_Y,
-    LOCATIONS,
+    POINTS,
     SIZES,
     VALUE,
-    WEIGHTS,
     check,
     entry,
     grid,
     known,
-    location_type,
-    weight_type,
 )
 from ptx.kernels.sampling.plan import SHARED_BYTES, SamplingPlan, chunks, kept_bytes, points_plan
+from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import (
     Chunk,
     Point,
@@ -64,7 +63,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
         each_turn(unit, turn)
         gradients.store(chunk, _own_dots(unit, dots))
 
-    each_chunk(unit, p, gradients.softmax, of_chunk)
+    each_chunk(unit, gradients.arrays, gradients.softmax, of_chunk)
     gradients.finish()
 
 
@@ -128,15 +127,18 @@ class _Gradients:
     Through a softmax, that to a weight needs those of all points of its unit.
 
     Attributes:
+      arrays: where the unit's points are.
       softmax: of the unit's weights, if they are to be normalised.
     """
 
     def __init__(self, unit: Unit, p: Any):
-        self.unit, self.p = unit, p
+        self.unit = unit
+        self.arrays = PointArrays(unit, p.locations, p.weights, p.packed)
+        self.written = PointArrays(unit, p.grad_locations, p.grad_weights, p.grad_packed)
         k, config, plan = unit.k, unit.config, unit.plan
         self.softmax: Softmax | None = None
         if config.normalize:
-            self.softmax = Softmax(unit, p.weights)
+            self.softmax = Softmax(unit, self.arrays)
             self.mean = k.var(config.sum_type, 0.0)
             # Of each thread's own points: no other thread reads them.
             count = chunks(config, plan) * plan.threads
@@ -148,10 +150,10 @@ class _Gradients:
         grad_weight, grad_y, grad_x = _of_point(point, dots)
         if point.weight is not None:
             grad_y, grad_x = grad_y * point.weight, grad_x * point.weight
-        locations: Pointer = self.p.grad_locations
-        pair = [k.convert(value, locations.dtype, "rn") for value in (grad_x, grad_y)]
-        place = (locations + point.index) + point.index
-        place.store(0, pair, where=self._writes(span))
+        dtype = self.written.locations.dtype
+        pair = [k.convert(value, dtype, "rn") for value in (grad_x, grad_y)]
+        place = self.written.pair(point.index)
+        self.written.store_pair(place, pair, self._writes(span))
         if point.weight is None:
             return
         if self.softmax is None:
@@ -162,7 +164,8 @@ class _Gradients:
         self._slot(span).store(0, grad_weight)
 
     def finish(self) -> None:
-        """Writes what needs the gradients of all points."""
+        """Writes what needs the gradients of all points, and what no point has."""
+        self.written.store_padding()
         softmax = self.softmax
         if softmax is None:
             return
@@ -170,7 +173,7 @@ class _Gradients:
         mean = across_chunk(self.unit, self.mean.value(), self.unit.k.add)
 
         def through(span: Span) -> None:
-            weight = weight_of(self.unit, self.p, softmax, span)
+            weight = weight_of(self.unit, self.arrays, softmax, span)
             assert weight is not None
             self._store_weight(span, weight * (self._slot(span).load() - mean))
 
@@ -187,9 +190,10 @@ class _Gradients:
         return self.kept + (self.unit.k.tid() + span.number * self.unit.plan.threads)
 
     def _store_weight(self, span: Span, value: Val) -> None:
-        weights: Pointer = self.p.grad_weights
+        weights = self.written.weights
+        assert weights is not None
         rounded = self.unit.k.convert(value, weights.dtype, "rn")
-        (weights + self.unit.point(span)).store(0, rounded, where=self._writes(span))
+        (weights + self.written.index(span)).store(0, rounded, where=self._writes(span))
 
 
 def require_room(config: SamplingConfig) -> None:
@@ -211,9 +215,8 @@ BACKWARD_POINTS = KernelDefinition(
     name="sampling_backward_points",
     configs=CONFIGS,
     parameters=(
-        *(VALUE, LOCATIONS, WEIGHTS, GRAD_Y),
-        Out("grad_locations", "n q m t k", location_type),
-        Out("grad_weights", "n q m t", weight_type, flag="use_weights"),
+        *(VALUE, *POINTS, GRAD_Y),
+        *GRAD_POINTS,
         *SIZES,
     ),
     known=known,

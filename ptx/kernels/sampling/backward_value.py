@@ -13,9 +13,8 @@ from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.parameters import (
     GRAD_Y,
-    LOCATIONS,
+    POINTS,
     SIZES,
-    WEIGHTS,
     check,
     entry,
     grid,
@@ -23,6 +22,7 @@ from ptx.kernels.sampling.parameters import (
     sum_type,
 )
 from ptx.kernels.sampling.plan import SamplingPlan, add_plan
+from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, Unit, each_chunk, each_turn
 from ptx.kernels.sampling.softmax import Softmax
 from ptx.tile.vectors import both, load_elements
@@ -32,7 +32,8 @@ __all__ = ["BACKWARD_VALUE"]
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
     unit = Unit(k, config, plan, p.batch_size, p.queries)
-    softmax = Softmax(unit, p.weights) if config.normalize else None
+    arrays = PointArrays(unit, p.locations, p.weights, p.packed)
+    softmax = Softmax(unit, arrays) if config.normalize else None
     pitch = config.heads * config.channels
 
     def turn(channel: Val, channel_ok: Val | None) -> None:
@@ -49,7 +50,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
                     added = shares[0] if plan.width == 1 else shares
                     address.red(0, added, where=both(inside, channel_ok))
 
-        each_chunk(unit, p, softmax, add)
+        each_chunk(unit, arrays, softmax, add)
 
     each_turn(unit, turn)
 
@@ -58,7 +59,7 @@ BACKWARD_VALUE = KernelDefinition(
     name="sampling_backward_value",
     configs=CONFIGS,
     parameters=(
-        *(LOCATIONS, WEIGHTS, GRAD_Y, Out("grad_value", "n s m d", sum_type, initial="zeros")),
+        *(*POINTS, GRAD_Y, Out("grad_value", "n s m d", sum_type, initial="zeros")),
         *SIZES,
     ),
     known=known,

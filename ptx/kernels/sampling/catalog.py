@@ -44,6 +44,10 @@ _LAYERS = {
     "nearest": Layer(3, 24, ((6, 5), (2, 2)), (3, 4), nearest=True),
     "no-center": _window(2, 8, 7, (5, 3), dilation=(2, 1), offset_scale=1.5, remove_center=True),
     "v4": _window(4, 16, 7, strides=(2, 1), normalize=True),
+    "packed": _window(3, 16, 7, normalize=True, packed=True, use_weights=False),
+    "packed-pairs": _window(
+        2, 8, 7, (5, 3), offset_scale=1.5, remove_center=True, packed=True, use_weights=False
+    ),
     "grid": Layer(1, 3, ((5, 6),), (1,), "grid", use_weights=False),
     "grid-corners": Layer(
         1, 40, ((5, 6),), (1,), "grid", align_corners=True, padding_mode="border", use_weights=False

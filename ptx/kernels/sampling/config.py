@@ -36,7 +36,9 @@ class SamplingConfig:
       remove_center: whether the window lacks the tap in its middle.
       float_type: of the images: f16, bf16, f32 or f64.
       location_type, weight_type: f16, bf16, f32 or f64; None is float_type.
-      use_weights: whether there are weights.
+      use_weights: whether there are weights, in an array of their own.
+      packed: whether locations and weights are in one array instead, of rows of `packed_width`
+        elements of `location_type`: all pairs and then all weights of each head, and padding.
     """
 
     heads: int
@@ -59,6 +61,7 @@ class SamplingConfig:
     location_type: DType | None = None
     weight_type: DType | None = None
     use_weights: bool = True
+    packed: bool = dataclasses.field(default=False, metadata={"optional": True})
 
     def validate(self) -> None:
         """Raises ValueError that names the field at fault, if one is."""
@@ -90,7 +93,9 @@ class SamplingConfig:
                     "out_size * strides, and padding, must be below 2**30 with the window, got "
                     f"{self.out_size}, {self.strides} and {self.padding}"
                 )
-        if self.normalize and not self.use_weights:
+        if self.packed and (self.use_weights or self.weight_type is not None):
+            raise ValueError("packed has no weights apart, nor a weight_type")
+        if self.normalize and not self.has_weights:
             raise ValueError("normalize needs weights")
         for name in ("float_type", "location_type", "weight_type"):
             if getattr(self, name) not in (f16, bf16, f32, f64, *[None] * (name != "float_type")):
@@ -107,6 +112,16 @@ class SamplingConfig:
     def pixels(self) -> int:
         """Of all levels of an image."""
         return sum(height * width for height, width in self.levels)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether samples are weighed, by weights that lie anywhere."""
+        return self.use_weights or self.packed
+
+    @property
+    def packed_width(self) -> int:
+        """Elements of a row of what is packed: a multiple of 8, as DCNv4 has it."""
+        return -(-3 * self.heads * sum(self.points) // 8) * 8
 
     @property
     def taps(self) -> int:

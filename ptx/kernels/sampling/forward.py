@@ -9,16 +9,16 @@ from ptx.kernel import KernelDefinition, Out
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.parameters import (
-    LOCATIONS,
+    POINTS,
     SIZES,
     VALUE,
-    WEIGHTS,
     check,
     entry,
     grid,
     known,
 )
 from ptx.kernels.sampling.plan import SamplingPlan, read_plan
+from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, Unit, each_chunk, each_turn
 from ptx.kernels.sampling.softmax import Softmax
 from ptx.tile.vectors import both, load_words, store_vector, widen
@@ -28,7 +28,8 @@ __all__ = ["FORWARD"]
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
     unit = Unit(k, config, plan, p.batch_size, p.queries)
-    softmax = Softmax(unit, p.weights) if config.normalize else None
+    arrays = PointArrays(unit, p.locations, p.weights, p.packed)
+    softmax = Softmax(unit, arrays) if config.normalize else None
     pitch = config.heads * config.channels
 
     def turn(channel: Val, channel_ok: Val | None) -> None:
@@ -45,7 +46,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
                     for total, element in zip(sums, widen(k, words), strict=True):
                         total.set(k.fma(factor, element, total))
 
-        each_chunk(unit, p, softmax, add)
+        each_chunk(unit, arrays, softmax, add)
         store_vector(unit.sums(p.y, channel), sums, where=both(unit.exists, channel_ok))
 
     each_turn(unit, turn)
@@ -54,7 +55,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
 FORWARD = KernelDefinition(
     name="sampling_forward",
     configs=CONFIGS,
-    parameters=(VALUE, LOCATIONS, WEIGHTS, Out("y", "n q m d"), *SIZES),
+    parameters=(VALUE, *POINTS, Out("y", "n q m d"), *SIZES),
     known=known,
     plan=read_plan,
     check=check,

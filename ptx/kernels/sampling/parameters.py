@@ -1,7 +1,7 @@
 """Parameters that several kernels have, in the operands' own names, and what follows from them.
 
 Dimensions: images n of s pixels with m heads of d channels; queries q with points t of two
-coordinates k.
+coordinates k; p elements of a query where these are packed.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 from ptx.isa.dtypes import DType
-from ptx.kernel import In, Instance, Size, Sizes
+from ptx.kernel import Array, In, Instance, Out, Size, Sizes
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.config import SamplingConfig
 
 __all__ = [
+    "GRAD_POINTS",
     "GRAD_Y",
-    "LOCATIONS",
+    "POINTS",
     "SIZES",
     "VALUE",
-    "WEIGHTS",
     "check",
     "entry",
     "grid",
     "known",
-    "location_type",
     "sum_type",
     "weight_type",
 ]
@@ -35,16 +34,41 @@ def location_type(config: SamplingConfig) -> DType:
 
 
 def weight_type(config: SamplingConfig) -> DType:
-    return config.weight_type or config.float_type
+    """Of the weights, wherever they lie."""
+    return location_type(config) if config.packed else config.weight_type or config.float_type
 
 
 def sum_type(config: SamplingConfig) -> DType:
     return config.sum_type
 
 
+class _Locations(Array):
+    """Locations, or what is as large, which are there unless they are packed."""
+
+    def is_present(self, config: SamplingConfig) -> bool:
+        return not config.packed
+
+
+class _LocationsIn(_Locations, In):
+    """Locations, which a kernel reads."""
+
+
+class _LocationsOut(_Locations, Out):
+    """The gradient to locations."""
+
+
 VALUE = In("value", "n s m d")
-LOCATIONS = In("locations", "n q m t k", location_type)
-WEIGHTS = In("weights", "n q m t", weight_type, flag="use_weights")
+# Either locations, and perhaps weights, or what has both.
+POINTS = (
+    _LocationsIn("locations", "n q m t k", location_type),
+    In("weights", "n q m t", weight_type, flag="use_weights"),
+    In("packed", "n q p", location_type, flag="packed"),
+)
+GRAD_POINTS = (
+    _LocationsOut("grad_locations", "n q m t k", location_type),
+    Out("grad_weights", "n q m t", weight_type, flag="use_weights"),
+    Out("grad_packed", "n q p", location_type, flag="packed"),
+)
 GRAD_Y = In("grad_y", "n q m d")
 SIZES = (
     Size("batch_size", lambda instance: instance.sizes["n"]),
@@ -60,6 +84,7 @@ def known(config: SamplingConfig) -> Sizes:
         "d": config.channels,
         "t": sum(config.points),
         "k": 2,
+        "p": config.packed_width,
     }
 
 

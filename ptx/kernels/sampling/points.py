@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DType, s32, u32, u64
 from ptx.kernels.sampling.config import HEIGHT, WIDTH, SamplingConfig
 from ptx.kernels.sampling.places import along
 from ptx.kernels.sampling.plan import SamplingPlan
+from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.softmax import Softmax
-from ptx.tile.vectors import load_words, widen
+from ptx.tile.vectors import widen
 
 __all__ = [
     "Chunk",
@@ -48,6 +48,7 @@ class Unit:
       index: among the heads of all queries; in range, also where `exists` is off.
       exists: predicate: whether there is such a unit.
       lane: the thread's number among the unit's.
+      row: of the unit, among the queries of all images.
       head, image, query: of the unit.
     """
 
@@ -65,15 +66,10 @@ class Unit:
         self.exists = index < count
         self.index = k.min(index, count - 1)
         self.lane = k.tid() % plan.lanes
-        row = self.index // config.heads
+        self.row = self.index // config.heads
         self.head = self.index % config.heads
-        self.image, self.query = row // queries, row % queries
+        self.image, self.query = self.row // queries, self.row % queries
         k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
-
-    def point(self, span: Span) -> Val:
-        """The index of the lane's own point of a span, among all points of all units."""
-        k = self.k
-        return k.mad_wide(self.index, sum(self.config.points), k.convert(span.own, u64))
 
     def pixels(self, images: Pointer, channel: Val) -> Pointer:
         """The unit's first pixel in images [N, S, M, D], at a channel of its head."""
@@ -93,7 +89,7 @@ class Point:
     """A point, as the lane knows it that has calculated it.
 
     Attributes:
-      index: among all points of all units.
+      index: in its arrays.
       pixel: the first of its pixels in the image: s32, possibly outside.
       inside: a bit for each of its pixels, whether it is in the image and the point exists: u32.
       ly, lx: fractions, in the type of sums; both NaN if a coordinate is.
@@ -252,23 +248,25 @@ def _span(
     return Span(own, exists, count, number, size, first_pixel)
 
 
-def each_chunk(unit: Unit, p: Any, softmax: Softmax | None, write: Callable[[Chunk], None]) -> None:
+def each_chunk(
+    unit: Unit, arrays: PointArrays, softmax: Softmax | None, write: Callable[[Chunk], None]
+) -> None:
     """Goes through the points of a unit in chunks.
 
     Args:
       unit: the unit.
-      p: the kernel's parameters `locations` and `weights`.
+      arrays: where its points are.
       softmax: of the unit's weights, if they are to be normalised.
       write: writes what is done with a chunk.
     """
-    each_span(unit, lambda span: write(Chunk(unit, span, point_of(unit, p, softmax, span))))
+    each_span(unit, lambda span: write(Chunk(unit, span, point_of(unit, arrays, softmax, span))))
 
 
-def point_of(unit: Unit, p: Any, softmax: Softmax | None, span: Span) -> Point:
+def point_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Span) -> Point:
     """The lane's own point of a span."""
     k, config = unit.k, unit.config
-    index = unit.point(span)
-    pair = widen(k, load_words((p.locations + index) + index, 2, where=span.exists))
+    index = arrays.index(span)
+    pair = arrays.load_pair(index, span.exists)
     x, y = (k.convert(v, config.coordinate_type) for v in pair)
     # One NaN coordinate makes the whole sample NaN. Its pixels are outside.
     poison = k.select(k.isnan(x) | k.isnan(y), float("nan"), 0.0, config.sum_type)
@@ -280,16 +278,16 @@ def point_of(unit: Unit, p: Any, softmax: Softmax | None, span: Span) -> Point:
         inside.set(inside | k.select(span.exists & row_ok & column_ok, 1 << i, 0, u32))
     return Point(
         index, pixel, inside.value(), ly + poison, lx + poison, slope_y, slope_x,
-        weight_of(unit, p, softmax, span),
+        weight_of(unit, arrays, softmax, span),
     )  # fmt: skip
 
 
-def weight_of(unit: Unit, p: Any, softmax: Softmax | None, span: Span) -> Val | None:
+def weight_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Span) -> Val | None:
     """The weight of the lane's own point, in the type of sums; None for 1."""
     k = unit.k
-    if p.weights is None:
+    if arrays.weights is None:
         return None
-    (weight,) = widen(k, [(p.weights + unit.point(span)).load(where=span.exists)])
+    (weight,) = widen(k, [(arrays.weights + arrays.index(span)).load(where=span.exists)])
     if softmax is not None:
         weight = softmax.normalized(weight)
     return _rounded(k, weight, unit.config.sum_type)

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ptx.builder import Kernel, Pointer, Val
+from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import f32, f64, s32, s64, u64
 from ptx.tile.vectors import accumulator_of, widen
 
 if TYPE_CHECKING:
+    from ptx.kernels.sampling.point_arrays import PointArrays
     from ptx.kernels.sampling.points import Unit
 
 __all__ = ["Softmax", "across_chunk", "exp"]
@@ -21,14 +22,14 @@ class Softmax:
 
     Args:
       unit: the unit.
-      weights: of all points, [N, Q, M, T].
+      arrays: where its weights are.
     """
 
-    def __init__(self, unit: Unit, weights: Pointer):
+    def __init__(self, unit: Unit, arrays: PointArrays):
         k, plan, points = unit.k, unit.plan, sum(unit.config.points)
-        dtype = accumulator_of(weights.dtype)
         self.k = k
-        first = weights + k.mul_wide(unit.index, points)
+        first = arrays.first_weight()
+        dtype = accumulator_of(first.dtype)
         k.comment("softmax: the largest weight, and the sum")
 
         def over_points(

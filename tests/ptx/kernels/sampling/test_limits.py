@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from support.sampling_kernels import DEFINITIONS, KERNELS, Call
 
+from ptx.isa.dtypes import f16
 from ptx.kernels.limits import PIXELS
 from ptx.kernels.sampling import BACKWARD_POINTS, SamplingConfig
 from ptx.launch import Launch
@@ -50,6 +51,34 @@ def test_lists_of_another_length():
         call.definition.launch(LAYER, "sm_80", list(shapes.values()))
 
 
+@pytest.mark.parametrize("kernel", ["forward", "backward_value", "backward_points"])
+def test_rows_of_another_width(kernel):
+    """Of a packed operand, which has 48 elements: a multiple of 8."""
+    config = dataclasses.replace(LAYER, points=(3,), heads=5, packed=True, use_weights=False)
+    launched(kernel, config, 2, 3)
+    call = Call(kernel, config, 2, 3)
+    shapes = call.definition.shapes(config, call.sizes)
+    assert shapes["packed"] == (2, 3, 48)
+    with pytest.raises(ValueError, match=r"packed must have p = 48, got \(2, 3, 45\)"):
+        call.definition.launch(config, "sm_80", [*{**shapes, "packed": (2, 3, 45)}.values()])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_operands_that_a_call_passes(packed):
+    """Either locations, and perhaps weights, or what has both."""
+    config = dataclasses.replace(LAYER, packed=packed, use_weights=not packed)
+    names = {"packed"} if packed else {"locations", "weights"}
+    for kernel in ("forward", "backward_value", "backward_points"):
+        definition = DEFINITIONS[kernel]
+        for given in (config, LAYER):
+            others = definition.operands(config).keys() - names
+            assert definition.with_operands(given, [*others, *names]) == config
+            with pytest.raises(TypeError, match=r"takes .*, and was given"):
+                definition.with_operands(given, [*others, *names, "packed", "locations"])
+    results = BACKWARD_POINTS.results(config)
+    assert results.keys() == {f"grad_{name}" for name in names}
+
+
 def test_points_of_a_softmax():
     def config(points: int) -> SamplingConfig:
         return dataclasses.replace(LAYER, points=(points,), normalize=True)
@@ -74,6 +103,8 @@ def test_points_of_a_softmax():
         ({"out_size": (2**15, 1), "strides": (2**15, 1)}, "out_size .* must be below"),
         ({"padding": (0, 2**30)}, "and padding, must be below"),
         ({"use_weights": False, "normalize": True}, "normalize needs weights"),
+        ({"packed": True}, "packed has no weights apart"),
+        ({"packed": True, "use_weights": False, "weight_type": f16}, "nor a weight_type"),
         ({"channels": 2**26}, r"heads \* channels must be below 2\*\*28"),
         ({"levels": ((2**14, 2**14),)}, r"pixels of all levels must be below 2\*\*28"),
         ({"points": (2**26,)}, r"heads \* sum\(points\) must be below 2\*\*28"),

@@ -13,10 +13,12 @@ from ptx.kernels.sampling import CONFIGS, SamplingConfig
 TARGET = "sm_80"
 SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
 LAYERS = {
-    "forward": ("levels", "no-center/f32", "v4/f32"),
-    "backward_value": ("levels", "v4/f32", "grid-reflection/f32"),
+    "forward": ("levels", "no-center/f32", "v4/f32", "packed/f32"),
+    "backward_value": ("levels", "v4/f32", "grid-reflection/f32", "packed-pairs/f32"),
     "backward_value_gather": ("levels", "no-center/f32", "nearest/f32"),
-    "backward_points": ("lanes-of-a-chunk", "no-center/f32", "v4/f32"),
+    "backward_points": (
+        *("lanes-of-a-chunk", "no-center/f32", "v4/f32", "packed/f32", "packed-pairs/f32"),
+    ),
 }
 # Pixels and queries, whose heads do not fill the last block.
 LEVELS = dataclasses.replace(
