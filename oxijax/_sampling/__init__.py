@@ -29,45 +29,63 @@ class Call(NamedTuple):
     Attributes:
       config: what is static.
       value: images [N, S, M, D], the pixels of all levels after each other.
-      locations: of points, [N, Q, M, T, 2] as (x, y).
-      weights: of points, [N, Q, M, T]; None for 1.
+      locations: of points, [N, Q, M, T, 2] as (x, y); None where they are packed.
+      weights: of points, [N, Q, M, T]; None for 1, or where they are packed.
       shape: of the operator's result, which is the sums [N, Q, M, D].
+      packed: locations and weights in one array [N, Q, P], see `oxijax._sampling.packed`.
     """
 
     config: SampleParams
     value: jax.Array
-    locations: jax.Array
+    locations: jax.Array | None
     weights: jax.Array | None
     shape: tuple[int, ...]
+    packed: jax.Array | None = None
+
+    @property
+    def points(self) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
+        """The operands that say where points are and what they weigh, as primitives have them."""
+        return self.locations, self.weights, self.packed
 
 
 def sample(call: Call) -> jax.Array:
     """The result of a call."""
     # The casts are outside of what has rules of its own: theirs see the operands.
-    operands = map_present(_compat.match_varying, call.value, call.locations, call.weights)
+    operands = map_present(_compat.match_varying, call.value, *call.points)
     (y,) = sampling_forward(call.config, *operands)
     assert y is not None
-    return y.reshape(call.shape)
+    return _in_shape(call, y)
 
 
 def sample_reference(call: Call) -> jax.Array:
     """The result of a call, in pure JAX."""
-    (y,) = kernels.forward(call.config, call.value, call.locations, call.weights)
-    return y.reshape(call.shape)
+    (y,) = kernels.forward(call.config, call.value, *call.points)
+    return _in_shape(call, y)
+
+
+def _in_shape(call: Call, y: jax.Array) -> jax.Array:
+    """The sums in the shape of the result: in two steps, each of which keeps how y is sharded."""
+    if call.shape == y.shape:
+        return y
+    return y.reshape(*y.shape[:2], call.shape[-1]).reshape(call.shape)
 
 
 def _sizes(config: SampleParams, sizes: dict[str, int]) -> dict[str, int]:
     """Completes the sizes of dimensions.
 
     They are called: images n with s pixels, of m heads with d channels; queries q; points t, with k
-    coordinates.
+    coordinates; p elements of a query that is packed.
     """
     return {**sizes, "s": config.pixels}
 
 
 def _parallel(config: SampleParams, operands: Sequence[str]) -> str:
-    """Along which dimensions a call may be split; the number of a query says where a window is."""
-    return "n m d" if isinstance(config.place, Window) else "n q m d"
+    """Along which dimensions a call may be split; the number of a query says where a window is.
+
+    What is packed has the points of all heads.
+    """
+    heads = "" if "packed" in operands else "m "
+    return f"n {heads}d" if isinstance(config.place, Window) else f"n q {heads}d"
 
 
 _FOLDS = (
@@ -79,7 +97,9 @@ _FOLDS = (
     Fold("d"),
 )
 
-_VALUE, _LOCATIONS, _WEIGHTS, _Y = "n s m d", "n q m t k", "n q m t", "n q m d"
+_VALUE, _Y = "n s m d", "n q m d"
+# Either locations, and perhaps weights, or what has both.
+_POINTS = {"locations": "n q m t k", "weights": "n q m t", "packed": "n q p"}
 
 _primitive: Any = functools.partial(
     KernelPrimitive, sizes=_sizes, folds=_FOLDS, batch="n", parallel=_parallel
@@ -87,25 +107,22 @@ _primitive: Any = functools.partial(
 
 sampling_forward: KernelPrimitive = _primitive(
     "sampling_forward",
-    operands={"value": _VALUE, "locations": _LOCATIONS, "weights": _WEIGHTS},
+    operands={"value": _VALUE, **_POINTS},
     results={"y": Result(_Y, like="value")},
     reference=kernels.forward,
     cuda=cuda_kernels.forward,
 )
 sampling_backward_value: KernelPrimitive = _primitive(
     "sampling_backward_value",
-    operands={"locations": _LOCATIONS, "weights": _WEIGHTS, "grad_y": _Y},
+    operands={**_POINTS, "grad_y": _Y},
     results={"grad_value": Result(_VALUE, like="grad_y")},
     reference=kernels.backward_value,
     cuda=cuda_kernels.backward_value,
 )
 sampling_backward_points: KernelPrimitive = _primitive(
     "sampling_backward_points",
-    operands={"value": _VALUE, "locations": _LOCATIONS, "weights": _WEIGHTS, "grad_y": _Y},
-    results={
-        "grad_locations": Result(_LOCATIONS, like="locations"),
-        "grad_weights": Result(_WEIGHTS, like="weights"),
-    },
+    operands={"value": _VALUE, **_POINTS, "grad_y": _Y},
+    results={f"grad_{name}": Result(dims, like=name) for name, dims in _POINTS.items()},
     reference=kernels.backward_points,
     cuda=cuda_kernels.backward_points,
 )
@@ -113,16 +130,14 @@ sampling_backward_points: KernelPrimitive = _primitive(
 
 def _gradients(config: SampleParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
     """Binds one backward primitive for images and one for points, if they are wanted."""
-    value, locations, weights = operands
-    wants_value, wants_locations, wants_weights = wanted
-    grad_value = grad_locations = grad_weights = None
+    value, *points = operands
+    wants_value, *wants_points = wanted
+    grad_value, grad_points = None, (None,) * len(points)
     if wants_value:
-        (grad_value,) = sampling_backward_value(config, locations, weights, grad_y)
-    if wants_locations or wants_weights:
-        grad_locations, grad_weights = sampling_backward_points(
-            config, value, locations, weights, grad_y
-        )
-    return grad_value, grad_locations, grad_weights
+        (grad_value,) = sampling_backward_value(config, *points, grad_y)
+    if any(wants_points):
+        grad_points = sampling_backward_points(config, value, *points, grad_y)
+    return grad_value, *grad_points
 
 
 define_gradients(sampling_forward, _gradients)

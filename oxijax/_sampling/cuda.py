@@ -9,6 +9,7 @@ from oxijax._core.config import is_deterministic
 from oxijax._core.launch import call
 from oxijax._core.precision import ptx_dtype
 from oxijax._sampling.lists import point_lists
+from oxijax._sampling.packed import unpack
 from oxijax._sampling.places import Across, Window
 from oxijax._sampling.points import SampleParams
 from ptx.kernels.sampling import (
@@ -23,47 +24,50 @@ from ptx.kernels.sampling import (
 __all__ = ["backward_points", "backward_value", "forward"]
 
 
-def forward(config: SampleParams, value, locations, weights):
+def forward(config: SampleParams, value, locations, weights, packed):
     """The sums [N, Q, M, D]."""
-    kernel_config = _kernel_config(config, value.shape[2:], value.dtype, locations, weights)
+    kernel_config = _kernel_config(config, value, locations, weights, packed)
     return call(
-        FORWARD, kernel_config, batch="n", value=value, locations=locations, weights=weights
-    )
+        FORWARD, kernel_config, batch="n",
+        value=value, locations=locations, weights=weights, packed=packed,
+    )  # fmt: skip
 
 
-def backward_value(config: SampleParams, locations, weights, grad_y):
+def backward_value(config: SampleParams, locations, weights, packed, grad_y):
     """The gradient to the images, summed in float32 by atomic additions.
 
     Where a fixed order is asked for, from lists without them.
     """
     n, _, heads, channels = grad_y.shape
-    kernel_config = _kernel_config(config, grad_y.shape[2:], grad_y.dtype, locations, weights)
     accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
     if is_deterministic():
-        lists = point_lists(config, locations, weights, accumulator)._asdict()
+        points = unpack(config, heads, locations, weights, packed)
+        lists = point_lists(config, *points, accumulator)._asdict()
+        kernel_config = _kernel_config(config, grad_y, *points, packed=None)
         return call(BACKWARD_VALUE_GATHER, kernel_config, sizes={"n": n}, **lists, grad_y=grad_y)
+    kernel_config = _kernel_config(config, grad_y, locations, weights, packed)
     (total,) = call(
         BACKWARD_VALUE, kernel_config, batch="n",
-        locations=locations, weights=weights, grad_y=grad_y,
+        locations=locations, weights=weights, packed=packed, grad_y=grad_y,
         zeros=jnp.zeros((n, config.pixels, heads, channels), accumulator),
     )  # fmt: skip
     assert total is not None
     return (total.astype(grad_y.dtype),)
 
 
-def backward_points(config: SampleParams, value, locations, weights, grad_y):
-    """The gradients to locations and weights."""
-    kernel_config = _kernel_config(config, value.shape[2:], value.dtype, locations, weights)
+def backward_points(config: SampleParams, value, locations, weights, packed, grad_y):
+    """The gradients to locations and weights, or to what has both."""
+    kernel_config = _kernel_config(config, value, locations, weights, packed)
     require_room(kernel_config)
     return call(
         BACKWARD_POINTS, kernel_config, batch="n",
-        value=value, locations=locations, weights=weights, grad_y=grad_y,
+        value=value, locations=locations, weights=weights, packed=packed, grad_y=grad_y,
     )  # fmt: skip
 
 
-def _kernel_config(
-    config: SampleParams, head: tuple[int, int], dtype, locations, weights
-) -> SamplingConfig:
+def _kernel_config(config: SampleParams, images, locations, weights, packed) -> SamplingConfig:
+    """The kernels' configuration, for operands or gradients of images [..., M, D]."""
+    heads, channels = images.shape[2:]
     place = config.place
     fields: dict[str, Any] = {"place": "across"}
     if not isinstance(place, Across):
@@ -71,9 +75,10 @@ def _kernel_config(
         fields["place"] = "window" if isinstance(place, Window) else "grid"
     fields["nearest"] = place.nearest
     return SamplingConfig(
-        *head, config.levels, config.points, **fields,
+        heads, channels, config.levels, config.points, **fields,
         normalize=config.normalize,
-        float_type=ptx_dtype(dtype),
-        location_type=ptx_dtype(locations.dtype),
+        packed=packed is not None,
+        float_type=ptx_dtype(images.dtype),
+        location_type=ptx_dtype((locations if packed is None else packed).dtype),
         weight_type=None if weights is None else ptx_dtype(weights.dtype),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 from oxijax._core import arguments as arguments
 from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
+from oxijax._sampling.packed import packed_width
 from oxijax._sampling.places import Window
 from oxijax._sampling.points import SampleParams
 
@@ -144,7 +145,10 @@ def _read_v3(
     pixels, names = (x.shape[0], *place.out_size), ("N", "Ho", "Wo")
     arguments.check_shape("offset", offset, (*names, "G*K*2"), (*pixels, groups * taps * 2))
     arguments.check_shape("mask", mask, (*names, "G*K"), (*pixels, groups * taps))
-    return _call(x, place, offset, mask, groups, normalize=softmax)
+    queries = place.out_size[0] * place.out_size[1]
+    locations = jnp.reshape(offset, (x.shape[0], queries, groups, taps, 2))
+    weights = jnp.reshape(mask, (x.shape[0], queries, groups, taps))
+    return _call(x, place, groups, softmax, locations=locations, weights=weights)
 
 
 def _read_v4(
@@ -155,19 +159,16 @@ def _read_v4(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
     )
     softmax = arguments.read_bool("softmax", softmax)
-    taps = len(place.taps)
     packed = arguments.as_array("offset_mask", offset_mask, 4)
-    used = 3 * groups * taps
+    width = packed_width(groups, len(place.taps))
     arguments.check_shape(
         "offset_mask",
         packed,
         ("N", "Ho", "Wo", "ceil(3*G*K / 8) * 8"),
-        (x.shape[0], *place.out_size, -(-used // 8) * 8),
+        (x.shape[0], *place.out_size, width),
     )
-    packed = packed[..., :used].reshape(*packed.shape[:3], groups, 3 * taps)
-    return _call(
-        x, place, packed[..., : 2 * taps], packed[..., 2 * taps :], groups, normalize=softmax
-    )
+    packed = jnp.reshape(packed, (x.shape[0], place.out_size[0] * place.out_size[1], width))
+    return _call(x, place, groups, softmax, packed=packed)
 
 
 def _read_window(
@@ -200,16 +201,16 @@ def _read_window(
 def _call(
     x: jax.Array,
     place: Window,
-    offset: jax.Array,
-    mask: jax.Array,
     groups: int,
-    *,
     normalize: bool,
+    *,
+    locations: jax.Array | None = None,
+    weights: jax.Array | None = None,
+    packed: jax.Array | None = None,
 ) -> Call:
-    (n, height, width, channels), (out_height, out_width) = x.shape, place.out_size
-    taps, queries = len(place.taps), out_height * out_width
-    value = x.reshape(n, height * width, groups, channels // groups)
-    locations = jnp.reshape(offset, (n, queries, groups, taps, 2))
-    weights = jnp.reshape(mask, (n, queries, groups, taps))
-    config = SampleParams(((height, width),), (taps,), place, normalize=normalize)
-    return Call(config, value, locations, weights, (n, out_height, out_width, channels))
+    n, height, width, channels = x.shape
+    # In two steps, each of which keeps how x is sharded.
+    value = x.reshape(n, height * width, channels)
+    value = value.reshape(n, height * width, groups, channels // groups)
+    config = SampleParams(((height, width),), (len(place.taps),), place, normalize=normalize)
+    return Call(config, value, locations, weights, (n, *place.out_size, channels), packed)

@@ -20,18 +20,24 @@ from jax import lax
 from oxijax._core import compat as _compat
 from oxijax._core.blocks import accumulator, scan_blocks
 from oxijax._core.rows import add_to_rows, row_products_or_zeros, take_rows_or_zeros
+from oxijax._sampling.packed import pack_gradients, unpack
 from oxijax._sampling.points import Queries, SampleParams, image_rows, points_last
 
 __all__ = ["backward_points", "backward_value", "forward"]
 
 
 def forward(
-    config: SampleParams, value: jax.Array, locations: jax.Array, weights: jax.Array | None
+    config: SampleParams,
+    value: jax.Array,
+    locations: jax.Array | None,
+    weights: jax.Array | None,
+    packed: jax.Array | None,
 ) -> tuple[jax.Array]:
     """The sums [N, Q, M, D], accumulated in float32 (float64 for float64 value), in its dtype."""
     rows = _rows(config, value)
     heads, channels = value.shape[2:]
     dtype = accumulator(value)
+    locations, weights = unpack(config, heads, locations, weights, packed)
 
     def block(_, queries: Queries):
         points = queries.points(config)
@@ -53,13 +59,18 @@ def forward(
 
 
 def backward_value(
-    config: SampleParams, locations: jax.Array, weights: jax.Array | None, grad_y: jax.Array
+    config: SampleParams,
+    locations: jax.Array | None,
+    weights: jax.Array | None,
+    packed: jax.Array | None,
+    grad_y: jax.Array,
 ) -> tuple[jax.Array]:
     """Gradient with respect to value [N, S, M, D].
 
     Each sample's gradient is added to the pixels that it was read from.
     """
     n, _, heads, channels = grad_y.shape
+    locations, weights = unpack(config, heads, locations, weights, packed)
     dtype = accumulator(grad_y)
 
     def block(rows, queries_and_grad):
@@ -87,16 +98,18 @@ def backward_value(
 def backward_points(
     config: SampleParams,
     value: jax.Array,
-    locations: jax.Array,
+    locations: jax.Array | None,
     weights: jax.Array | None,
+    packed: jax.Array | None,
     grad_y: jax.Array,
-) -> tuple[jax.Array, jax.Array | None]:
-    """Gradients with respect to locations and, if there are any, weights.
+) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
+    """Gradients with respect to locations and, if there are any, weights; or to what has both.
 
     All follow from four dot products a sample, each pixel's channels with the gradient of the sum.
     """
     rows = _rows(config, value)
-    channels, dtype = value.shape[3], accumulator(value)
+    (heads, channels), dtype = value.shape[2:], accumulator(value)
+    locations, weights = unpack(config, heads, locations, weights, packed)
 
     def block(_, queries_and_grad):
         queries, grad = queries_and_grad
@@ -134,13 +147,15 @@ def backward_points(
     )
     grad_locations = grad_locations.reshape(locations.shape)
     if weights is None or used is None:
-        return grad_locations, None
+        return grad_locations, None, None
     grad_weights = grad_weights.reshape(weights.shape)
     if config.normalize:
         used = used.astype(grad_weights.dtype)
         mean = jnp.sum(used * grad_weights, axis=-1, keepdims=True)
         grad_weights = used * (grad_weights - mean)
-    return grad_locations, grad_weights
+    if packed is None:
+        return grad_locations, grad_weights, None
+    return None, None, pack_gradients(grad_locations, grad_weights, packed.shape[-1])
 
 
 def _rows(config: SampleParams, value: jax.Array) -> jax.Array:

@@ -213,7 +213,7 @@ def window(
     }  # fmt: skip
     used = 3 * groups * count
     if packed:
-        whole = np.zeros((*pixels, -(-used // 8) * 8))
+        whole = np.full((*pixels, -(-used // 8) * 8), np.nan)  # what nobody reads
         both = [offset.reshape(*pixels, groups, 2 * count), np.asarray(mask, np.float64)]
         whole[..., :used] = np.concatenate(both, -1).reshape(*pixels, used)
         arrays["offset_mask"] = whole.astype(of_offset)
