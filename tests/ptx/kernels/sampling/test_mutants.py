@@ -55,7 +55,9 @@ EQUIVALENT = [
         "constant",
         Result.OTHER,
     ),
-    Reason("no point is as far as that, but for those at infinity", ALONG, "setp", "constant"),
+    Reason(
+        "no point is as far as that, but for those at infinity", ALONG, "setp", "constant operator"
+    ),
     Reason("floors are whole", ALONG, "cvt", "rounding"),
     Reason(
         "what is far is outside, also where its number wraps",
