@@ -1,0 +1,84 @@
+"""What detectors find in scenes of digits, and where the queries of one of them look."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Protocol
+
+import jax
+import numpy as np
+from digit_scenes import SIZE, Scenes, corners
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+__all__ = ["draw"]
+
+_SCENES = 4
+_LEAST = 0.4  # score of a box that is drawn
+_COLORS = ("#D55E00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#E69F00")
+
+
+class Found(Protocol):
+    """Boxes [N, Q, 4] and logits [N, Q, classes] of a detector."""
+
+    @property
+    def boxes(self) -> jax.Array: ...
+    @property
+    def logits(self) -> jax.Array: ...
+
+
+def draw(
+    path: pathlib.Path,
+    scenes: Scenes,
+    found: Mapping[str, Found],
+    points: tuple[jax.Array, jax.Array],
+) -> None:
+    """Draws a row of scenes for each detector, and into the first row what its queries look at.
+
+    Args:
+      path: of the picture; its suffix says which kind of file.
+      scenes: the first ones are drawn.
+      found: what each detector says of all of them.
+      points: locations [N, Q, M, points, 2] and weights [N, Q, M, points].
+    """
+    count = min(_SCENES, len(scenes.images))
+    figure = Figure(figsize=(2.4 * count, 2.5 * len(found)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(found), count, squeeze=False)
+    for row, (name, each) in zip(axes, found.items(), strict=True):
+        for i, axis in enumerate(row):
+            _draw_scene(axis, np.asarray(scenes.images[i, ..., 0]))
+            queries = _draw_boxes(axis, np.asarray(each.boxes[i]), jax.nn.sigmoid(each.logits[i]))
+            if row is axes[0]:
+                for color, query in queries:
+                    _draw_points(axis, points[0][i, query], points[1][i, query], color)
+        row[0].set_ylabel(name)
+    figure.savefig(path, dpi=120)
+
+
+def _draw_scene(axis: Axes, image: np.ndarray) -> None:
+    axis.imshow(image, cmap="gray", vmin=-0.3, vmax=1.2, extent=(0, SIZE, SIZE, 0))
+    axis.set(xlim=(0, SIZE), ylim=(SIZE, 0), xticks=[], yticks=[])
+
+
+def _draw_boxes(axis: Axes, boxes: np.ndarray, scores: jax.Array) -> list[tuple[str, int]]:
+    """Draws what is sure enough; tells the colours and numbers of these queries."""
+    best = np.asarray(scores).max(-1)
+    queries = np.flatnonzero(best > _LEAST)
+    drawn = []
+    for color, query in zip(_COLORS * len(queries), queries, strict=False):
+        (x, y), (right, bottom) = (corner * SIZE for corner in corners(boxes[query]))
+        box = Rectangle((x, y), right - x, bottom - y, fill=False, color=color, linewidth=1.2)
+        axis.add_patch(box)
+        label = f"{int(np.argmax(scores[query]))}"
+        axis.text(x, y, label, color=color, fontsize=9, va="bottom", weight="bold", clip_on=True)
+        drawn.append((color, int(query)))
+    return drawn
+
+
+def _draw_points(axis: Axes, locations: jax.Array, weights: jax.Array, color: str) -> None:
+    """Draws dots whose areas are the weights."""
+    x, y = np.asarray(locations).reshape(-1, 2).T * SIZE
+    area = 60 * np.asarray(weights).reshape(-1)
+    axis.scatter(x, y, area, color=color, edgecolors="black", linewidths=0.3, zorder=3)
