@@ -46,15 +46,14 @@ def draw(
     figure = Figure(figsize=(2.4 * count, 2.5 * len(found)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(found), count, squeeze=False)
-    for row, (name, each) in zip(axes, found.items(), strict=True):
-        for i, axis in enumerate(row):
+    for number, (name, each) in enumerate(found.items()):
+        for i, axis in enumerate(axes[number]):
             _draw_scene(axis, np.asarray(scenes.images[i, ..., 0]))
             queries = _draw_boxes(axis, np.asarray(each.boxes[i]), jax.nn.sigmoid(each.logits[i]))
-            if row is axes[0]:
-                for color, query in queries:
-                    _draw_points(axis, points[0][i, query], points[1][i, query], color)
-        row[0].set_ylabel(name)
-    figure.savefig(path, dpi=120)
+            for color, query in queries * (number == 0):
+                _draw_points(axis, points[0][i, query], points[1][i, query], color)
+        axes[number, 0].set_ylabel(name)
+    figure.savefig(path, dpi=90)
 
 
 def _draw_scene(axis: Axes, image: np.ndarray) -> None:

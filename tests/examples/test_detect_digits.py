@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from detection_loss import Found, generalized_iou, loss, match
+from digit_picture import draw
 from digit_scenes import (
     CLASSES,
     IOUS,
@@ -133,6 +134,30 @@ def test_average_precision():
     shifted = boxes + np.asarray([0.04, 0, 0, 0]) * [[[1], [1]], [[0], [0]]]
     expected = np.where(IOUS < 0.66, 1, 0.5)
     np.testing.assert_allclose(precision(shifted, right), expected)
+
+
+def test_boxes_and_points_are_drawn(tmp_path: pathlib.Path):
+    digits, _ = read_digits()
+    scenes = make_scenes(digits, jax.random.key(0), 2)
+    shape = 2, 12, 4, 6  # scenes, queries, heads and points of each
+    points = jnp.asarray(np.random.default_rng(0).random((*shape, 2))), jnp.full(shape, 1 / 6)
+    queries = jnp.arange(12)[:, None]
+    sure = jnp.where(queries < 3, jnp.full((2, 12, CLASSES), 1.0), -5.0)
+    boxes = jnp.tile(jnp.asarray(LEFT), (2, 12, 1))
+    found = found_with(boxes.tolist(), sure.tolist())
+    unsure = found._replace(logits=-9 - 0 * sure)
+
+    def picture(first: Found, second: Found, weights: jax.Array) -> bytes:
+        path = tmp_path / "picture.png"
+        draw(path, scenes, {"first": first, "second": second}, (points[0], weights))
+        return path.read_bytes()
+
+    nothing = picture(unsure, unsure, points[1])
+    without_points = picture(found, unsure, 0 * points[1])
+    assert nothing == picture(unsure, unsure, 0 * points[1])
+    assert len({nothing, without_points, picture(found, unsure, points[1])}) == 3
+    # Points are those of the first one's queries.
+    assert picture(unsure, found, points[1]) == picture(unsure, found, 0 * points[1]) != nothing
 
 
 def test_both_detectors_are_trained_and_drawn(tmp_path: pathlib.Path):

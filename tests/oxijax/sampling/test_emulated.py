@@ -170,22 +170,6 @@ def test_dtypes_of_locations_and_weights(location_dtype, weight_dtype, normalize
         assert_close(found[name], value, tolerance, name)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("softmax", [False, True])
-@pytest.mark.parametrize(("n", "size", "groups"), [(64, (7, 7), 32), (2, (25, 42), 4)])
-def test_dcnv4(n, size, groups, softmax):
-    """Where DCNv4's own kernels read another image: their blocks go across images."""
-    used, generator = 3 * groups * 9, np.random.default_rng(n)
-    x = generator.standard_normal((n, *size, 2 * groups), np.float32)
-    packed = generator.standard_normal((n, *size, -(-used // 8) * 8), np.float32)
-    options = {"kernel_size": 3, "groups": groups, "softmax": softmax}
-    with emulate_gpu("sm_90"):
-        y = jax.jit(functools.partial(oxijax.dcnv4, **options))(x, packed)
-    expected = oxijax.reference.dcnv4(*map(np.float64, (x, packed)), **options)
-    assert_close(y, expected, 2e-6)
-    assert_close(y[-1], expected[-1], 2e-6)
-
-
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3)])
 def test_empty(shape):
     n, queries, heads = shape

@@ -68,6 +68,7 @@ def test_kernels(dtype, groups, options, target):
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize(("n", "size", "groups"), [(64, (7, 7), 32), (2, (25, 42), 4)])
 def test_kernels_whose_blocks_go_across_images(n, size, groups, softmax):
+    """Where DCNv4's own kernels read another image."""
     check(drawn(groups, n, size, softmax=softmax), "float32", emulated("sm_90"))
 
 
