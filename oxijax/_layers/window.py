@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from oxijax._core import arguments as arguments
 from oxijax._layers.deform_conv import read_divisor
 from oxijax._sampling.dcn import dcnv3, dcnv4
+from oxijax._sampling.packed import packed_width
 
 __all__ = ["WindowSums", "exact_gelu"]
 
@@ -82,7 +83,7 @@ class WindowSums:
     @property
     def packed_features(self) -> int:
         """Offsets and masks of `oxijax.dcnv4`, filled up to a multiple of 8."""
-        return -(-3 * self.mask_features // 8) * 8
+        return packed_width(self.groups, self.mask_features // self.groups)
 
     def v3(
         self,

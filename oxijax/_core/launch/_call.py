@@ -179,8 +179,8 @@ def _lower_one(
     grouped,
     emulated,
 ):
-    # A call with shared operands is on one device. One with sizes that are not known has operands
-    # more, which tell it those and have no batch.
+    # A call with shared operands is on one device. One with unknown sizes has more operands, which
+    # hold these sizes and have no batch dimension, so that no sharding rule fits.
     known = all(is_known(*aval.shape) for aval in ctx.avals_out)
     if not known or (not grouped and (shared or sums)):
         batch_dims = 0
