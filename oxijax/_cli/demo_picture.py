@@ -14,7 +14,6 @@ from matplotlib.patches import Rectangle
 
 from oxijax._cli.demo_training import CANVAS, Classifier, Digits
 from oxijax._core import arguments as arguments
-from oxijax._layers.deform_conv import split_prediction
 from oxijax.nnx import DeformConv
 
 __all__ = ["Samples", "draw", "on_ink", "sample"]
@@ -62,8 +61,7 @@ def sample(network: Classifier, canvases: jax.Array, layer: int) -> Samples:
     modulation = np.ones(points.shape[:-1])
     convolution = network.convolutions[layer]
     if isinstance(convolution, DeformConv):
-        prediction = convolution.offset_conv(network.features(canvases, layer))
-        offset, mask = split_prediction(prediction, convolution.use_mask, axis=-1)
+        offset, mask = convolution.offsets(network.features(canvases, layer))
         points = points + pixel * np.asarray(offset).reshape(points.shape)
         if mask is not None:
             modulation = np.asarray(mask)

@@ -1,27 +1,24 @@
-"""What the layers of deformable convolution share: reading their arguments, and their predictions.
+"""What the layers of deformable convolution share: their arguments, and what they predict."""
 
-A layer predicts offsets and modulation by one convolution, its predictor, whose channels are
-OG*K*2 offsets and then, where there is a mask, OG*K logits.
-"""
-
+import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from oxijax._core import arguments as arguments
 from oxijax._deform_conv import deform_conv
 
 __all__ = [
+    "Prediction",
+    "check_predictor",
     "deform_conv_nhwc",
-    "predictor_channels",
     "read_divisor",
     "read_inputs",
     "read_padding",
     "read_real",
-    "split_prediction",
 ]
 
 
@@ -44,14 +41,17 @@ def read_real(name: str, value: Any) -> jax.Array:
 
 
 def read_inputs(
-    value: Any, in_features: int | None = None, feature_name: str = "in_features"
+    value: Any,
+    in_features: int | None = None,
+    feature_name: str = "in_features",
+    name: str = "inputs",
 ) -> jax.Array:
     """Images with any number of leading batch dimensions, of any real dtype."""
-    inputs = read_real("inputs", value)
+    inputs = read_real(name, value)
     if inputs.ndim < 3 or in_features not in (None, inputs.shape[-1]):
         features = feature_name if in_features is None else f"{feature_name} = {in_features}"
         raise ValueError(
-            f"inputs must have shape (..., height, width, {features}), got {inputs.shape}"
+            f"{name} must have shape (..., height, width, {features}), got {inputs.shape}"
         )
     return inputs
 
@@ -63,53 +63,151 @@ def read_padding(value: arguments.PaddingLike) -> str | arguments.Pads:
     return value.upper() if isinstance(value, str) else pads
 
 
-def predictor_channels(kernel_size: tuple[int, int], offset_groups: int, use_mask: bool) -> int:
-    return offset_groups * math.prod(kernel_size) * (3 if use_mask else 2)
+def check_predictor(value: Any) -> None:
+    if isinstance(value, str):
+        arguments.check_choice("predictor", value, ("conv",))
+    elif value is not None and not callable(value):
+        raise TypeError(
+            f"predictor must be 'conv', None or a module or function, got {arguments.shown(value)}"
+        )
 
 
-def split_prediction(
-    prediction: jax.Array, use_mask: bool, axis: int
-) -> tuple[jax.Array, jax.Array | None]:
-    """The predictor's output as `offset` and `mask` of `deform_conv`.
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """How a predictor's output becomes the offsets and the mask of a call.
 
-    The paper has sigmoid(logit) for a mask. Twice that is exactly 1 at a logit of 0, so that
-    a predictor of zeros leaves a plain convolution as it is.
+    The output's last dimension has OG*K*2 offsets, in the order that `oxijax.deform_conv` has, and
+    then, where there is a mask, OG*K logits, in the order of its mask.
+
+    Attributes:
+      taps: K, of the kernel.
+      offset_groups: OG.
+      use_mask: whether there are logits.
+      mask_scale: the mask is so many times the sigmoid of a logit: 1, as in the paper, or 2, which
+        is exactly 1 at a logit of 0.
+      max_residue: what is added to a flow is this times the tanh of an offset; None for the offset.
+      max_offset: offsets are clamped to plus and minus this; None for no bound.
     """
-    if not use_mask:
-        return prediction, None
-    channels = prediction.shape[axis] // 3
-    offset, logits = jnp.split(prediction, [2 * channels], axis)
-    return offset, 2 * jax.nn.sigmoid(logits)
+
+    taps: int
+    offset_groups: int
+    use_mask: bool
+    mask_scale: int
+    max_residue: float | None
+    max_offset: float | None
+
+    @classmethod
+    def read(
+        cls, kernel_size: tuple[int, int], offset_groups: int, use_mask: Any,
+        mask_scale: Any, max_residue: Any, max_offset: Any,
+    ) -> "Prediction":  # fmt: skip
+        """Checks a layer's arguments, but the first two."""
+        use_mask = arguments.read_bool("use_mask", use_mask)
+        if arguments.read_number("mask_scale", mask_scale) not in (1, 2):
+            raise ValueError(f"mask_scale must be 1 or 2, got {arguments.shown(mask_scale)}")
+        bounds = []
+        for name, bound in (("max_residue", max_residue), ("max_offset", max_offset)):
+            if bound is not None:
+                bound = arguments.read_number(name, bound)
+                if bound <= 0:
+                    raise ValueError(f"{name} must be positive, got {bound}")
+            bounds.append(bound)
+        return cls(math.prod(kernel_size), offset_groups, use_mask, int(mask_scale), *bounds)
+
+    @property
+    def channels(self) -> int:
+        """Of the predictor's output."""
+        return self.offset_groups * self.taps * (3 if self.use_mask else 2)
+
+    def samples(
+        self,
+        predictor: Callable[[], Any] | None,
+        offset_inputs: Any,
+        flow: Any,
+        offset: Any,
+        mask: Any,
+        dtype: Any,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """The offsets and the mask of a call, channels last: what is given, or what is predicted.
+
+        Args:
+          predictor: makes the predictor's output, if the layer has a predictor.
+          offset_inputs: the call's argument.
+          flow: the call's argument, channels last.
+          offset: the call's argument, channels last.
+          mask: the call's argument, channels last.
+          dtype: of what is predicted.
+        """
+        if offset is not None:
+            for name, value in (("offset_inputs", offset_inputs), ("flow", flow)):
+                if value is not None:
+                    raise ValueError(f"{name} must be None where offset is given, got an array")
+            if mask is not None and not self.use_mask:
+                raise ValueError("mask must be None with use_mask=False, got an array")
+            offset = arguments.as_float_array("offset", offset)
+            return offset, None if mask is None else arguments.as_float_array("mask", mask)
+        if mask is not None:
+            raise ValueError("mask must be None where offset is not given, got an array")
+        if predictor is None:
+            raise ValueError("offset must be given with predictor=None, got None")
+        prediction = predictor()
+        shape = getattr(prediction, "shape", ())
+        if not shape or shape[-1] != self.channels:
+            got = arguments.shown(prediction) if not shape else f"{shape[-1]} in shape {shape}"
+            kinds = "offsets and logits" if self.use_mask else "offsets"
+            raise ValueError(f"predictor must have {self.channels} channels of {kinds}, got {got}")
+        return self._split(prediction.astype(dtype), flow)
+
+    def _split(self, prediction: jax.Array, flow: Any) -> tuple[jax.Array, jax.Array | None]:
+        offset, logits = jnp.split(prediction, [2 * self.offset_groups * self.taps], axis=-1)
+        if self.max_residue is not None:
+            offset = self.max_residue * jnp.tanh(offset)
+        if flow is not None:
+            offset = self._add_flow(offset, flow)
+        if self.max_offset is not None:
+            offset = jnp.clip(offset, -self.max_offset, self.max_offset)
+        return offset, self.mask_scale * jax.nn.sigmoid(logits) if self.use_mask else None
+
+    def _add_flow(self, offset: jax.Array, flow: Any) -> jax.Array:
+        flow = arguments.as_float_array("flow", flow)
+        flows, rest = divmod(flow.shape[-1] if flow.ndim else 0, 2)
+        if flow.shape[:-1] != offset.shape[:-1] or rest or not flows or self.offset_groups % flows:
+            raise ValueError(
+                "flow must have 2*F channels, for a number F that divides the offset groups, "
+                f"{self.offset_groups}, at each output pixel, {offset.shape[:-1]}; got "
+                f"{flow.shape[-1] if flow.ndim else 0} channels at {flow.shape[:-1]}"
+            )
+        pairs = flow.astype(offset.dtype).reshape(*flow.shape[:-1], flows, 1, 2)
+        moved = offset.reshape(*offset.shape[:-1], flows, -1, 2) + pairs[..., ::-1]
+        return moved.reshape(offset.shape)
 
 
 def deform_conv_nhwc(
     inputs: jax.Array,
-    prediction: jax.Array,
+    offset: jax.Array,
     kernel: jax.Array,
+    mask: jax.Array | None,
     bias: jax.Array | None,
-    *,
-    use_mask: bool,
-    strides: tuple[int, int],
-    padding: str | arguments.Pads,
-    dilation: tuple[int, int],
-    precision: lax.PrecisionLike,
+    **options: Any,
 ) -> jax.Array:
-    """`deform_conv` with the predictor's output, for any number of leading batch dimensions."""
+    """`deform_conv` for any number of leading batch dimensions."""
     batch = inputs.shape[:-3]
+    for name, array in (("offset", offset), ("mask", mask)):
+        if array is not None and array.shape[:-3] != batch:
+            raise ValueError(
+                f"{name} must have the batch dimensions of inputs, {batch}, before its last three, "
+                f"got shape {array.shape}"
+            )
 
     def flatten(images: jax.Array) -> jax.Array:
         return images.reshape(math.prod(batch), *images.shape[-3:])
 
-    offset, mask = split_prediction(prediction, use_mask, axis=-1)
     y = deform_conv(
         flatten(inputs),
         flatten(offset),
         kernel,
         None if mask is None else flatten(mask),
         bias,
-        strides=strides,
-        padding=padding,
-        dilation=dilation,
-        precision=precision,
+        **options,
     )
     return y.reshape(*batch, *y.shape[1:])

@@ -1,6 +1,6 @@
 """Deformable convolution as an Equinox layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -18,12 +18,16 @@ __all__ = ["DeformConv"]
 class DeformConv(eqx.Module):
     """A deformable convolution that predicts its own offsets and modulation.
 
-    A plain convolution of the same geometry, `offset_conv`, predicts from the input where
+    A plain convolution of the same geometry, `offset_conv`, predicts from the inputs where
     each tap samples and, with `use_mask`, how much the sample weighs: see
     `oxijax.deform_conv`. `offset_conv` starts with zeros, so that a new layer computes what
-    `equinox.nn.Conv2d` does with the same `weight` and `bias`, which it has for the same
-    `key`. For that the modulation is `2 * sigmoid(logit)`, 1 at the start, where the paper
-    has `sigmoid(logit)`: halve a `weight` that was trained with the latter.
+    `equinox.nn.Conv2d` does with the same `weight` and `bias`, which it has for the
+    same `key`. For that the modulation is `2 * sigmoid(logit)`, 1 at the start, where the
+    paper has `sigmoid(logit)`: `mask_scale=1`.
+
+    The predictor's channels are, for K = Kh*Kw taps and OG offset groups: (g*K + i*Kw + j)*2
+    the vertical offset of tap (i, j) in group g, the next one the horizontal offset, and
+    OG*K*2 + g*K + i*Kw + j the logit. With `use_mask=False` there are no logits.
 
     Example:
       >>> import jax
@@ -36,13 +40,12 @@ class DeformConv(eqx.Module):
     Attributes:
       weight: [out_channels, in_channels / groups, Kh, Kw].
       bias: [out_channels, 1, 1], or None.
-      offset_conv: `equinox.nn.Conv2d` to offset_groups * Kh * Kw * 3 channels, with
-        `use_mask=False` to offset_groups * Kh * Kw * 2.
+      offset_conv: the predictor: an `equinox.nn.Conv2d`, the module that was given, or None.
     """
 
     weight: jax.Array
     bias: jax.Array | None
-    offset_conv: eqx.nn.Conv2d
+    offset_conv: Any
     in_channels: int = eqx.field(static=True)
     out_channels: int = eqx.field(static=True)
     kernel_size: tuple[int, int] = eqx.field(static=True)
@@ -54,6 +57,7 @@ class DeformConv(eqx.Module):
     padding_mode: str = eqx.field(static=True)
     offset_groups: int = eqx.field(static=True)
     use_mask: bool = eqx.field(static=True)
+    prediction: layers.Prediction = eqx.field(static=True)
     offset_dtype: jnp.dtype = eqx.field(static=True)
 
     def __init__(
@@ -73,6 +77,10 @@ class DeformConv(eqx.Module):
         offset_groups: int = 1,
         use_mask: bool = True,
         offset_dtype: Any = jnp.float32,
+        predictor: Callable[[jax.Array], jax.Array] | str | None = "conv",
+        mask_scale: int = 2,
+        max_residue: float | None = None,
+        max_offset: float | None = None,
     ):
         """Makes the layer.
 
@@ -92,8 +100,15 @@ class DeformConv(eqx.Module):
           offset_groups: in how many groups input channels share offsets and modulation.
           use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
           offset_dtype: in which offsets and modulation are predicted, whatever the dtype of
-            the input and the parameters is. Half precision misplaces samples; for float64
-            throughout, give float64.
+            the input and the parameters is. Half
+            precision misplaces samples; for float64 throughout, give float64.
+          predictor: "conv", a module or function that makes the predictor's output of x, or
+            None for a layer whose offsets are given with each call.
+          mask_scale: 1 or 2, which the sigmoid of a logit is multiplied by.
+          max_residue: offsets are this times the tanh of what is predicted, in pixels; None for
+            what is predicted. With `flow` it bounds how far from there a sample is.
+          max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
+            for no bound.
 
         Raises:
           ValueError: a value that does not fit, by name.
@@ -108,10 +123,10 @@ class DeformConv(eqx.Module):
             "offset_groups", offset_groups, in_channels=in_channels
         )
         use_bias = arguments.read_bool("use_bias", use_bias)
-        use_mask = arguments.read_bool("use_mask", use_mask)
         if dtype is not None:
             dtype = arguments.read_float_dtype("dtype", dtype)
         check_key(key)
+        layers.check_predictor(predictor)
         mode = padding_mode.upper() if isinstance(padding_mode, str) else padding_mode
         arguments.check_choice("padding_mode", mode, ("ZEROS",))
         self.in_channels = in_channels
@@ -124,7 +139,10 @@ class DeformConv(eqx.Module):
         self.use_bias = use_bias
         self.padding_mode = mode
         self.offset_groups = offset_groups
-        self.use_mask = use_mask
+        self.prediction = layers.Prediction.read(
+            *(self.kernel_size, offset_groups, use_mask, mask_scale, max_residue, max_offset)
+        )
+        self.use_mask = self.prediction.use_mask
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         def conv2d(channels: int, groups: int, use_bias: bool) -> eqx.nn.Conv2d:
@@ -143,40 +161,47 @@ class DeformConv(eqx.Module):
 
         conv = conv2d(out_channels, groups, use_bias)
         self.weight, self.bias = conv.weight, conv.bias
-        channels = layers.predictor_channels(self.kernel_size, offset_groups, use_mask)
-        self.offset_conv = jax.tree.map(jnp.zeros_like, conv2d(channels, 1, True))
+        if predictor == "conv":
+            predictor = jax.tree.map(jnp.zeros_like, conv2d(self.prediction.channels, 1, True))
+        self.offset_conv = predictor
 
-    def __call__(self, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        offset_inputs: jax.Array | None = None,
+        *,
+        flow: jax.Array | None = None,
+        offset: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
         """Applies the layer to one image; use `jax.vmap` for batches.
 
         Args:
           x: [in_channels, H, W], in the parameters' dtype.
+          offset_inputs: [channels, H, W], what the predictor reads in place of x.
+          flow: [2*F, Ho, Wo] in pixels, added to what is predicted: F pairs (x, y), as optical flow
+            has them, each for one F-th of the offset groups.
+          offset: [offset_groups * Kh * Kw * 2, Ho, Wo] in pixels, in place of what is predicted.
+          mask: [offset_groups * Kh * Kw, Ho, Wo], with offset; None weighs samples with 1.
           key: ignored, as in `equinox.nn.Conv2d`.
 
         Returns:
           [out_channels, Ho, Wo].
 
         Raises:
-          ValueError: x of another shape, or too small for the kernel.
-          TypeError: x of another dtype.
+          ValueError: an array of another shape, or x too small for the kernel; arguments that
+            exclude each other, or the predictor's output, if they don't fit.
+          TypeError: x of another dtype, or an argument that is no array.
         """
         del key
-        x = arguments.to_array("x", x)
-        if x.ndim != 3 or x.shape[0] != self.in_channels:
-            raise ValueError(
-                f"x must have shape (in_channels = {self.in_channels}, height, width), "
-                f"got {x.shape}"
-            )
-        arguments.check_same_dtype("x", x, "weight", self.weight)
-        # Equinox users cast whole models to half precision; this must not reach the offsets.
-        offset_conv = jax.tree.map(lambda p: p.astype(self.offset_dtype), self.offset_conv)
-        prediction = offset_conv(x.astype(self.offset_dtype))[None]
-        offset, mask = layers.split_prediction(prediction, self.use_mask, axis=1)
+        x = self._read(x)
+        offset, mask = self._samples(x, offset_inputs, flow, offset, mask)
         y = deform_conv(
             x[None],
-            offset,
+            offset[None],
             self.weight,
-            mask,
+            None if mask is None else mask[None],
             None if self.bias is None else self.bias.reshape(self.out_channels),
             strides=self.stride,
             padding=self.padding,
@@ -184,3 +209,77 @@ class DeformConv(eqx.Module):
             data_format="NCHW",
         )
         return y[0]
+
+    def offsets(
+        self,
+        x: jax.Array,
+        offset_inputs: jax.Array | None = None,
+        *,
+        flow: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Tells where the layer samples and how much the samples weigh, to draw or watch both.
+
+        Args:
+          x: of a call.
+          offset_inputs: of a call.
+          flow: of a call.
+
+        Returns:
+          offset [offset_groups * Kh * Kw * 2, Ho, Wo] in pixels, and mask
+          [offset_groups * Kh * Kw, Ho, Wo] or None: those of `oxijax.deform_conv` in NCHW.
+
+        Raises:
+          ValueError: an array of another shape, or a layer without a predictor.
+          TypeError: x of another dtype, or an argument that is no array.
+        """
+        return self._samples(self._read(x), offset_inputs, flow)
+
+    def _read(self, x: Any) -> jax.Array:
+        x = arguments.to_array("x", x)
+        if x.ndim != 3 or x.shape[0] != self.in_channels:
+            raise ValueError(
+                f"x must have shape (in_channels = {self.in_channels}, height, width), "
+                f"got {x.shape}"
+            )
+        arguments.check_same_dtype("x", x, "weight", self.weight)
+        return x
+
+    def _samples(
+        self, x: jax.Array, offset_inputs: Any, flow: Any, offset: Any = None, mask: Any = None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        def cast(leaf: Any) -> Any:
+            return leaf.astype(self.offset_dtype) if eqx.is_inexact_array(leaf) else leaf
+
+        def predict() -> jax.Array:
+            source = x if offset_inputs is None else _read_image("offset_inputs", offset_inputs)
+            # Equinox users cast whole models to half precision; this must not reach the offsets.
+            predictor = jax.tree.map(cast, self.offset_conv)
+            return _channels_last(predictor(source.astype(self.offset_dtype)))
+
+        def read(name: str, array: Any) -> jax.Array | None:
+            return None if array is None else _channels_last(_read_image(name, array))
+
+        offset, mask = self.prediction.samples(
+            None if self.offset_conv is None else predict,
+            offset_inputs,
+            read("flow", flow),
+            read("offset", offset),
+            read("mask", mask),
+            self.offset_dtype,
+        )
+        return _channels_first(offset), None if mask is None else _channels_first(mask)
+
+
+def _read_image(name: str, value: Any) -> jax.Array:
+    array = layers.read_real(name, value)
+    if array.ndim != 3:
+        raise ValueError(f"{name} must have shape (channels, height, width), got {array.shape}")
+    return array
+
+
+def _channels_last(array: jax.Array) -> jax.Array:
+    return jnp.moveaxis(array, 0, -1)
+
+
+def _channels_first(array: jax.Array) -> jax.Array:
+    return jnp.moveaxis(array, -1, 0)

@@ -1,6 +1,7 @@
 """Deformable convolution as a Flax Linen layer."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +24,14 @@ class DeformConv(nn.Module):
     each tap samples and, with `use_mask`, how much the sample weighs: see
     `oxijax.deform_conv`. `offset_conv` starts with zeros, so that a new layer computes what
     `nn.Conv` does with the same `kernel` and `bias`. For that the modulation is
-    `2 * sigmoid(logit)`, 1 at the start, where the paper has `sigmoid(logit)`: halve a
-    `kernel` that was trained with the latter.
+    `2 * sigmoid(logit)`, 1 at the start, where the paper has `sigmoid(logit)`: `mask_scale=1`.
+
+    The predictor's channels are, for K = Kh*Kw taps and OG offset groups: (g*K + i*Kw + j)*2
+    the vertical offset of tap (i, j) in group g, the next one the horizontal offset, and
+    OG*K*2 + g*K + i*Kw + j the logit. With `use_mask=False` there are no logits.
 
     Parameters: `kernel` [Kh, Kw, C / feature_group_count, features], `bias` [features], and
-    those of the `nn.Conv` `offset_conv` to offset_groups * Kh * Kw * 3 features, with
-    `use_mask=False` to offset_groups * Kh * Kw * 2.
+    those of the `nn.Conv` `offset_conv` or of the module `predictor`.
 
     Example:
       >>> import jax
@@ -59,6 +62,13 @@ class DeformConv(nn.Module):
       use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
       offset_dtype: in which offsets and modulation are predicted, whatever `dtype` is. Half
         precision misplaces samples; for float64 throughout, give float64.
+      predictor: "conv", a module or function that makes the predictor's output of the inputs, or
+        None for a layer whose offsets are given with each call.
+      mask_scale: 1 or 2, which the sigmoid of a logit is multiplied by.
+      max_residue: offsets are this times the tanh of what is predicted, in pixels; None for
+        what is predicted. With `flow` it bounds how far from there a sample is.
+      max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
+        for no bound.
 
     Arguments are checked when the layer is called.
 
@@ -81,22 +91,76 @@ class DeformConv(nn.Module):
     offset_groups: int = 1
     use_mask: bool = True
     offset_dtype: Dtype = jnp.float32
+    predictor: Callable[[jax.Array], jax.Array] | str | None = "conv"
+    mask_scale: int = 2
+    max_residue: float | None = None
+    max_offset: float | None = None
 
-    @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        inputs: jax.Array,
+        offset_inputs: jax.Array | None = None,
+        *,
+        flow: jax.Array | None = None,
+        offset: jax.Array | None = None,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
         """Applies the layer.
 
         Args:
           inputs: [..., H, W, C]: any number of batch dimensions, also none.
+          offset_inputs: [..., H, W, features], what the predictor reads in place of inputs.
+          flow: [..., Ho, Wo, 2*F] in pixels, added to what is predicted: F pairs (x, y), as optical
+            flow has them, each for one F-th of the offset groups.
+          offset: [..., Ho, Wo, offset_groups * Kh * Kw * 2] in pixels, in place of what is
+            predicted.
+          mask: [..., Ho, Wo, offset_groups * Kh * Kw], with offset; None weighs samples with 1.
 
         Returns:
           [..., Ho, Wo, features].
 
         Raises:
-          ValueError: a value of an argument that does not fit, by name, or inputs of
-            another shape or too small for the kernel.
+          ValueError: a value of an argument that does not fit, by name, an array of another shape,
+            or inputs too small for the kernel; arguments that exclude each other, or the
+            predictor's output, if they don't fit.
           TypeError: an argument of the wrong type or dtype, by name.
         """
+        return self._run(inputs, offset_inputs, flow, offset, mask)
+
+    def offsets(
+        self,
+        inputs: jax.Array,
+        offset_inputs: jax.Array | None = None,
+        *,
+        flow: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Tells where the layer samples and how much the samples weigh, to draw or watch both.
+
+        Args:
+          inputs: of a call.
+          offset_inputs: of a call.
+          flow: of a call.
+
+        Returns:
+          offset [..., Ho, Wo, offset_groups * Kh * Kw * 2] in pixels, and mask
+          [..., Ho, Wo, offset_groups * Kh * Kw] or None: those of `oxijax.deform_conv`.
+
+        Raises:
+          ValueError: an array of another shape, or a layer without a predictor.
+          TypeError: an argument of the wrong type or dtype, by name.
+        """
+        return self._run(inputs, offset_inputs, flow, None, None, only_offsets=True)
+
+    @nn.compact  # one method for both, since a module has one
+    def _run(
+        self,
+        inputs: Any,
+        offset_inputs: Any,
+        flow: Any,
+        offset: Any,
+        mask: Any,
+        only_offsets: bool = False,
+    ) -> Any:
         inputs = layers.read_inputs(inputs)
         groups, in_features, features = layers.read_divisor(
             "feature_group_count",
@@ -108,7 +172,6 @@ class DeformConv(nn.Module):
             "offset_groups", self.offset_groups, in_features=in_features
         )
         use_bias = arguments.read_bool("use_bias", self.use_bias)
-        use_mask = arguments.read_bool("use_mask", self.use_mask)
         if self.dtype is not None:
             arguments.read_float_dtype("dtype", self.dtype)
         param_dtype = arguments.read_float_dtype("param_dtype", self.param_dtype)
@@ -116,6 +179,7 @@ class DeformConv(nn.Module):
         arguments.check_callable("kernel_init", self.kernel_init)
         arguments.check_callable("bias_init", self.bias_init)
         arguments.check_callable("promote_dtype", self.promote_dtype)
+        layers.check_predictor(self.predictor)
         kernel_size = arguments.read_pair("kernel_size", self.kernel_size)
         strides = arguments.read_pair("strides", 1 if self.strides is None else self.strides)
         padding = layers.read_padding(self.padding)
@@ -123,32 +187,48 @@ class DeformConv(nn.Module):
             "kernel_dilation", 1 if self.kernel_dilation is None else self.kernel_dilation
         )
         offset_dtype = arguments.read_float_dtype("offset_dtype", self.offset_dtype)
+        prediction = layers.Prediction.read(
+            *(kernel_size, offset_groups, self.use_mask),
+            *(self.mask_scale, self.max_residue, self.max_offset),
+        )
 
-        kernel_shape = (*kernel_size, in_features // groups, features)
-        kernel = self.param("kernel", self.kernel_init, kernel_shape, param_dtype)
-        bias = None
-        if use_bias:
-            bias = self.param("bias", self.bias_init, (features,), param_dtype)
-        prediction = nn.Conv(
-            layers.predictor_channels(kernel_size, offset_groups, use_mask),
-            kernel_size,
-            strides,
-            padding,
-            kernel_dilation=dilation,
-            dtype=offset_dtype,
-            param_dtype=param_dtype,
-            precision=self.precision,
-            kernel_init=_ZEROS,
-            bias_init=_ZEROS,
-            name="offset_conv",
-        )(inputs)
+        def predict() -> Any:
+            predictor: Any = self.predictor
+            source, wanted = inputs, None
+            if predictor == "conv":
+                wanted = in_features
+                predictor = nn.Conv(
+                    prediction.channels,
+                    kernel_size,
+                    strides,
+                    padding,
+                    kernel_dilation=dilation,
+                    dtype=offset_dtype,
+                    param_dtype=param_dtype,
+                    precision=self.precision,
+                    kernel_init=_ZEROS,
+                    bias_init=_ZEROS,
+                    name="offset_conv",
+                )
+            if offset_inputs is not None:
+                source = layers.read_inputs(offset_inputs, wanted, name="offset_inputs")
+            return predictor(source)
+
+        kernel = bias = None
+        if not only_offsets:
+            kernel_shape = (*kernel_size, in_features // groups, features)
+            kernel = self.param("kernel", self.kernel_init, kernel_shape, param_dtype)
+            if use_bias:
+                bias = self.param("bias", self.bias_init, (features,), param_dtype)
+        offset, mask = prediction.samples(
+            None if self.predictor is None else predict,
+            *(offset_inputs, flow, offset, mask, offset_dtype),
+        )
+        if only_offsets:
+            return offset, mask
         inputs, kernel, bias = self.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
         return layers.deform_conv_nhwc(
-            inputs,
-            prediction,
-            kernel,
-            bias,
-            use_mask=use_mask,
+            *(inputs, offset, kernel, mask, bias),
             strides=strides,
             padding=padding,
             dilation=dilation,

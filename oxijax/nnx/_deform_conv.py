@@ -1,6 +1,6 @@
 """Deformable convolution as a Flax NNX layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -26,8 +26,11 @@ class DeformConv(nnx.Module):
     each tap samples and, with `use_mask`, how much the sample weighs: see
     `oxijax.deform_conv`. `offset_conv` starts with zeros, so that a new layer computes what
     `nnx.Conv` does with the same `kernel` and `bias`. For that the modulation is
-    `2 * sigmoid(logit)`, 1 at the start, where the paper has `sigmoid(logit)`: halve a
-    `kernel` that was trained with the latter.
+    `2 * sigmoid(logit)`, 1 at the start, where the paper has `sigmoid(logit)`: `mask_scale=1`.
+
+    The predictor's channels are, for K = Kh*Kw taps and OG offset groups: (g*K + i*Kw + j)*2
+    the vertical offset of tap (i, j) in group g, the next one the horizontal offset, and
+    OG*K*2 + g*K + i*Kw + j the logit. With `use_mask=False` there are no logits.
 
     Example:
       >>> import jax.numpy as jnp
@@ -40,8 +43,7 @@ class DeformConv(nnx.Module):
     Attributes:
       kernel: `nnx.Param`, [Kh, Kw, in_features / feature_group_count, out_features].
       bias: `nnx.Param`, [out_features], or None.
-      offset_conv: `nnx.Conv` to offset_groups * Kh * Kw * 3 features, with `use_mask=False`
-        to offset_groups * Kh * Kw * 2.
+      offset_conv: the predictor: an `nnx.Conv`, the module that was given, or None.
 
     Args:
       in_features: number of input channels.
@@ -67,6 +69,13 @@ class DeformConv(nnx.Module):
       use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
       offset_dtype: in which offsets and modulation are predicted, whatever `dtype` is. Half
         precision misplaces samples; for float64 throughout, give float64.
+      predictor: "conv", a module or function that makes the predictor's output of the inputs, or
+        None for a layer whose offsets are given with each call.
+      mask_scale: 1 or 2, which the sigmoid of a logit is multiplied by.
+      max_residue: offsets are this times the tanh of what is predicted, in pixels; None for
+        what is predicted. With `flow` it bounds how far from there a sample is.
+      max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
+        for no bound.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -98,6 +107,10 @@ class DeformConv(nnx.Module):
         offset_groups: int = 1,
         use_mask: bool = True,
         offset_dtype: Dtype = jnp.float32,
+        predictor: Callable[[jax.Array], jax.Array] | str | None = "conv",
+        mask_scale: int = 2,
+        max_residue: float | None = None,
+        max_offset: float | None = None,
     ):
         feature_group_count, in_features, out_features = layers.read_divisor(
             "feature_group_count",
@@ -109,7 +122,6 @@ class DeformConv(nnx.Module):
             "offset_groups", offset_groups, in_features=in_features
         )
         use_bias = arguments.read_bool("use_bias", use_bias)
-        use_mask = arguments.read_bool("use_mask", use_mask)
         if dtype is not None:
             dtype = arguments.read_float_dtype("dtype", dtype)
         param_dtype = arguments.read_float_dtype("param_dtype", param_dtype)
@@ -120,6 +132,7 @@ class DeformConv(nnx.Module):
         arguments.check_keywords("kernel_metadata", kernel_metadata)
         arguments.check_keywords("bias_metadata", bias_metadata)
         check_rngs(rngs)
+        layers.check_predictor(predictor)
         self.in_features = in_features
         self.out_features = out_features
         self.kernel_size = arguments.read_pair("kernel_size", kernel_size)
@@ -135,7 +148,10 @@ class DeformConv(nnx.Module):
         self.precision = precision
         self.promote_dtype = promote_dtype
         self.offset_groups = offset_groups
-        self.use_mask = use_mask
+        self.prediction = layers.Prediction.read(
+            *(self.kernel_size, offset_groups, use_mask, mask_scale, max_residue, max_offset)
+        )
+        self.use_mask = self.prediction.use_mask
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
@@ -147,49 +163,104 @@ class DeformConv(nnx.Module):
             self.bias = nnx.Param(
                 bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata
             )
-        self.offset_conv = nnx.Conv(
-            in_features,
-            layers.predictor_channels(self.kernel_size, offset_groups, use_mask),
-            self.kernel_size,
-            self.strides,
-            padding=self.padding,
-            kernel_dilation=self.kernel_dilation,
-            dtype=self.offset_dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-            kernel_init=_ZEROS,
-            bias_init=_ZEROS,
-            # Zeros need no keys: all other layers start as they do with `nnx.Conv` here.
-            rngs=nnx.Rngs(0),
-        )
+        self.offset_features = in_features if predictor == "conv" else None
+        if predictor == "conv":
+            predictor = nnx.Conv(
+                in_features,
+                self.prediction.channels,
+                self.kernel_size,
+                self.strides,
+                padding=self.padding,
+                kernel_dilation=self.kernel_dilation,
+                dtype=self.offset_dtype,
+                param_dtype=param_dtype,
+                precision=precision,
+                kernel_init=_ZEROS,
+                bias_init=_ZEROS,
+                # Zeros need no keys: all other layers start as they do with `nnx.Conv` here.
+                rngs=nnx.Rngs(0),
+            )
+        self.offset_conv: Any = nnx.data(None) if predictor is None else predictor
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(
+        self,
+        inputs: jax.Array,
+        offset_inputs: jax.Array | None = None,
+        *,
+        flow: jax.Array | None = None,
+        offset: jax.Array | None = None,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
         """Applies the layer.
 
         Args:
           inputs: [..., H, W, in_features]: any number of batch dimensions, also none.
+          offset_inputs: [..., H, W, features], what the predictor reads in place of inputs.
+          flow: [..., Ho, Wo, 2*F] in pixels, added to what is predicted: F pairs (x, y), as optical
+            flow has them, each for one F-th of the offset groups.
+          offset: [..., Ho, Wo, offset_groups * Kh * Kw * 2] in pixels, in place of what is
+            predicted.
+          mask: [..., Ho, Wo, offset_groups * Kh * Kw], with offset; None weighs samples with 1.
 
         Returns:
           [..., Ho, Wo, out_features].
 
         Raises:
-          ValueError: inputs of another shape, or too small for the kernel.
-          TypeError: inputs that are no array, or not real.
+          ValueError: an array of another shape, or inputs too small for the kernel; arguments that
+            exclude each other, or the predictor's output, if they don't fit.
+          TypeError: an argument that is no array, or not real.
         """
         inputs = layers.read_inputs(inputs, self.in_features)
-        prediction = self.offset_conv(inputs)
+        offset, mask = self._samples(inputs, offset_inputs, flow, offset, mask)
         bias = None if self.bias is None else self.bias[...]
         inputs, kernel, bias = self.promote_dtype(
             (inputs, self.kernel[...], bias), dtype=self.dtype
         )
         return layers.deform_conv_nhwc(
-            inputs,
-            prediction,
-            kernel,
-            bias,
-            use_mask=self.use_mask,
+            *(inputs, offset, kernel, mask, bias),
             strides=self.strides,
             padding=self.padding,
             dilation=self.kernel_dilation,
             precision=self.precision,
+        )
+
+    def offsets(
+        self,
+        inputs: jax.Array,
+        offset_inputs: jax.Array | None = None,
+        *,
+        flow: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Tells where the layer samples and how much the samples weigh, to draw or watch both.
+
+        Args:
+          inputs: of a call.
+          offset_inputs: of a call.
+          flow: of a call.
+
+        Returns:
+          offset [..., Ho, Wo, offset_groups * Kh * Kw * 2] in pixels, and mask
+          [..., Ho, Wo, offset_groups * Kh * Kw] or None: those of `oxijax.deform_conv`.
+
+        Raises:
+          ValueError: an array of another shape, or a layer without a predictor.
+          TypeError: an argument that is no array, or not real.
+        """
+        inputs = layers.read_inputs(inputs, self.in_features)
+        return self._samples(inputs, offset_inputs, flow)
+
+    def _samples(
+        self, inputs: jax.Array, offset_inputs: Any, flow: Any, offset: Any = None, mask: Any = None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        def predict() -> jax.Array:
+            if offset_inputs is None:
+                return self.offset_conv(inputs)
+            features = self.offset_features
+            return self.offset_conv(
+                layers.read_inputs(offset_inputs, features, name="offset_inputs")
+            )
+
+        predictor = None if self.offset_conv is None else predict
+        return self.prediction.samples(
+            *(predictor, offset_inputs, flow, offset, mask, self.offset_dtype)
         )
