@@ -7,6 +7,7 @@ are loaded.
 
 # pyright: reportMissingImports=false
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -50,7 +51,7 @@ class _DeformConv(nn.Module):
 class DeformConv2dPack(_DeformConv):
     """mmcv's deformable convolution v1, which predicts its offsets and has no bias."""
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, **options: int):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, **options: Any):
         super().__init__(in_channels, out_channels, kernel_size, bias=False, **options)
         self.conv_offset = nn.Conv2d(in_channels, 2 * self.samples, kernel_size, **self.geometry)
 
@@ -63,7 +64,7 @@ class ModulatedDeformConv2dPack(_DeformConv):
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int, *, bias: bool = True,
-        **options: int,
+        **options: Any,
     ):  # fmt: skip
         super().__init__(in_channels, out_channels, kernel_size, bias=bias, **options)
         self.conv_offset = nn.Conv2d(in_channels, 3 * self.samples, kernel_size, **self.geometry)
@@ -82,7 +83,7 @@ class SecondOrderDeformableAlignment(_DeformConv):
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int, *,
-        max_residue_magnitude: float = 10, **options: int,
+        max_residue_magnitude: float = 10, **options: Any,
     ):  # fmt: skip
         super().__init__(in_channels, out_channels, kernel_size, **options)
         self.max_residue_magnitude = max_residue_magnitude
