@@ -1,11 +1,7 @@
-"""Weights of PyTorch's modules in the layers of Flax and Equinox, and back.
-
-Parts of a layer have the names that the module's parts have, but for those of `_KEYS`; layouts
-follow from what a parameter is.
-"""
+"""Weights of PyTorch's modules in the layers and models of Flax and Equinox, and back."""
 
 import importlib
-import re
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -13,30 +9,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from oxijax._convert.files import open_state
+from oxijax._convert.weights import CONVENTIONS, LAYERS, Convention, Model, Weight
 from oxijax._core import arguments as arguments
 
 __all__ = ["from_torch", "to_torch"]
 
 Layer = TypeVar("Layer")
 
-# What stands before "weight" or "bias" in a module's state, where it isn't the part's name.
-_KEYS = {
-    "MSDeformAttn": {},
-    "DCNv3": {
-        "dw_conv": "dw_conv.0.",
-        "dw_norm": "dw_conv.1.1.",  # after a transposition
-        "center_scale": "center_feature_scale_proj_",
-    },
-    "DCNv4": {"center_scale": "center_feature_scale_proj_"},
-}
 
+def from_torch(
+    layer: Layer,
+    state_dict: Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    prefix: str = "",
+    names: Mapping[str, str] | None = None,
+) -> Layer:
+    """Makes a layer or a model like the given one with the weights of a PyTorch module.
 
-def from_torch(layer: Layer, state_dict: Mapping[str, Any], *, prefix: str = "") -> Layer:
-    """Makes a layer like the given one with the weights of a PyTorch module.
+    The layers of oxijax have the weights of these modules:
 
-    The modules are Deformable DETR's `MSDeformAttn` (mmcv's and Hugging Face's have its names),
-    InternImage's `DCNv3` and DCNv4's `DCNv4`; `oxijax.nnx`, `oxijax.linen` and `oxijax.equinox`
-    have layers of the same names.
+    | layer        | module                                                                      |
+    |--------------|-----------------------------------------------------------------------------|
+    | DeformConv   | torchvision's DeformConv2d, mmcv's DeformConv2dPack and                      |
+    |              | ModulatedDeformConv2dPack, DCNv2's DCN, BasicVSR++'s                         |
+    |              | SecondOrderDeformableAlignment, BiRefNet's DeformableConv2d                  |
+    | MSDeformAttn | Deformable DETR's MSDeformAttn; mmcv's and Hugging Face's have its names     |
+    | DCNv3        | InternImage's DCNv3                                                          |
+    | DCNv4        | DCNv4's DCNv4                                                                |
+
+    A model of Flax NNX or Equinox may be made of these, of convolutions, linear layers, embeddings
+    and normalizations of its library, and of parts of its own making: a parameter has the name that
+    the path of attributes to it gives, such as "blocks.0.conv.weight" for `blocks[0].conv.kernel`;
+    the parts of a `Sequential` are numbers.
+
+    The kernel of a `DeformConv` whose modulation is another multiple of the sigmoid than the
+    module's is halved or doubled, so that its results are the module's.
 
     Example:
       >>> import numpy as np
@@ -52,75 +60,147 @@ def from_torch(layer: Layer, state_dict: Mapping[str, Any], *, prefix: str = "")
       1.0
 
     Args:
-      layer: it says what is expected and remains as it is. One of Linen has to be bound to its
-        variables; `unbind` separates the result. Parameters may be `jax.ShapeDtypeStruct`, as of
-        `nnx.eval_shape` or `equinox.filter_eval_shape`.
-      state_dict: NumPy arrays, or what NumPy can read, by the names that PyTorch has for them.
+      layer: it says what is expected and remains as it is. One of Linen has to be a layer of oxijax
+        that is bound to its variables; `unbind` separates the result. Parameters may be
+        `jax.ShapeDtypeStruct`, as of `nnx.eval_shape` or `equinox.filter_eval_shape`.
+      state_dict: NumPy arrays, or what NumPy can read, by the names that PyTorch has for them; or
+        the path of a safetensors file, of which only what is needed is read.
       prefix: of the names of this module in a larger state_dict; others are left alone.
+      names: what parts are called in the state, by their paths in the layer, where it is something
+        else: `{"stem.conv": "conv1"}`; or parameters.
 
     Returns:
       A layer of the same type, whose parameters have the dtypes that the given layer's have.
 
     Raises:
-      ValueError: a key that is missing or that the layer has nothing for, or an array of another
-        shape, by name.
-      TypeError: an argument of another type, or an array that is not of real numbers, by name.
+      ValueError: a key that is missing or that the layer has nothing for, an array of another
+        shape, or a file that is missing or something else, by name.
+      TypeError: an argument of another type, a part that there is no rule for, or an array that is
+        not of real numbers, by name.
+      ImportError: state_dict is a file, and safetensors is not installed.
     """
-    parameters, rebuild, keys = _open(layer)
-    if not isinstance(state_dict, Mapping):
-        raise TypeError(f"state_dict must be a mapping, got {arguments.shown(state_dict)}")
-    prefix = _read_prefix(prefix)
-    wanted = {_key(keys, prefix, path) for path in _named(parameters)}
-    found = {key for key in state_dict if isinstance(key, str) and key.startswith(prefix)}
-    for word, names in (("lacks", wanted - found), ("has what the layer lacks:", found - wanted)):
-        if names:
-            shown = ", ".join(repr(name) for name in sorted(names)[:8])
-            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    parameters, rebuild, model = _open(layer, prefix, names)
+    state_dict = open_state(state_dict)
+    keys = {key for key in state_dict if isinstance(key, str) and key.startswith(model.prefix)}
+    conventions = _found_conventions(model, keys)
+    weights = _weights(model, parameters, conventions)
+    wanted = {key for weight in weights.values() for key in weight.keys}
+    # A count of PyTorch's normalizations, which nothing here depends on.
+    keys -= {key.removesuffix("running_mean") + "num_batches_tracked" for key in wanted}
+    for word, found in (("lacks", wanted - keys), ("has what the layer lacks:", keys - wanted)):
+        if found:
+            shown = ", ".join(repr(name) for name in sorted(found)[:8])
+            more = f" and {len(found) - 8} more" if len(found) > 8 else ""
             raise ValueError(f"state_dict {word} {shown}{more}")
 
     def convert(path: Any, parameter: jax.Array) -> jax.Array:
-        path = _name(path)
-        key = _key(keys, prefix, path)
-        array = _read_array(key, state_dict[key])
-        expected = _to_torch(path, np.broadcast_to(np.float32(0), parameter.shape)).shape
-        if array.shape != expected:
-            raise ValueError(f"state_dict[{key!r}] must have shape {expected}, got {array.shape}")
-        array = _from_torch(path, array).reshape(parameter.shape)
-        return jnp.asarray(array, parameter.dtype)
+        weight = weights[_name(path)]
+        arrays = {
+            key: _read_array(key, state_dict[key], shape)
+            for key, shape in zip(weight.keys, weight.shapes, strict=True)
+        }
+        return jnp.asarray(weight.from_torch(arrays), parameter.dtype)
 
     return rebuild(jax.tree_util.tree_map_with_path(convert, parameters))
 
 
-def to_torch(layer: Any, *, prefix: str = "") -> dict[str, np.ndarray]:
-    """The weights of a layer as the state of the PyTorch module that `from_torch` names.
+def to_torch(
+    layer: Any,
+    *,
+    prefix: str = "",
+    names: Mapping[str, str] | None = None,
+    deform_conv: str = "mmcv",
+) -> dict[str, np.ndarray]:
+    """The weights of a layer or model as the state of the PyTorch module that `from_torch` names.
 
     Args:
-      layer: one of Linen has to be bound to its variables.
+      layer: one of Linen has to be a layer of oxijax that is bound to its variables.
       prefix: of all names.
+      names: what parts are called in the state, as in `from_torch`.
+      deform_conv: whose names a `DeformConv` has: "mmcv", which are torchvision's too, "dcnv2" for
+        those of DCNv2's own code, or "birefnet".
 
     Returns:
       Arrays in the dtypes of the layer's parameters, by the module's names; `torch.from_numpy`
-      reads them, but for bfloat16.
+      reads them, but for bfloat16, and `safetensors.numpy.save_file` writes them.
 
     Raises:
-      TypeError: an argument of another type, by name.
+      ValueError: an argument that does not fit, by name.
+      TypeError: an argument of another type, or a part that there is no rule for, by name.
     """
-    parameters, _, keys = _open(layer)
-    prefix = _read_prefix(prefix)
+    parameters, _, model = _open(layer, prefix, names)
+    arguments.check_choice("deform_conv", deform_conv, tuple(CONVENTIONS))
+    conventions = dict.fromkeys(model.deform_convs(), CONVENTIONS[deform_conv])
+    weights, state = _weights(model, parameters, conventions), {}
+    for path, parameter in _named(parameters).items():
+        state |= weights[path].to_torch(np.asarray(parameter))
+    return state
+
+
+def _open(layer: Any, prefix: Any, names: Any) -> tuple[Any, Callable[[Any], Any], Model]:
+    """A layer's parameters, what makes a layer of such, and what their names depend on."""
+    library = _library(layer)
+    module = importlib.import_module(f"oxijax.{library}._parameters")
+    parameters, rebuild = module.split(layer)
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a string, got {arguments.shown(prefix)}")
+    names = {} if names is None else names
+    if not isinstance(names, Mapping):
+        raise TypeError(f"names must be a mapping, got {arguments.shown(names)}")
+    paths = list(_named(parameters))
+    for path, name in names.items():
+        if not isinstance(path, str) or not isinstance(name, str):
+            raise TypeError(
+                f"names must be of strings, got {arguments.shown(path)}: {arguments.shown(name)}"
+            )
+        if not any(f"{each}.".startswith(f"{path}.") for each in paths):
+            raise ValueError(f"names must have parts of the layer, got {path!r}")
+    modules = module.modules(layer)
+    return parameters, rebuild, Model(modules, library != "linen", names, prefix)
+
+
+def _library(layer: Any) -> str:
+    """Which library a layer or model is of, without importing any."""
+    classes = type(layer).__mro__
+    for library, home in (("nnx", "flax.nnx"), ("linen", "flax.linen"), ("equinox", "equinox")):
+        of_library = [cls for cls in classes if cls.__module__.startswith(home)]
+        if any(cls.__name__ == "Module" for cls in of_library) and (
+            library != "linen"
+            or any(c.__module__.startswith("oxijax.") and c.__name__ in LAYERS for c in classes)
+        ):
+            return library
+    raise TypeError(
+        f"layer must be a module of Flax NNX or Equinox, or one of {', '.join(LAYERS)} of "
+        f"oxijax.linen, got {arguments.shown(layer)}"
+    )
+
+
+def _found_conventions(model: Model, keys: set[str]) -> dict[str, Convention]:
+    """Whose names a state has for each deformable convolution."""
+    found = {}
+    for path in model.deform_convs():
+        # What stands before a deformable convolution can depend on no other one's convention but
+        # that of one whose predictor it is in, which comes first.
+        start = model.start(path, found)
+        found[path] = next(
+            (
+                convention
+                for convention in CONVENTIONS.values()
+                for part in (convention.weights, convention.predictor)
+                if part and any(key.startswith(start + part) for key in keys)
+            ),
+            CONVENTIONS["mmcv"],
+        )
+    return found
+
+
+def _weights(
+    model: Model, parameters: Any, conventions: Mapping[str, Convention]
+) -> dict[str, Weight]:
     return {
-        _key(keys, prefix, path): np.ascontiguousarray(_to_torch(path, np.asarray(parameter)))
+        path: model.weight(path, tuple(parameter.shape), conventions)
         for path, parameter in _named(parameters).items()
     }
-
-
-def _open(layer: Any) -> tuple[Any, Callable[[Any], Any], Mapping[str, str]]:
-    """A layer's parameters, what makes a layer of such, and its entry in `_KEYS`."""
-    for cls in type(layer).__mro__:
-        library = re.match(r"oxijax\.(nnx|linen|equinox)\b", cls.__module__)
-        if library and cls.__name__ in _KEYS:
-            module = importlib.import_module(f"{library[0]}._parameters")
-            return *module.split(layer), _KEYS[cls.__name__]
-    raise TypeError(f"layer must be a layer of {', '.join(_KEYS)}, got {arguments.shown(layer)}")
 
 
 def _name(path: Any) -> str:
@@ -132,30 +212,7 @@ def _named(parameters: Any) -> dict[str, jax.Array]:
     return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(parameters)}
 
 
-def _key(keys: Mapping[str, str], prefix: str, path: str) -> str:
-    part, leaf = path.rsplit(".", 1)
-    return prefix + keys.get(part, f"{part}.") + ("bias" if leaf == "bias" else "weight")
-
-
-def _to_torch(path: str, array: np.ndarray) -> np.ndarray:
-    if path.endswith(".kernel"):  # of Flax: [..., in, out] in place of [out, in, ...]
-        return np.moveaxis(array, (-1, -2), (0, 1))
-    if path.endswith(".bias"):  # of a convolution of Equinox: [out, 1, 1]
-        return array.reshape(-1)
-    return array
-
-
-def _from_torch(path: str, array: np.ndarray) -> np.ndarray:
-    return np.moveaxis(array, (0, 1), (-1, -2)) if path.endswith(".kernel") else array
-
-
-def _read_prefix(prefix: Any) -> str:
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a string, got {arguments.shown(prefix)}")
-    return prefix
-
-
-def _read_array(key: str, value: Any) -> np.ndarray:
+def _read_array(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -164,4 +221,6 @@ def _read_array(key: str, value: Any) -> np.ndarray:
         raise TypeError(
             f"state_dict[{key!r}] must be an array of real numbers, got dtype {array.dtype}"
         )
+    if array.shape != shape:
+        raise ValueError(f"state_dict[{key!r}] must have shape {shape}, got {array.shape}")
     return array

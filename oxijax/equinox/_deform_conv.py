@@ -57,6 +57,7 @@ class DeformConv(eqx.Module):
     padding_mode: str = eqx.field(static=True)
     offset_groups: int = eqx.field(static=True)
     use_mask: bool = eqx.field(static=True)
+    mask_scale: int = eqx.field(static=True)
     prediction: layers.Prediction = eqx.field(static=True)
     offset_dtype: jnp.dtype = eqx.field(static=True)
 
@@ -142,7 +143,7 @@ class DeformConv(eqx.Module):
         self.prediction = layers.Prediction.read(
             *(self.kernel_size, offset_groups, use_mask, mask_scale, max_residue, max_offset)
         )
-        self.use_mask = self.prediction.use_mask
+        self.use_mask, self.mask_scale = self.prediction.use_mask, self.prediction.mask_scale
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         def conv2d(channels: int, groups: int, use_bias: bool) -> eqx.nn.Conv2d:

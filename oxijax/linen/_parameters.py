@@ -5,7 +5,7 @@ from typing import Any
 
 from flax import linen as nn
 
-__all__ = ["split"]
+__all__ = ["modules", "split"]
 
 
 def split(layer: nn.Module) -> tuple[Any, Callable[[Any], nn.Module]]:
@@ -15,3 +15,8 @@ def split(layer: nn.Module) -> tuple[Any, Callable[[Any], nn.Module]]:
     module, variables = layer.unbind()
     parameters = variables["params"]
     return parameters, lambda parameters: module.bind({**variables, "params": parameters})
+
+
+def modules(layer: nn.Module) -> dict[str, Any]:
+    """The layer itself: only its variables say which parts it has."""
+    return {"": layer}

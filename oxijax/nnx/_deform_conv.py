@@ -151,7 +151,7 @@ class DeformConv(nnx.Module):
         self.prediction = layers.Prediction.read(
             *(self.kernel_size, offset_groups, use_mask, mask_scale, max_residue, max_offset)
         )
-        self.use_mask = self.prediction.use_mask
+        self.use_mask, self.mask_scale = self.prediction.use_mask, self.prediction.mask_scale
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from support.sampling_layers import LIBRARIES, apply, layer_of, recorded, split
 
 import oxijax
@@ -98,7 +99,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
         TypeError,
         r"'mask.bias'\] must be an array of real numbers, got dtype int64",
     ),
-    ([*STATE], TypeError, "state_dict must be a mapping, got"),
+    ([*STATE], TypeError, "state_dict must be a mapping or the path of a safetensors file, got"),
 ]
 
 
@@ -111,7 +112,8 @@ def test_wrong_states(library, state, error, message):
 
 def test_wrong_layers():
     layers = [
-        (oxijax.nnx.DeformConv, "layer must be a layer of MSDeformAttn, DCNv3, DCNv4, got"),
+        (oxijax.nnx.DeformConv, "layer must be a module of Flax NNX or Equinox, or one of .*, got"),
+        (nn.Dense(3), "layer must be a module of Flax NNX or Equinox, or one of .*linen, got"),
         (oxijax.linen.DCNv3(12), r"layer must be bound to its variables: layer.bind\(variables\)"),
     ]
     for layer, message in layers:

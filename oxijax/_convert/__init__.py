@@ -1,0 +1,1 @@
+"""How the weights of layers and of PyTorch's modules correspond."""
