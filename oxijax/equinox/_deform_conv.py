@@ -60,6 +60,7 @@ class DeformConv(eqx.Module):
     mask_scale: int = eqx.field(static=True)
     prediction: layers.Prediction = eqx.field(static=True)
     offset_dtype: jnp.dtype = eqx.field(static=True)
+    offset_channels: int | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -162,6 +163,7 @@ class DeformConv(eqx.Module):
 
         conv = conv2d(out_channels, groups, use_bias)
         self.weight, self.bias = conv.weight, conv.bias
+        self.offset_channels = in_channels if predictor == "conv" else None
         if predictor == "conv":
             predictor = jax.tree.map(jnp.zeros_like, conv2d(self.prediction.channels, 1, True))
         self.offset_conv = predictor
@@ -251,11 +253,15 @@ class DeformConv(eqx.Module):
         def cast(leaf: Any) -> Any:
             return leaf.astype(self.offset_dtype) if eqx.is_inexact_array(leaf) else leaf
 
-        def predict() -> jax.Array:
-            source = x if offset_inputs is None else _read_image("offset_inputs", offset_inputs)
+        def predict() -> Any:
+            source = x
+            if offset_inputs is not None:
+                source = _read_image("offset_inputs", offset_inputs, self.offset_channels)
             # Equinox users cast whole models to half precision; this must not reach the offsets.
             predictor = jax.tree.map(cast, self.offset_conv)
-            return _channels_last(predictor(source.astype(self.offset_dtype)))
+            prediction = predictor(source.astype(self.offset_dtype))
+            is_image = getattr(prediction, "ndim", 0) == 3
+            return _channels_last(prediction) if is_image else prediction
 
         def read(name: str, array: Any) -> jax.Array | None:
             return None if array is None else _channels_last(_read_image(name, array))
@@ -271,10 +277,11 @@ class DeformConv(eqx.Module):
         return _channels_first(offset), None if mask is None else _channels_first(mask)
 
 
-def _read_image(name: str, value: Any) -> jax.Array:
+def _read_image(name: str, value: Any, channels: int | None = None) -> jax.Array:
     array = layers.read_real(name, value)
-    if array.ndim != 3:
-        raise ValueError(f"{name} must have shape (channels, height, width), got {array.shape}")
+    if array.ndim != 3 or channels not in (None, array.shape[0]):
+        expected = "channels" if channels is None else channels
+        raise ValueError(f"{name} must have shape ({expected}, height, width), got {array.shape}")
     return array
 
 

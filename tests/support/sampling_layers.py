@@ -7,27 +7,24 @@ modules' own code in float64 on PyTorch 2.13, with its pure PyTorch functions in
 
 import dataclasses
 import importlib
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 import oxijax.equinox
 import oxijax.linen
 import oxijax.nnx
-from support.paths import DATA
+from support.recorded import Recorded, read_recorded
 
 __all__ = [
     "KEY",
     "KINDS",
     "LIBRARIES",
     "SHAPES",
-    "Recorded",
     "apply",
     "filled",
     "layer_of",
@@ -47,47 +44,12 @@ _ARGUMENTS: dict[str, str] = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Recorded:
-    """A recorded module.
-
-    Attributes:
-      kind: the name of the layer.
-      config: its arguments, by Linen's names.
-      state: of the module.
-      initial: of the state of a new module, what isn't random.
-      inputs: by the module's names.
-      grad_y: the gradient of its result.
-      results: "y", and the gradients "d..." by the inputs' names.
-    """
-
-    kind: str
-    config: Mapping[str, Any]
-    state: Mapping[str, np.ndarray]
-    initial: Mapping[str, np.ndarray]
-    inputs: Mapping[str, np.ndarray]
-    grad_y: np.ndarray
-    results: Mapping[str, np.ndarray]
-
-
 def _read() -> dict[str, Recorded]:
-    with np.load(DATA / "sampling_layers.npz") as data:
-        arrays = dict(data)
-
-    def part(case: str, name: str) -> dict[str, np.ndarray]:
-        start = f"{case}/{name}/"
-        return {key[len(start) :]: value for key, value in arrays.items() if key.startswith(start)}
-
-    found = {}
-    for case in sorted(key.removesuffix("/config") for key in arrays if key.endswith("/config")):
-        config: dict[str, Any] = json.loads(str(arrays[f"{case}/config"]))
-        config = {_ARGUMENTS.get(name, name): value for name, value in config.items()}
+    found = read_recorded("sampling_layers.npz")
+    for case, module in found.items():
+        config = {_ARGUMENTS.get(name, name): value for name, value in module.config.items()}
         config.pop("", None)
-        results = {f"d{name}": value for name, value in part(case, "gradients").items()}
-        results |= {"y": arrays[f"{case}/y"]}
-        state, initial, inputs = (part(case, name) for name in ("state", "initial", "inputs"))
-        kind, grad_y = case.split("/")[0], arrays[f"{case}/grad_y"]
-        found[case] = Recorded(kind, config, state, initial, inputs, grad_y, results)
+        found[case] = dataclasses.replace(module, config=config)
     return found
 
 
