@@ -11,8 +11,10 @@ from oxijax._core.launch import clear_caches
 from oxijax._core.sizes import EXPORT_CHECKS
 from oxijax._core.tuning.tune import tune
 from oxijax._deform_conv import deform_conv
+from oxijax._drawing import draw_samples
 from oxijax._gemm import gemm
 from oxijax._gemm.roofline import roofline
+from oxijax._samples import offset_statistics, sampling_locations
 from oxijax._sampling.dcn import dcnv3, dcnv4
 from oxijax._sampling.grid_sample import grid_sample
 from oxijax._sampling.ms_deform_attn import ms_deform_attn
@@ -29,11 +31,14 @@ __all__ = [
     "dcnv3",
     "dcnv4",
     "deform_conv",
+    "draw_samples",
     "gemm",
     "grid_sample",
     "ms_deform_attn",
+    "offset_statistics",
     "reference",
     "roofline",
+    "sampling_locations",
     "tune",
 ]
 

@@ -197,10 +197,14 @@ def _found_conventions(model: Model, keys: set[str]) -> dict[str, Convention]:
 def _weights(
     model: Model, parameters: Any, conventions: Mapping[str, Convention]
 ) -> dict[str, Weight]:
-    return {
-        path: model.weight(path, tuple(parameter.shape), conventions)
-        for path, parameter in _named(parameters).items()
-    }
+    found, owners = {}, {}
+    for path, parameter in _named(parameters).items():
+        found[path] = weight = model.weight(path, tuple(parameter.shape), conventions)
+        for key in weight.keys:
+            if owners.setdefault(key, path) != path:
+                both = f"{owners[key]!r} and {path!r}"
+                raise ValueError(f"names must keep parameters apart, got {key!r} for {both}")
+    return found
 
 
 def _name(path: Any) -> str:

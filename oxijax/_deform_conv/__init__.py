@@ -26,7 +26,7 @@ from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
 from oxijax._deform_conv import reference as kernels
 
-__all__ = ["deform_conv", "deform_conv_reference"]
+__all__ = ["deform_conv", "deform_conv_reference", "read_deform_conv"]
 
 
 def deform_conv(
@@ -99,7 +99,7 @@ def deform_conv(
     Source: Dai et al., "Deformable Convolutional Networks", 2017; Zhu et al., "Deformable
     ConvNets v2: More Deformable, Better Results", 2019.
     """
-    config, operands = _read_arguments(
+    config, operands = read_deform_conv(
         x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
     )
     # The casts are outside of what has rules of its own: theirs see the operands.
@@ -108,7 +108,7 @@ def deform_conv(
 
 
 def _reference(*values) -> jax.Array:
-    config, operands = _read_arguments(*values)
+    config, operands = read_deform_conv(*values)
     (y,) = kernels.forward(config, *operands)
     *_, data_format, _ = values
     return from_nhwc(y, data_format)
@@ -129,7 +129,7 @@ deform_conv_reference = reference_twin(
 _Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array | None]
 
 
-def _read_arguments(
+def read_deform_conv(
     x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
 ) -> tuple[ConvParams, _Operands]:
     """Checks all arguments, and makes them a configuration and operands in NHWC."""

@@ -11,7 +11,7 @@ from oxijax._sampling.packed import packed_width
 from oxijax._sampling.places import Window
 from oxijax._sampling.points import SampleParams
 
-__all__ = ["dcnv3", "dcnv3_reference", "dcnv4", "dcnv4_reference"]
+__all__ = ["dcnv3", "dcnv3_reference", "dcnv4", "dcnv4_reference", "read_dcnv3", "read_dcnv4"]
 
 
 def dcnv3(
@@ -70,14 +70,14 @@ def dcnv3(
     Deformable Convolutions", 2023.
     """
     return sample(
-        _read_v3(
+        read_dcnv3(
             *(x, offset, mask, kernel_size, strides, padding, dilation),
             *(groups, offset_scale, remove_center, softmax),
         )
     )
 
 
-dcnv3_reference = reference_twin(dcnv3, lambda *values: sample_reference(_read_v3(*values)))
+dcnv3_reference = reference_twin(dcnv3, lambda *values: sample_reference(read_dcnv3(*values)))
 
 
 def dcnv4(
@@ -121,17 +121,17 @@ def dcnv4(
     Vision Applications", 2024.
     """
     return sample(
-        _read_v4(
+        read_dcnv4(
             *(x, offset_mask, kernel_size, strides, padding, dilation),
             *(groups, offset_scale, remove_center, softmax),
         )
     )
 
 
-dcnv4_reference = reference_twin(dcnv4, lambda *values: sample_reference(_read_v4(*values)))
+dcnv4_reference = reference_twin(dcnv4, lambda *values: sample_reference(read_dcnv4(*values)))
 
 
-def _read_v3(
+def read_dcnv3(
     x, offset, mask, kernel_size, strides, padding, dilation,
     groups, offset_scale, remove_center, softmax,
 ) -> Call:  # fmt: skip
@@ -151,7 +151,7 @@ def _read_v3(
     return _call(x, place, groups, softmax, locations=locations, weights=weights)
 
 
-def _read_v4(
+def read_dcnv4(
     x, offset_mask, kernel_size, strides, padding, dilation,
     groups, offset_scale, remove_center, softmax,
 ) -> Call:  # fmt: skip

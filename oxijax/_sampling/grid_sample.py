@@ -9,7 +9,7 @@ from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Grid
 from oxijax._sampling.points import SampleParams
 
-__all__ = ["grid_sample", "grid_sample_reference"]
+__all__ = ["grid_sample", "grid_sample_reference", "read_grid_sample"]
 
 
 def grid_sample(
@@ -47,15 +47,15 @@ def grid_sample(
 
     Source: Jaderberg et al., "Spatial Transformer Networks", 2015.
     """
-    return sample(_read_arguments(x, grid, method, padding_mode, align_corners))
+    return sample(read_grid_sample(x, grid, method, padding_mode, align_corners))
 
 
 grid_sample_reference = reference_twin(
-    grid_sample, lambda *values: sample_reference(_read_arguments(*values))
+    grid_sample, lambda *values: sample_reference(read_grid_sample(*values))
 )
 
 
-def _read_arguments(x, grid, method, padding_mode, align_corners) -> Call:
+def read_grid_sample(x, grid, method, padding_mode, align_corners) -> Call:
     """Checks all arguments."""
     x = arguments.as_array("x", x, 4)
     if min(x.shape[1:]) < 1:

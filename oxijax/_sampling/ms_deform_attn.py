@@ -12,7 +12,12 @@ from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Across
 from oxijax._sampling.points import SampleParams
 
-__all__ = ["ms_deform_attn", "ms_deform_attn_reference", "read_spatial_shapes"]
+__all__ = [
+    "ms_deform_attn",
+    "ms_deform_attn_reference",
+    "read_ms_deform_attn",
+    "read_spatial_shapes",
+]
 
 
 def ms_deform_attn(
@@ -70,7 +75,7 @@ def ms_deform_attn(
     2021; "nearest" and `points`: Lv et al., "RT-DETRv2", 2024.
     """
     return sample(
-        _read_arguments(
+        read_ms_deform_attn(
             *(value, sampling_locations, attention_weights),
             *(spatial_shapes, points, method, normalize, precision),
         )
@@ -78,11 +83,11 @@ def ms_deform_attn(
 
 
 ms_deform_attn_reference = reference_twin(
-    ms_deform_attn, lambda *values: sample_reference(_read_arguments(*values))
+    ms_deform_attn, lambda *values: sample_reference(read_ms_deform_attn(*values))
 )
 
 
-def _read_arguments(
+def read_ms_deform_attn(
     value, locations, weights, spatial_shapes, points, method, normalize, precision
 ) -> Call:
     """Checks all arguments."""

@@ -1,0 +1,159 @@
+"""Where the operators sample their images: to look at, and to watch."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from oxijax._core import arguments as arguments
+from oxijax._core.blocks import accumulator
+from oxijax._core.convolution import ConvParams
+from oxijax._deform_conv import deform_conv, read_deform_conv
+from oxijax._sampling import Call
+from oxijax._sampling.dcn import dcnv3, dcnv4, read_dcnv3, read_dcnv4
+from oxijax._sampling.grid_sample import grid_sample, read_grid_sample
+from oxijax._sampling.ms_deform_attn import ms_deform_attn, read_ms_deform_attn
+from oxijax._sampling.packed import unpack
+from oxijax._sampling.places import HEIGHT, WIDTH, Across
+
+__all__ = ["Samples", "offset_statistics", "sampling_locations"]
+
+
+class Samples(NamedTuple):
+    """Where a call samples its images, and what the samples weigh.
+
+    For N images, outputs or queries Q (one dimension or more), M offset groups, groups or heads,
+    and T points of each:
+
+    Attributes:
+      locations: [N, Q..., M, T, 2], (y, x) in pixels of the image or level: (0, 0) is the middle of
+        the first pixel.
+      weights: [N, Q..., M, T], what a sample is multiplied by, besides a convolution's weights.
+      levels: [T], the level that each point is in; 0 where there is one image.
+    """
+
+    locations: jax.Array
+    weights: jax.Array
+    levels: np.ndarray
+
+
+def sampling_locations(operator: Callable[..., jax.Array], *args: Any, **kwargs: Any) -> Samples:
+    """Tells where a call of one of the operators samples, and what each sample weighs.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import oxijax
+      >>> x, weight = jnp.ones((1, 8, 8, 4)), jnp.ones((3, 3, 4, 2))
+      >>> offset = jnp.full((1, 8, 8, 18), 0.5)
+      >>> samples = oxijax.sampling_locations(oxijax.deform_conv, x, offset, weight)
+      >>> samples.locations.shape
+      (1, 8, 8, 1, 9, 2)
+      >>> samples.locations[0, 4, 4, 0, 0].tolist()  # of the tap above and to the left
+      [3.5, 3.5]
+
+    Args:
+      operator: `oxijax.deform_conv`, `oxijax.ms_deform_attn`, `oxijax.dcnv3`, `oxijax.dcnv4` or
+        `oxijax.grid_sample`.
+      *args: of a call of the operator.
+      **kwargs: of a call of the operator.
+
+    Returns:
+      Locations in float32, or float64 where the operator computes them in it, in the order of the
+      operator's taps or points. Images have the dimensions of the call's, whatever its data_format.
+      With "nearest" and the paddings of `grid_sample`, the pixel or place that is read.
+
+    Raises:
+      ValueError: what the operator raises.
+      TypeError: an operator that is none of these, or what the operator raises.
+    """
+    reader = _READERS.get(operator) if isinstance(operator, Callable) else None
+    if reader is None:
+        names = ", ".join(f"oxijax.{known.__name__}" for known in _READERS)
+        raise TypeError(f"operator must be one of {names}, got {arguments.shown(operator)}")
+    bound = inspect.signature(operator).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return reader(*bound.args, *bound.kwargs.values())
+
+
+def offset_statistics(offset: ArrayLike) -> dict[str, jax.Array]:
+    """Numbers that tell, in training, whether offsets explode.
+
+    Args:
+      offset: offsets in pixels, of any shape and floating dtype, in any order of channels.
+
+    Returns:
+      Scalars in float32: "mean", "rms" and "max" of the absolute values that are finite, and
+      "not_finite", the share that isn't.
+
+    Raises:
+      ValueError: there are no offsets.
+      TypeError: no array of real numbers.
+    """
+    offset = arguments.as_float_array("offset", offset)
+    if not offset.size:
+        raise ValueError(f"offset must not be empty, got shape {offset.shape}")
+    finite = jnp.isfinite(offset)
+    size = jnp.where(finite, jnp.abs(offset), 0).astype(jnp.float32)
+    count = jnp.maximum(jnp.sum(finite), 1)
+    largest = jnp.max(size)
+    scaled = size / jnp.where(largest > 0, largest, 1)  # whose squares don't overflow
+    return {
+        "mean": largest * jnp.sum(scaled) / count,
+        "rms": largest * jnp.sqrt(jnp.sum(scaled**2) / count),
+        "max": largest,
+        "not_finite": 1 - jnp.mean(finite, dtype=jnp.float32),
+    }
+
+
+def _of_deform_conv(config: ConvParams, operands: Any) -> Samples:
+    _, offset, _, mask, _ = operands
+    dtype = accumulator(offset)
+    n, *size, channels = offset.shape
+    groups = channels // (2 * config.taps)
+    offset = offset.astype(dtype).reshape(n, *size, groups, config.taps, 2)
+    taps = np.indices(config.kernel_size).reshape(2, -1).T * config.dilation
+    first = taps - [before for before, _ in config.padding]
+    pixels = [
+        (jnp.arange(extent) * stride).astype(dtype)
+        for extent, stride in zip(size, config.strides, strict=True)
+    ]
+    grid = jnp.stack(jnp.meshgrid(*pixels, indexing="ij"), axis=-1)[:, :, None, None]
+    weights = jnp.ones(offset.shape[:-1], dtype)
+    if mask is not None:
+        weights = mask.astype(accumulator(mask)).reshape(weights.shape)
+    return Samples(grid + first.astype(dtype) + offset, weights, np.zeros(config.taps, int))
+
+
+def _of_call(call: Call) -> Samples:
+    config, (_, _, heads, _) = call.config, call.value.shape
+    locations, weights = unpack(config, heads, *call.points)
+    n, queries, _, points, _ = locations.shape
+    query = jnp.tile(jnp.arange(queries), n)
+    coordinates = locations.astype(accumulator(locations))
+    coordinates = jnp.moveaxis(coordinates.reshape(n * queries, heads, points, 2), 2, 0)
+    found = []
+    for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
+        place = config.place.along(axis, coordinates[..., index], config.sizes(axis), query)
+        found.append(place.real + place.whole)
+    has_heads = isinstance(config.place, Across)  # in its result
+    shape = n, *call.shape[1 : -2 if has_heads else -1], heads, points
+    pairs = jnp.moveaxis(jnp.stack(found, axis=-1), 0, 2).reshape(*shape, 2)
+    weights = config.weights(weights)
+    if weights is None:
+        weights = jnp.ones(shape, pairs.dtype)
+    weights = weights.astype(accumulator(weights)).reshape(shape)
+    return Samples(pairs, weights, np.repeat(np.arange(len(config.points)), config.points))
+
+
+# What makes of an operator's arguments, in their order, where it samples.
+_READERS: dict[Callable[..., jax.Array], Callable[..., Samples]] = {
+    deform_conv: lambda *values: _of_deform_conv(*read_deform_conv(*values)),
+    ms_deform_attn: lambda *values: _of_call(read_ms_deform_attn(*values)),
+    dcnv3: lambda *values: _of_call(read_dcnv3(*values)),
+    dcnv4: lambda *values: _of_call(read_dcnv4(*values)),
+    grid_sample: lambda *values: _of_call(read_grid_sample(*values)),
+}
