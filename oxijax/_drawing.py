@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -56,30 +57,41 @@ def draw_samples(
       TypeError: an argument of another type, by name.
       ImportError: matplotlib is not installed.
     """
+    try:
+        from matplotlib.axes import Axes
+        from matplotlib.colors import is_color_like
+    except ImportError as error:
+        raise ImportError("draw_samples needs matplotlib: pip install matplotlib") from error
     points = _read("locations", locations)
     if points.ndim < 1 or points.shape[-1] != 2:
         raise ValueError(f"locations must have shape (..., 2), got {points.shape}")
     sizes = np.ones(points.shape[:-1]) if weights is None else _read("weights", weights)
     if sizes.shape != points.shape[:-1]:
         raise ValueError(
-            f"weights must have the shape of locations without its last dimension, "
+            "weights must have the shape of locations without its last dimension, "
             f"{points.shape[:-1]}, got {sizes.shape}"
         )
     picture = None if image is None else _read("image", image)
     if picture is not None and picture.ndim != 2 and picture.shape[2:] != (3,):
         raise ValueError(f"image must have shape (H, W) or (H, W, 3), got {picture.shape}")
+    if not is_color_like(color):
+        raise ValueError(
+            f"color must be a color that matplotlib knows, got {arguments.shown(color)}"
+        )
+    if axes is not None and not isinstance(axes, Axes):
+        raise TypeError(f"axes must be matplotlib's Axes, got {arguments.shown(axes)}")
     area = arguments.read_number("area", area)
     cross = None if center is None else _read_center(center)
     axes = _new_axes() if axes is None else axes
     if picture is not None:
-        whole = np.issubdtype(picture.dtype, np.integer)
-        axes.imshow(picture if whole or picture.ndim == 2 else picture.clip(0, 1), cmap="gray")
+        _show(axes, picture)
     points, sizes = points.reshape(-1, 2), sizes.reshape(-1)
-    y, x = points.T
     if cross is not None:
-        for point in points:
-            axes.plot(*zip(cross[::-1], point[::-1], strict=True), color=color, lw=0.9, alpha=0.5)
+        lines = [list(zip(cross[::-1], point[::-1], strict=True)) for point in points]
+        for line in lines:
+            axes.plot(*line, color=color, linewidth=0.9, alpha=0.5)
         axes.plot(cross[1], cross[0], "x", color=color)
+    y, x = points.T
     for hollow in (False, True):
         chosen = (sizes < 0) == hollow
         style = {"facecolors": "none", "edgecolors": color} if hollow else {"color": color}
@@ -88,10 +100,10 @@ def draw_samples(
 
 
 def _read(name: str, value: Any) -> np.ndarray:
-    array = np.asarray(arguments.to_array(name, value))
-    if not (np.issubdtype(array.dtype, np.integer) or array.dtype.kind in "fV"):
-        raise TypeError(f"{name} must be an array of real numbers, got dtype {array.dtype}")
-    return array if np.issubdtype(array.dtype, np.integer) else array.astype(np.float64)
+    array = arguments.to_array(name, value)
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        return np.asarray(array)
+    return np.asarray(arguments.as_float_array(name, array), np.float64)
 
 
 def _read_center(center: Any) -> tuple[float, float]:
@@ -103,13 +115,17 @@ def _read_center(center: Any) -> tuple[float, float]:
 
 
 def _new_axes() -> Axes:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("draw_samples needs matplotlib: pip install matplotlib") from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)  # draws without a screen
     axes = figure.add_subplot()
     axes.set(xticks=[], yticks=[])
     return axes
+
+
+def _show(axes: Axes, picture: np.ndarray) -> None:
+    if picture.ndim == 3 and not np.issubdtype(picture.dtype, np.integer):
+        picture = picture.clip(0, 1)
+    axes.imshow(picture, cmap="gray")

@@ -70,7 +70,7 @@ def sampling_locations(operator: Callable[..., jax.Array], *args: Any, **kwargs:
       ValueError: what the operator raises.
       TypeError: an operator that is none of these, or what the operator raises.
     """
-    reader = _READERS.get(operator) if isinstance(operator, Callable) else None
+    reader = next((reader for known, reader in _READERS.items() if known is operator), None)
     if reader is None:
         names = ", ".join(f"oxijax.{known.__name__}" for known in _READERS)
         raise TypeError(f"operator must be one of {names}, got {arguments.shown(operator)}")

@@ -363,7 +363,15 @@ def test_equinox_transformations():
     assert np.all(np.isfinite(gradients[0].weight))
 
 
-NEW = {"offset_groups": 1, "use_mask": True, "offset_dtype": jnp.float32}
+NEW = {
+    "offset_groups": 1,
+    "use_mask": True,
+    "offset_dtype": jnp.float32,
+    "predictor": "conv",
+    "mask_scale": 2,
+    "max_residue": None,
+    "max_offset": None,
+}
 
 
 @each_library

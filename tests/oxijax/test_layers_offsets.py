@@ -39,8 +39,10 @@ class Layer:
         if library == "nnx":
             layer = oxijax.nnx.DeformConv(IN, OUT, 3, rngs=nnx.Rngs(KEY), **options)
         elif library == "linen":
-            layer = oxijax.linen.DeformConv(OUT, 3, **options)
-            given = {} if options.get("predictor", 1) else {"offset": array("offset")}
+            layer: Any = oxijax.linen.DeformConv(OUT, 3, **options)
+            given: dict[str, Any] = (
+                {} if options.get("predictor", 1) else {"offset": array("offset")}
+            )
             # By themselves these compile nothing.
             variables = jax.eval_shape(lambda: layer.init(KEY, array("inputs"), inputs, **given))
             layer = layer.bind(variables)

@@ -202,21 +202,25 @@ def test_picture(tmp_path):
     image = operands[0][0, ..., :3]
     draw = functools.partial(oxijax.draw_samples, image, locations[0, 1, 2], weights[0, 1, 2])
     axes = draw(center=(2.0, 3.0), area=100)
-    filled, hollow = axes.collections
-    assert len(hollow.get_offsets()) == 1
-    drawn = np.concatenate([hollow.get_offsets(), filled.get_offsets()])
+    filled, hollow = map(dots, axes.collections)
+    assert len(hollow) == 1
     expected = np.asarray(locations[0, 1, 2]).reshape(-1, 2)[:, ::-1]
-    np.testing.assert_allclose(drawn, expected, rtol=1e-6)
-    sizes = np.concatenate([hollow.get_sizes(), filled.get_sizes()])
-    np.testing.assert_allclose(sizes, 100 * np.abs(weights[0, 1, 2].reshape(-1)), rtol=1e-6)
+    sizes = 100 * np.abs(weights[0, 1, 2].reshape(-1, 1))
+    drawn = np.concatenate([hollow, filled])
+    np.testing.assert_allclose(drawn, np.concatenate([expected, sizes], axis=1), rtol=1e-6)
     assert len(axes.lines) == 18 + 1
     np.testing.assert_array_equal(axes.images[0].get_array(), np.asarray(image, float).clip(0, 1))
-    axes.figure.savefig(tmp_path / "samples.png")
+    axes.get_figure(root=True).savefig(tmp_path / "samples.png")  # pyright: ignore
     assert (tmp_path / "samples.png").stat().st_size > 5000
     own = Figure().add_subplot()
     assert oxijax.draw_samples(None, locations[0, 1, 2], axes=own) is own
-    assert len(own.collections[0].get_offsets()) == 18
+    assert len(dots(own.collections[0])) == 18
     assert not own.images
+
+
+def dots(collection: Any) -> np.ndarray:
+    """x, y and area of each dot."""
+    return np.concatenate([collection.get_offsets(), collection.get_sizes()[:, None]], axis=1)
 
 
 WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [

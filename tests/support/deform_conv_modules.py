@@ -138,7 +138,8 @@ def _predictor(library: str, channels: Sequence[int], dtype: Any) -> Any:
         return nnx.Sequential(*parts)
     if library == "linen":
         return nn.Sequential(parts)
-    return eqx.nn.Sequential([p if isinstance(p, eqx.Module) else eqx.nn.Lambda(p) for p in parts])
+    modules: list[Any] = [p if isinstance(p, eqx.Module) else eqx.nn.Lambda(p) for p in parts]
+    return eqx.nn.Sequential(modules)
 
 
 def _arguments(

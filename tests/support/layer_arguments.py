@@ -1,10 +1,12 @@
 """The arguments of the layers of deformable convolution, with right and wrong values."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from flax.linen import dtypes as linen_dtypes
 from flax.nnx.nn import dtypes as nnx_dtypes
@@ -39,6 +41,14 @@ LAYER = ANY | {
     "use_bias": wrong.boolean(True),
     "offset_groups": wrong.count(2, 3),
     "use_mask": wrong.boolean(True),
+    "predictor": Argument(
+        ["conv"], [v for v in wrong.JUNK if not (v is None or callable(v))] + ["CONV", "conv "]
+    ),
+    "mask_scale": Argument(
+        [1, 2, np.int64(1), 2.0], [*wrong.number(1.0).wrong, 0, 3, 1.5, -1, np.float32(0.5)]
+    ),
+    "max_residue": wrong.bound(),
+    "max_offset": wrong.bound(),
 }
 FLAX = (
     LAYER
@@ -90,6 +100,47 @@ def images(*shape: int, whole: bool = False) -> Argument:
     return dataclasses.replace(argument, wrong=kept)
 
 
+def other(*right: int, wrong_shapes: Sequence[tuple[int, ...]] = ()) -> Argument:
+    """An optional array of any real dtype, with one shape or dtype that is right."""
+    return Argument(
+        [None, spec(*right), spec(*right, dtype=jnp.float16)],
+        [*(v for v in wrong.JUNK if v is not None), *(spec(*shape) for shape in wrong_shapes)],
+    )
+
+
+def given(channels_last: bool) -> dict[str, Argument]:
+    """The other arguments of a call, for an image of 4 channels; alone they have to be None."""
+    size = (8, 8)
+
+    def shape(channels: int, size: tuple[int, int] = size) -> tuple[int, ...]:
+        return (*size, channels) if channels_last else (channels, *size)
+
+    more = (*shape(4), 1) if not channels_last else (8, 4)
+    no_array = [v for v in wrong.JUNK if v is not None]
+    return {
+        "offset_inputs": other(*shape(4), wrong_shapes=[shape(5), more]),
+        "flow": other(*shape(2), wrong_shapes=[shape(1), shape(0), shape(2, (8, 7)), (8, 2)]),
+        "offset": Argument([None], [*no_array, spec(*shape(17)), spec(*shape(18, (7, 8)))]),
+        "mask": Argument([None], [*no_array, spec(*shape(9))]),
+    }
+
+
+def calls(name: str, layer: Any, inputs: dict[str, Argument], **ignored: Argument) -> dict:
+    """The methods of a layer."""
+    channels_last = "inputs" in inputs
+    arguments = inputs | given(channels_last)
+    right = {name: argument.right[0] for name, argument in inputs.items()}
+    told = {"offset_inputs", "flow"}
+    return {
+        f"{name}()": Entry(layer, right, arguments | ignored, type(layer).__call__),
+        f"{name}.offsets": Entry(
+            layer.offsets,
+            right,
+            {n: a for n, a in arguments.items() if n in told or n in inputs},
+        ),
+    }
+
+
 def linen_call(**arguments: Any) -> Any:
     layer = oxijax.linen.DeformConv(**arguments)
     return jax.eval_shape(layer.init, KEY, jnp.ones((8, 8, 4)))
@@ -109,12 +160,7 @@ LAYERS = {
         oxijax.nnx.DeformConv.__init__,
         traced=False,
     ),
-    "nnx.DeformConv()": Entry(
-        NNX_LAYER,
-        {"inputs": spec(8, 8, 4)},
-        {"inputs": images(8, 8, 4)},
-        oxijax.nnx.DeformConv.__call__,
-    ),
+    **calls("nnx.DeformConv", NNX_LAYER, {"inputs": images(8, 8, 4)}),
     "linen.DeformConv": Entry(
         linen_call,
         operands(LINEN, "features", "kernel_size"),
@@ -122,12 +168,7 @@ LAYERS = {
         oxijax.linen.DeformConv.__init__,
         traced=False,
     ),
-    "linen.DeformConv()": Entry(
-        LINEN_LAYER,
-        {"inputs": spec(8, 8, 4)},
-        {"inputs": images(8, 8, 4)},
-        oxijax.linen.DeformConv.__call__,
-    ),
+    **calls("linen.DeformConv", LINEN_LAYER, {"inputs": images(8, 8, 4)}),
     "equinox.DeformConv": Entry(
         oxijax.equinox.DeformConv,
         operands(EQUINOX, "in_channels", "out_channels", "kernel_size", "key"),
@@ -135,10 +176,10 @@ LAYERS = {
         oxijax.equinox.DeformConv.__init__,
         traced=False,
     ),
-    "equinox.DeformConv()": Entry(
+    **calls(
+        "equinox.DeformConv",
         EQUINOX_LAYER,
-        {"x": spec(4, 8, 8)},
-        {"x": images(4, 8, 8, whole=True), "key": wrong.anything()},
-        oxijax.equinox.DeformConv.__call__,
+        {"x": images(4, 8, 8, whole=True)},
+        key=wrong.anything(),
     ),
 }

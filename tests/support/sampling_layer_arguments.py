@@ -152,6 +152,9 @@ _LAYERS = wrong.instance(
     wrong=[oxijax.linen.DCNv3(12), oxijax.nnx.DCNv3, [_LAYER]],
 )
 _PREFIX = Argument(["", np.str_("")], [value for value in JUNK if not isinstance(value, str)])
+_NAMES = Argument(
+    [None, {}], [v for v in JUNK if not (v is None or (isinstance(v, dict) and not v))]
+)
 _STATES = Argument(
     [_STATE],
     [
@@ -166,13 +169,18 @@ CONVERSIONS = {
     "convert.from_torch": Entry(
         oxijax.convert.from_torch,
         {"layer": _LAYER, "state_dict": _STATE},
-        {"layer": _LAYERS, "state_dict": _STATES, "prefix": _PREFIX},
+        {"layer": _LAYERS, "state_dict": _STATES, "prefix": _PREFIX, "names": _NAMES},
         traced=False,
     ),
     "convert.to_torch": Entry(
         oxijax.convert.to_torch,
         {"layer": _LAYER},
-        {"layer": _LAYERS, "prefix": _PREFIX},
+        {
+            "layer": _LAYERS,
+            "prefix": _PREFIX,
+            "names": _NAMES,
+            "deform_conv": wrong.choice("mmcv", "dcnv2", "birefnet", wrong=["torchvision"]),
+        },
         traced=False,
     ),
 }

@@ -19,6 +19,7 @@ __all__ = [
     "anything",
     "array",
     "boolean",
+    "bound",
     "choice",
     "count",
     "counts",
@@ -179,6 +180,15 @@ def number(*right: Any) -> Argument:
             ),
             *(spec(), spec(1), np.array(2.0), jnp.int32(2), "1", -float("inf")),
         ),
+    )
+
+
+def bound() -> Argument:
+    """A positive number, or None."""
+    argument = number(1.5)
+    return Argument(
+        [None, *argument.right],
+        [*(v for v in argument.wrong if v is not None), 0, -1, np.int64(-1), -0.5],
     )
 
 

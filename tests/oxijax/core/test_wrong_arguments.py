@@ -31,6 +31,14 @@ from oxijax.testing import emulate_gpu
 from ptx import TARGETS
 
 MODES = ("eval_shape", "jit", "eager")
+SAMPLED = (jnp.ones((1, 4, 5, 2)), jnp.ones((1, 3, 2)))
+
+
+def is_floats(value: Any) -> bool:
+    """Whether it is an array of floats that JAX can hold, and not empty."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return False
+    return value.dtype.isnative and value.size > 0
 
 
 CONV = {
@@ -210,6 +218,51 @@ TABLE: dict[str, Entry] = dict(
         oxijax.roofline,
         operands(ROOFLINE, "m", "n", "k", "dtype", "device"),
         ROOFLINE,
+        traced=False,
+    ),
+    sampling_locations=Entry(
+        lambda operator, args, kwargs: oxijax.sampling_locations(operator, *args, **kwargs),
+        {"operator": oxijax.grid_sample, "args": SAMPLED, "kwargs": {}},
+        {
+            "operator": Argument([oxijax.grid_sample], [*wrong.JUNK, oxijax.conv]),
+            "args": Argument([SAMPLED], []),
+            "kwargs": Argument([{}, {"method": "nearest"}], []),
+        },
+        oxijax.sampling_locations,
+    ),
+    offset_statistics=Entry(
+        oxijax.offset_statistics,
+        {"offset": spec(2, 3)},
+        {
+            "offset": Argument(
+                [spec(2, 3), spec(4, dtype=jnp.bfloat16), np.ones((1, 2), np.float32)],
+                [v for v in wrong.JUNK if not is_floats(v)],
+            )
+        },
+    ),
+    draw_samples=Entry(
+        oxijax.draw_samples,
+        {"image": np.ones((4, 5)), "locations": np.ones((3, 2))},
+        {
+            "image": Argument(
+                [None, np.ones((4, 5), np.uint8), np.ones((4, 5, 3), np.float32)],
+                [v for v in wrong.JUNK if v is not None] + [np.ones((2, 2, 4)), np.ones(3)],
+            ),
+            "locations": Argument(
+                [np.ones((3, 2), np.float32)], [*wrong.JUNK, np.ones((3, 3)), np.ones(())]
+            ),
+            "weights": Argument(
+                [None, np.ones(3)],
+                [v for v in wrong.JUNK if v is not None and not is_floats(v)] + [np.ones(2)],
+            ),
+            "center": Argument(
+                [None, (1, 2.5), np.ones(2)],
+                [v for v in wrong.JUNK if v is not None] + [(1, 2, 3), (1, "2"), (1, None)],
+            ),
+            "color": Argument(["red", (0, 0, 1)], [1, 1.5, "no", b"red", [], {}, object(), (1, 2)]),
+            "area": wrong.number(60.0),
+            "axes": Argument([None], [v for v in wrong.JUNK if v is not None]),
+        },
         traced=False,
     ),
     tune=Entry(
