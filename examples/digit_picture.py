@@ -12,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+import oxijax
+
 __all__ = ["draw"]
 
 _SCENES = 4
@@ -51,7 +53,8 @@ def draw(
             _draw_scene(axis, np.asarray(scenes.images[i, ..., 0]))
             queries = _draw_boxes(axis, np.asarray(each.boxes[i]), jax.nn.sigmoid(each.logits[i]))
             for color, query in queries * (number == 0):
-                _draw_points(axis, points[0][i, query], points[1][i, query], color)
+                yx = points[0][i, query][..., ::-1] * SIZE
+                oxijax.draw_samples(None, yx, points[1][i, query], color=color, axes=axis)
         axes[number, 0].set_ylabel(name)
     figure.savefig(path, dpi=90)
 
@@ -74,10 +77,3 @@ def _draw_boxes(axis: Axes, boxes: np.ndarray, scores: jax.Array) -> list[tuple[
         axis.text(x, y, label, color=color, fontsize=9, va="bottom", weight="bold", clip_on=True)
         drawn.append((color, int(query)))
     return drawn
-
-
-def _draw_points(axis: Axes, locations: jax.Array, weights: jax.Array, color: str) -> None:
-    """Draws dots whose areas are the weights."""
-    x, y = np.asarray(locations).reshape(-1, 2).T * SIZE
-    area = 60 * np.asarray(weights).reshape(-1)
-    axis.scatter(x, y, area, color=color, edgecolors="black", linewidths=0.3, zorder=3)

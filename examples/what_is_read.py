@@ -5,7 +5,6 @@ respect to the images is the weight of each pixel in it. It needs `pip install "
 """
 
 import argparse
-import functools
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -33,39 +32,39 @@ def read_pixels(operator: Callable[[jax.Array], jax.Array], images: jax.Array) -
     return np.asarray(jax.grad(lambda images: jnp.sum(operator(images)))(images))
 
 
-def of_attention() -> tuple[list[np.ndarray], np.ndarray]:
-    """A new layer's query: weights [height, width] of each level, and where it looks.
-
-    Its points are [HEADS, levels, 4, 2] as (x, y), from 0 to 1.
-    """
+def of_attention() -> tuple[list[np.ndarray], oxijax.Samples]:
+    """A new layer's query: weights [height, width] of each level, and where it looks."""
     layer = oxijax.nnx.MSDeformAttn(FEATURES, HEADS, len(LEVELS), rngs=nnx.Rngs(0))
     query = jnp.zeros((1, 1, FEATURES))
     reference = jnp.tile(jnp.asarray(QUERY), (1, 1, len(LEVELS), 1))
     points, weights = layer.sampling_points(query, reference, spatial_shapes=LEVELS)
     per_level = (1, 1, HEADS, len(LEVELS), 4)
-    attend = functools.partial(
-        oxijax.ms_deform_attn,
-        sampling_locations=points.reshape(*per_level, 2),
-        attention_weights=weights.reshape(per_level),
-        spatial_shapes=LEVELS,
-    )
+    call = {
+        "sampling_locations": points.reshape(*per_level, 2),
+        "attention_weights": weights.reshape(per_level),
+        "spatial_shapes": LEVELS,
+    }
     sizes = [height * width for height, width in LEVELS]
-    read = read_pixels(attend, jnp.zeros((1, sum(sizes), HEADS, 1))).sum(axis=(0, 2, 3))
-    levels = np.split(read, np.cumsum(sizes)[:-1])
+    images = jnp.zeros((1, sum(sizes), HEADS, 1))
+    read = read_pixels(lambda images: oxijax.ms_deform_attn(images, **call), images)
+    levels = np.split(read.sum(axis=(0, 2, 3)), np.cumsum(sizes)[:-1])
     levels = [level.reshape(size) for level, size in zip(levels, LEVELS, strict=True)]
-    return levels, np.asarray(points.reshape(*per_level[2:], 2))
+    return levels, oxijax.sampling_locations(oxijax.ms_deform_attn, images, **call)
 
 
-def of_window(offset: np.ndarray, scale: float) -> np.ndarray:
-    """Weights [SIZE, SIZE] of pixels in an output of dcnv3, for offsets (x, y) of its nine taps."""
+def of_window(offset: np.ndarray, scale: float) -> tuple[np.ndarray, oxijax.Samples]:
+    """Weights [SIZE, SIZE] of pixels in an output of dcnv3, and where it looks.
+
+    Args:
+      offset: (x, y) of each of its nine taps, which are counted column by column.
+      scale: of offsets and the window.
+    """
     offsets = jnp.tile(jnp.asarray(offset.reshape(-1), jnp.float32), (1, SIZE, SIZE, 1))
-
-    def one(image: jax.Array) -> jax.Array:
-        mask = jnp.full((1, SIZE, SIZE, 9), 1 / 9)
-        y = oxijax.dcnv3(image, offsets, mask, kernel_size=3, groups=1, offset_scale=scale)
-        return y[0, *PIXEL]
-
-    return read_pixels(one, jnp.zeros((1, SIZE, SIZE, 1)))[0, ..., 0]
+    mask = jnp.full((1, SIZE, SIZE, 9), 1 / 9)
+    call = {"offset": offsets, "mask": mask, "kernel_size": 3, "groups": 1, "offset_scale": scale}
+    image = jnp.zeros((1, SIZE, SIZE, 1))
+    read = read_pixels(lambda image: oxijax.dcnv3(image, **call)[0, *PIXEL], image)
+    return read[0, ..., 0], oxijax.sampling_locations(oxijax.dcnv3, image, **call)
 
 
 def show(axis: Axes, read: np.ndarray, title: str) -> None:
@@ -79,25 +78,23 @@ def draw(path: pathlib.Path) -> None:
     figure = Figure(figsize=(9, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     upper, lower = figure.subplots(2, 3)
-    levels, points = of_attention()
+    levels, samples = of_attention()
     for number, (axis, read) in enumerate(zip(upper, levels, strict=True)):
         height, width = read.shape
         show(axis, read, f"ms_deform_attn, level {number}: {height} x {width}")
         for head, color in enumerate(HEAD_COLORS):
-            x, y = points[head, number].T
-            axis.scatter(x * width - 0.5, y * height - 0.5, 9, color=color)
+            points = samples.locations[0, 0, head, samples.levels == number]
+            oxijax.draw_samples(None, points, color=color, area=9, axes=axis)
     none, some = np.zeros((9, 2)), np.random.default_rng(3).normal(0, 0.8, (9, 2))
     for axis, (offset, scale, title) in zip(
         lower,
         [(none, 1.0, "no offsets"), (none, 2.0, "offset_scale=2"), (some, 1.0, "offsets")],
         strict=True,
     ):
-        show(axis, of_window(offset, scale), f"dcnv3, {title}")
-        # Column by column, as its taps are counted.
-        taps = np.indices((3, 3)).reshape(2, 9).T - 1
-        x, y = (np.asarray(PIXEL)[::-1] + scale * (taps + offset)).T
-        axis.scatter(x, y, 14, color=HEAD_COLORS[1])
-        axis.plot(*PIXEL[::-1], "x", color=HEAD_COLORS[0])
+        read, samples = of_window(offset, scale)
+        show(axis, read, f"dcnv3, {title}")
+        points = samples.locations[0, *PIXEL]
+        oxijax.draw_samples(None, points, center=PIXEL, color=HEAD_COLORS[1], area=14, axes=axis)
     figure.savefig(path, dpi=90)
 
 

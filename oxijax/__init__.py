@@ -14,7 +14,7 @@ from oxijax._deform_conv import deform_conv
 from oxijax._drawing import draw_samples
 from oxijax._gemm import gemm
 from oxijax._gemm.roofline import roofline
-from oxijax._samples import offset_statistics, sampling_locations
+from oxijax._samples import Samples, offset_statistics, sampling_locations
 from oxijax._sampling.dcn import dcnv3, dcnv4
 from oxijax._sampling.grid_sample import grid_sample
 from oxijax._sampling.ms_deform_attn import ms_deform_attn
@@ -22,6 +22,7 @@ from oxijax._version import __version__
 
 __all__ = [
     "EXPORT_CHECKS",
+    "Samples",
     "__version__",
     "clear_caches",
     "config",

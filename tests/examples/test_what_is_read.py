@@ -5,7 +5,7 @@ from what_is_read import LEVELS, PIXEL, QUERY, main, of_attention, of_window
 
 
 def test_what_a_new_layer_reads():
-    levels, points = of_attention()
+    levels, samples = of_attention()
     # Eight heads weigh all of twelve points alike; those of the smallest level lie partly outside.
     for read, (height, width) in zip(levels[:2], LEVELS, strict=False):
         np.testing.assert_allclose(read.sum(), 8 / 3, rtol=1e-5)
@@ -14,25 +14,28 @@ def test_what_a_new_layer_reads():
         expected = np.asarray(QUERY) * (width, height) - 0.5
         np.testing.assert_allclose(center, expected, atol=1e-4)
     assert 2 < levels[2].sum() < 8 / 3
-    steps = (points[0, :, 1:, 0] - points[0, :, :-1, 0]) * [[width] for _, width in LEVELS]
-    np.testing.assert_allclose(steps, 1, rtol=1e-4)  # the first head: a pixel to the right each
+    first_head = np.asarray(samples.locations)[0, 0, 0].reshape(len(LEVELS), 4, 2)
+    np.testing.assert_allclose(np.diff(first_head, axis=1), [[[0, 1]] * 3] * 3, atol=1e-4)
 
 
 def test_what_a_window_reads():
     y, x = PIXEL
     regular = np.zeros((15, 15))
     regular[y - 1 : y + 2, x - 1 : x + 2] = 1 / 9
-    np.testing.assert_allclose(of_window(np.zeros((9, 2)), 1.0), regular, rtol=1e-5)
+    read, samples = of_window(np.zeros((9, 2)), 1.0)
+    np.testing.assert_allclose(read, regular, rtol=1e-5)
+    taps = [(i, j) for j in (x - 1, x, x + 1) for i in (y - 1, y, y + 1)]
+    np.testing.assert_array_equal(samples.locations[0, y, x, 0], taps)
     wide = np.zeros((15, 15))
     wide[y - 2 : y + 3 : 2, x - 2 : x + 3 : 2] = 1 / 9
-    np.testing.assert_allclose(of_window(np.zeros((9, 2)), 2.0), wide, rtol=1e-5)
+    np.testing.assert_allclose(of_window(np.zeros((9, 2)), 2.0)[0], wide, rtol=1e-5)
     # The first tap, above on the left, goes half a pixel to the right.
     moved = np.zeros((9, 2))
     moved[0, 0] = 0.5
     expected = regular.copy()
     expected[y - 1, x - 1] -= 1 / 18
     expected[y - 1, x] += 1 / 18
-    np.testing.assert_allclose(of_window(moved, 1.0), expected, rtol=1e-5)
+    np.testing.assert_allclose(of_window(moved, 1.0)[0], expected, rtol=1e-5)
 
 
 def test_picture(tmp_path, capsys):

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from support.helpers import assert_close
 
 import oxijax
-from oxijax._samples import Samples
 
 RANDOM = np.random.default_rng(0)
 LEVELS = ((5, 7), (3, 4))
@@ -91,7 +90,7 @@ def read_at(image: np.ndarray, y: float, x: float) -> np.ndarray:
     return total
 
 
-def from_samples(samples: Samples, images: list[np.ndarray]) -> np.ndarray:
+def from_samples(samples: oxijax.Samples, images: list[np.ndarray]) -> np.ndarray:
     """Weighted samples [N, Q..., M, T, C of a group], of images [N, H, W, M, C] of each level."""
     found = np.zeros((*samples.weights.shape, images[0].shape[-1]))
     for index in np.ndindex(samples.weights.shape):
