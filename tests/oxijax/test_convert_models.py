@@ -94,6 +94,7 @@ MODELS = {
 each_model = pytest.mark.parametrize("library", MODELS)
 
 
+@pytest.mark.quick
 @each_model
 def test_round_trip(library):
     make, state = MODELS[library]

@@ -84,6 +84,7 @@ def test_round_trip(library, case, changed):
         np.testing.assert_array_equal(value, module.state[name], name)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("case", OTHER_SCALES)
 def test_masks_are_converted(library, case):
