@@ -43,20 +43,21 @@ __all__ = [
     "tune",
 ]
 
-_LAYERS = ("equinox", "linen", "nnx")
+_OPTIONAL = ("equinox", "linen", "nnx", "onnx")
 
 if TYPE_CHECKING:
     from oxijax import equinox as equinox
     from oxijax import linen as linen
     from oxijax import nnx as nnx
+    from oxijax import onnx as onnx
 else:
 
     def __getattr__(name):
-        # Flax and Equinox are optional, and slow to import: whoever asks for a layer pays.
-        if name in _LAYERS:
+        # What they need is optional, and slow to import: whoever asks for one of them pays.
+        if name in _OPTIONAL:
             return importlib.import_module(f"oxijax.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAYERS})
+    return sorted({*globals(), *_OPTIONAL})

@@ -156,7 +156,7 @@ def _as_factor(value: float | jax.Array, dtype: Any) -> jax.Array | None:
     """As an operand, which 1 does without."""
     if isinstance(value, jax.Array):
         return value.astype(dtype).reshape(1)
-    return None if value == 1 else jnp.full(1, value, dtype)
+    return None if value == 1 else lax.full((1,), value, dtype)
 
 
 def _over_batch(

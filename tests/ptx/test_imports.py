@@ -18,6 +18,9 @@ FILES = sorted(
 OPTIONAL = {
     "cuda": ("oxijax/_core/driver.py",),
     "equinox": ("oxijax/equinox/*.py",),
+    "jax2onnx": ("oxijax/onnx/_plugins.py",),
+    "onnx": ("oxijax/onnx/*.py",),
+    "onnx_ir": ("oxijax/onnx/_plugins.py",),
     "flax": ("oxijax/nnx/*.py", "oxijax/linen/*.py", "oxijax/_cli/demo_*.py"),
 }
 COMPAT = "oxijax/_core/compat.py"

@@ -1,0 +1,170 @@
+"""DeformConv of ONNX, run by `oxijax.deform_conv`."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.typing import ArrayLike
+
+from oxijax import _deform_conv
+from oxijax._core import arguments as arguments
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["deform_conv", "run_node"]
+
+_INPUTS = ("X", "W", "offset", "B", "mask")
+_ATTRIBUTES = ("dilations", "group", "kernel_shape", "offset_group", "pads", "strides")
+
+
+def deform_conv(
+    X: ArrayLike,  # noqa: N803
+    W: ArrayLike,  # noqa: N803
+    offset: ArrayLike,
+    B: ArrayLike | None = None,  # noqa: N803
+    mask: ArrayLike | None = None,
+    *,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    offset_group: int = 1,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> jax.Array:
+    """`oxijax.deform_conv` with the inputs and the attributes of ONNX's DeformConv.
+
+    Args:
+      X: images [N, C, H, W]; float16, bfloat16, float32 or float64, as all inputs.
+      W: convolution kernel [oC, C/group, kH, kW].
+      offset: [N, offset_group*kH*kW*2, oH, oW], in pixels: of each tap first the vertical offset.
+      B: bias [oC], or None for zeros.
+      mask: [N, offset_group*kH*kW, oH, oW], or None for ones.
+      dilations: pixels from one tap to the next, (vertical, horizontal); None for 1.
+      group: the number of groups of channels.
+      kernel_shape: (kH, kW); None for what W has.
+      offset_group: the number of groups of channels that share offsets and mask.
+      pads: zeros (above, to the left, below, to the right); None for 0.
+      strides: pixels from one output to the next, (vertical, horizontal); None for 1.
+
+    Returns:
+      Y [N, oC, oH, oW], in X's dtype. It is computed, and differentiated, as `oxijax.deform_conv`
+      says; `jax.default_matmul_precision` is the precision of its products.
+
+    Raises:
+      ValueError: a shape or an attribute that does not fit, by ONNX's name.
+      TypeError: an input or an attribute of the wrong type or dtype, by ONNX's name.
+
+    Source: DeformConv of opsets 19 and 22, https://onnx.ai/onnx/operators/onnx__DeformConv.html.
+    """
+    x, weight, offset = (
+        arguments.as_array(name, value, 4)
+        for name, value in (("X", X), ("W", W), ("offset", offset))
+    )
+    bias = None if B is None else arguments.as_array("B", B, 1)
+    mask = None if mask is None else arguments.as_array("mask", mask, 4)
+    for name, value in (("W", weight), ("offset", offset), ("B", bias), ("mask", mask)):
+        if value is not None:
+            arguments.check_same_dtype(name, value, "X", x)
+    group, offset_group = (
+        arguments.read_int(name, value)
+        for name, value in (("group", group), ("offset_group", offset_group))
+    )
+    channels, (out_channels, in_group, *kernel) = x.shape[1], weight.shape
+    if channels != group * in_group or out_channels % group:
+        raise ValueError(
+            "W must have shape (oC, C/group, kH, kW), where group divides oC, with C and group = "
+            f"{channels}, {group}, got {weight.shape}"
+        )
+    if channels % offset_group:
+        raise ValueError(
+            f"offset_group must divide the channels of X, {channels}, got {offset_group}"
+        )
+    if kernel_shape is not None and _read_pair("kernel_shape", kernel_shape) != tuple(kernel):
+        raise ValueError(
+            f"kernel_shape must be kH and kW of W, {tuple(kernel)}, got "
+            f"{arguments.shown(kernel_shape)}"
+        )
+    samples = offset_group * kernel[0] * kernel[1]
+    pixels = offset.shape[2:]
+    names = ("N", "offset_group*kH*kW*2", "oH", "oW")
+    arguments.check_shape("offset", offset, names, (x.shape[0], 2 * samples, *pixels))
+    if mask is not None:
+        names = ("N", "offset_group*kH*kW", "oH", "oW")
+        arguments.check_shape("mask", mask, names, (x.shape[0], samples, *pixels))
+    if bias is not None:
+        arguments.check_shape("B", bias, ("oC",), (out_channels,))
+    top, left, bottom, right = _read_pads(pads)
+    return _deform_conv.deform_conv(
+        *(x, offset, weight, mask, bias),
+        strides=(1, 1) if strides is None else _read_pair("strides", strides),
+        padding=((top, bottom), (left, right)),
+        dilation=(1, 1) if dilations is None else _read_pair("dilations", dilations),
+        data_format="NCHW",
+    )
+
+
+def run_node(node: "onnx.NodeProto", inputs: Mapping[str, ArrayLike]) -> jax.Array:
+    """Runs a DeformConv node of an ONNX model by `oxijax.deform_conv`.
+
+    Args:
+      node: an `onnx.NodeProto`.
+      inputs: arrays by the names that the node's inputs have in the model.
+
+    Returns:
+      The node's output.
+
+    Raises:
+      ValueError: another node than DeformConv, an attribute that DeformConv does not have, or what
+        `oxijax.onnx.deform_conv` raises it for.
+      KeyError: `inputs` lacks an input of the node.
+      TypeError: what `oxijax.onnx.deform_conv` raises it for.
+    """
+    try:
+        from onnx import helper
+    except ImportError as error:
+        message = 'oxijax.onnx.run_node needs onnx: pip install "oxijax[onnx]"'
+        raise ImportError(message) from error
+    if node.op_type != "DeformConv" or node.domain not in ("", "ai.onnx"):
+        raise ValueError(
+            f"node must be a DeformConv of ONNX's own operators, got {node.op_type!r} of domain "
+            f"{node.domain!r}"
+        )
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    unknown = sorted(attributes.keys() - _ATTRIBUTES)
+    if unknown:
+        raise ValueError(
+            f"node must have attributes out of {', '.join(_ATTRIBUTES)}, got {unknown}"
+        )
+    if len(node.input) > len(_INPUTS):
+        raise ValueError(f"node must have inputs {', '.join(_INPUTS)}, got {[*node.input]}")
+    missing = [name for name in node.input if name and name not in inputs]
+    if missing:
+        raise KeyError(f"inputs must have all inputs of the node, {[*node.input]}, lacks {missing}")
+    pairs = zip(_INPUTS, node.input, strict=False)
+    arrays: dict[str, Any] = {of_node: inputs[name] for of_node, name in pairs if name}
+    absent = [name for name in _INPUTS[:3] if name not in arrays]
+    if absent:
+        raise ValueError(f"node must have inputs X, W and offset, lacks {', '.join(absent)}")
+    return deform_conv(**arrays, **attributes)
+
+
+def _read_pair(name: str, value: Any) -> tuple[int, int]:
+    if arguments.is_int(value):
+        raise TypeError(f"{name} must be a pair of ints, got {arguments.shown(value)}")
+    return arguments.read_pair(name, value)
+
+
+def _read_pads(value: Any) -> tuple[int, int, int, int]:
+    if value is None:
+        return 0, 0, 0, 0
+    pads = arguments.read_sequence("pads", value)
+    if len(pads) != 4 or not all(map(arguments.is_int, pads)):
+        raise TypeError(
+            "pads must be four ints, (above, to the left, below, to the right), got "
+            f"{arguments.shown(value)}"
+        )
+    if min(pads) < 0:
+        raise ValueError(f"pads must not be negative, got {arguments.shown(value)}")
+    top, left, bottom, right = map(int, pads)
+    return top, left, bottom, right

@@ -1,0 +1,88 @@
+"""Sampling operators as nodes of ONNX."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from oxijax._core.blocks import accumulator
+from oxijax._sampling.packed import unpack
+from oxijax._sampling.places import HEIGHT, WIDTH, Across, Grid, Place
+from oxijax._sampling.points import SampleParams
+from oxijax.onnx._node import node
+
+__all__ = ["sampling"]
+
+
+def sampling(
+    opset: int,
+    config: SampleParams,
+    value: jax.Array,
+    locations: jax.Array | None,
+    weights: jax.Array | None,
+    packed: jax.Array | None,
+) -> jax.Array:
+    """`sampling_forward` as a GridSample for each level: of the images of all heads at once."""
+    n, _, heads, channels = value.shape
+    locations, weights = unpack(config, heads, locations, weights, packed)
+    if weights is not None:
+        weights = weights.astype(accumulator(weights))
+        if config.normalize:
+            weights = node("Softmax", (weights,), weights.shape, axis=-1)
+    queries, images, wide = locations.shape[1], n * heads, accumulator(value)
+    total, pixel, point = None, 0, 0
+    for (height, width), points in zip(config.levels, config.points, strict=True):
+        level = value
+        if len(config.levels) > 1:
+            level = value[:, pixel : pixel + height * width]
+        level = level.astype(wide).reshape(n, height, width, heads, channels)
+        level = level.transpose(0, 3, 4, 1, 2).reshape(images, channels, height, width)
+        here = slice(point, point + points)
+        at = locations[..., here, :].transpose(0, 2, 1, 3, 4).reshape(images, queries, points, 2)
+        samples = node(
+            "GridSample",
+            (level, _grid(config.place, at, (height, width)).astype(wide)),
+            (images, channels, queries, points),
+            **_attributes(opset, config.place),
+        )
+        if weights is not None:
+            of_level = weights[..., here].transpose(0, 2, 1, 3).astype(wide)
+            of_level = of_level.reshape(images, 1, queries, points)
+            samples = node("Mul", (samples, of_level), samples.shape)
+        sums = samples.squeeze(3) if points == 1 else samples.sum(3)
+        total = sums if total is None else total + sums
+        pixel, point = pixel + height * width, point + points
+    assert total is not None
+    y = total.reshape(n, heads, channels, queries).transpose(0, 3, 1, 2)
+    return y.astype(value.dtype)
+
+
+def _attributes(opset: int, place: Place) -> dict[str, Any]:
+    linear = "linear" if opset >= 20 else "bilinear"
+    grid = isinstance(place, Grid)
+    return {
+        "mode": "nearest" if place.nearest else linear,
+        "padding_mode": place.padding_mode if grid else "zeros",
+        "align_corners": int(grid and place.align_corners),
+    }
+
+
+def _grid(place: Place, at: jax.Array, size: tuple[Any, Any]) -> jax.Array:
+    """GridSample's grid, from -1 to 1 across the image, of locations [N*M, Q, T, 2]."""
+    at = at.astype(accumulator(at))
+    if isinstance(place, Grid):
+        return at
+    if isinstance(place, Across) and not place.nearest:
+        return 2 * at - 1
+    queries, points = at.shape[1:3]
+    known = isinstance(queries, int)
+    query = np.arange(queries, dtype=np.int32) if known else jax.lax.iota(jnp.int32, queries)
+    along = []
+    for axis, index in ((WIDTH, 0), (HEIGHT, 1)):
+        extents = np.full((points, 1, 1), size[axis], np.int32)
+        coordinate = at[..., index].transpose(2, 1, 0)
+        real, whole, _ = place.along(axis, coordinate, extents, query)
+        pixel = jnp.asarray(real + whole, at.dtype).transpose(2, 1, 0)
+        along.append((2 * pixel + 1) / size[axis] - 1)
+    return jnp.stack(along, -1)
