@@ -25,6 +25,7 @@ __all__ = [
     "check_callable",
     "check_choice",
     "check_keywords",
+    "check_range",
     "check_same_dtype",
     "check_shape",
     "is_int",
@@ -77,7 +78,7 @@ def read_int(name: str, value: Any, most: int = _MOST) -> int:
     """A positive int."""
     if not is_int(value):
         raise TypeError(f"{name} must be an int, got {shown(value)}")
-    _check_range(name, [value], value, 1, most)
+    check_range(name, [value], value, 1, most)
     return int(value)
 
 
@@ -228,7 +229,7 @@ def read_pair(name: str, value: Any, rank: int = 2) -> tuple[int, int]:
     if not _is_sequence(values) or len(values) != rank or not all(map(is_int, values)):
         form = "a pair of ints" if rank == 2 else "a sequence of one int"
         raise TypeError(f"{name} must be an int or {form}, got {shown(value)}")
-    _check_range(name, values, value, 1)
+    check_range(name, values, value, 1)
     height, width = [1, *map(int, values)][-2:]
     return height, width
 
@@ -268,7 +269,7 @@ def read_padding(
         pairs = [[v, v] if is_int(v) else v for v in values]
         if all(_is_sequence(p) and len(p) == 2 and all(map(is_int, p)) for p in pairs):
             pads = [(int(before), int(after)) for before, after in pairs]
-            _check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
+            check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
             height, width = [(0, 0), *pads][-2:]
             size = unchecked_output_size(
                 image_size, kernel_size, strides, (height, width), dilation
@@ -349,7 +350,7 @@ def read_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
     raise ValueError(f"precision must be None, a jax.lax.Precision or one of {names}, got {got}")
 
 
-def _check_range(
+def check_range(
     name: str, values: Sequence[int], value: Any, least: int, most: int = _MOST
 ) -> None:
     """Checks the numbers that `value` has."""

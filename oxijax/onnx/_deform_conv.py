@@ -25,12 +25,12 @@ def deform_conv(
     B: ArrayLike | None = None,  # noqa: N803
     mask: ArrayLike | None = None,
     *,
-    dilations: Sequence[int] | None = None,
+    dilations: int | Sequence[int] | None = None,
     group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
+    kernel_shape: int | Sequence[int] | None = None,
     offset_group: int = 1,
     pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    strides: int | Sequence[int] | None = None,
 ) -> jax.Array:
     """`oxijax.deform_conv` with the inputs and the attributes of ONNX's DeformConv.
 
@@ -40,7 +40,8 @@ def deform_conv(
       offset: [N, offset_group*kH*kW*2, oH, oW], in pixels: of each tap first the vertical offset.
       B: bias [oC], or None for zeros.
       mask: [N, offset_group*kH*kW, oH, oW], or None for ones.
-      dilations: pixels from one tap to the next, (vertical, horizontal); None for 1.
+      dilations: pixels from one tap to the next, (vertical, horizontal); None for 1. An int, as for
+        all pairs, is for both.
       group: the number of groups of channels.
       kernel_shape: (kH, kW); None for what W has.
       offset_group: the number of groups of channels that share offsets and mask.
@@ -70,6 +71,9 @@ def deform_conv(
         arguments.read_int(name, value)
         for name, value in (("group", group), ("offset_group", offset_group))
     )
+    for name, array in (("X", x), ("W", weight)):
+        if any(size < 1 for size in array.shape[name == "X" :]):
+            raise ValueError(f"{name} must have no dimension of size 0, got shape {array.shape}")
     channels, (out_channels, in_group, *kernel) = x.shape[1], weight.shape
     if channels != group * in_group or out_channels % group:
         raise ValueError(
@@ -80,26 +84,31 @@ def deform_conv(
         raise ValueError(
             f"offset_group must divide the channels of X, {channels}, got {offset_group}"
         )
-    if kernel_shape is not None and _read_pair("kernel_shape", kernel_shape) != tuple(kernel):
+    kernel_size = kernel[0], kernel[1]
+    kernel_shape = kernel_size if kernel_shape is None else kernel_shape
+    if arguments.read_pair("kernel_shape", kernel_shape) != kernel_size:
         raise ValueError(
-            f"kernel_shape must be kH and kW of W, {tuple(kernel)}, got "
+            f"kernel_shape must be kH and kW of W, {kernel_size}, got "
             f"{arguments.shown(kernel_shape)}"
         )
-    samples = offset_group * kernel[0] * kernel[1]
-    pixels = offset.shape[2:]
-    names = ("N", "offset_group*kH*kW*2", "oH", "oW")
-    arguments.check_shape("offset", offset, names, (x.shape[0], 2 * samples, *pixels))
-    if mask is not None:
-        names = ("N", "offset_group*kH*kW", "oH", "oW")
-        arguments.check_shape("mask", mask, names, (x.shape[0], samples, *pixels))
     if bias is not None:
         arguments.check_shape("B", bias, ("oC",), (out_channels,))
-    top, left, bottom, right = _read_pads(pads)
+    stride = arguments.read_pair("strides", 1 if strides is None else strides)
+    dilation = arguments.read_pair("dilations", 1 if dilations is None else dilations)
+    padding = _read_pads(pads)
+    image_size = x.shape[2], x.shape[3]
+    size = arguments.unchecked_output_size(image_size, kernel_size, stride, padding, dilation)
+    samples = offset_group * kernel[0] * kernel[1]
+    names = ("N", "offset_group*kH*kW*2", "oH", "oW")
+    arguments.check_shape("offset", offset, names, (x.shape[0], 2 * samples, *size))
+    if mask is not None:
+        names = ("N", "offset_group*kH*kW", "oH", "oW")
+        arguments.check_shape("mask", mask, names, (x.shape[0], samples, *size))
     return _deform_conv.deform_conv(
         *(x, offset, weight, mask, bias),
-        strides=(1, 1) if strides is None else _read_pair("strides", strides),
-        padding=((top, bottom), (left, right)),
-        dilation=(1, 1) if dilations is None else _read_pair("dilations", dilations),
+        strides=stride,
+        padding=padding,
+        dilation=dilation,
         data_format="NCHW",
     )
 
@@ -149,22 +158,15 @@ def run_node(node: "onnx.NodeProto", inputs: Mapping[str, ArrayLike]) -> jax.Arr
     return deform_conv(**arrays, **attributes)
 
 
-def _read_pair(name: str, value: Any) -> tuple[int, int]:
-    if arguments.is_int(value):
-        raise TypeError(f"{name} must be a pair of ints, got {arguments.shown(value)}")
-    return arguments.read_pair(name, value)
-
-
-def _read_pads(value: Any) -> tuple[int, int, int, int]:
+def _read_pads(value: Any) -> arguments.Pads:
     if value is None:
-        return 0, 0, 0, 0
+        return (0, 0), (0, 0)
     pads = arguments.read_sequence("pads", value)
     if len(pads) != 4 or not all(map(arguments.is_int, pads)):
         raise TypeError(
             "pads must be four ints, (above, to the left, below, to the right), got "
             f"{arguments.shown(value)}"
         )
-    if min(pads) < 0:
-        raise ValueError(f"pads must not be negative, got {arguments.shown(value)}")
+    arguments.check_range("pads", pads, value, 0)
     top, left, bottom, right = map(int, pads)
-    return top, left, bottom, right
+    return (top, bottom), (left, right)

@@ -82,7 +82,8 @@ def _lower_forward(
         return function(ctx.opset, eqn.params["config"], *operands)
 
     avals = (jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in eqn.invars)
-    closed = jax.make_jaxpr(of_arrays)(*avals)
+    with jax.disable_jit():  # calls within a jaxpr are what jax2onnx 0.17 lacks for JAX 0.12
+        closed = jax.make_jaxpr(of_arrays)(*avals)
     jaxpr = closed.jaxpr
     for inner, constant in zip(jaxpr.constvars, closed.consts, strict=True):
         ctx.bind_const_for_var(inner, np.asarray(constant))

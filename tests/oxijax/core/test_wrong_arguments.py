@@ -102,6 +102,24 @@ GRID_SAMPLE = {
     "align_corners": wrong.boolean(False),
 }
 
+ONNX_DEFORM_CONV = {
+    "X": wrong.array(2, 6, 8, 7),
+    "W": wrong.array(4, 3, 3, 3),
+    "offset": wrong.array(2, 36, 8, 7),
+    "B": wrong.array(4, optional=True),
+    "mask": wrong.array(2, 18, 8, 7, optional=True),
+    "dilations": wrong.pair(1, optional=True),
+    "group": wrong.count(2, 4),
+    "kernel_shape": wrong.pair(3, optional=True),
+    "offset_group": wrong.count(2, 3, 4),
+    "pads": wrong.instance(
+        *([1, 1, 1, 1], np.ones(4, int)),
+        wrong=[(1, 1), [(1, 1), (1, 1)], [1.0] * 4, [True] * 4, [-1, 1, 1, 1], [1, 2**31, 1, 1]],
+        legal=lambda v: v is None,
+    ),
+    "strides": wrong.pair(1, optional=True),
+}
+
 
 def is_minus_one(value: Any) -> bool:
     """`padding` that takes a pixel away at each side."""
@@ -214,6 +232,16 @@ TABLE: dict[str, Entry] = dict(
         operands(GENERAL, "lhs", "rhs", "window_strides", "padding", "feature_group_count"),
         GENERAL,
     ),
+    **{
+        "onnx.deform_conv": Entry(
+            oxijax.onnx.deform_conv,
+            operands(
+                ONNX_DEFORM_CONV,
+                *("X", "W", "offset", "B", "mask", "group", "kernel_shape", "offset_group", "pads"),
+            ),
+            ONNX_DEFORM_CONV,
+        )
+    },
     roofline=Entry(
         oxijax.roofline,
         operands(ROOFLINE, "m", "n", "k", "dtype", "device"),
@@ -431,6 +459,7 @@ def test_all_arguments_are_in_the_table():
     }
     public |= {f"reference.{name}" for name in oxijax.reference.__all__}
     public |= {f"convert.{name}" for name in oxijax.convert.__all__}
+    public.add("onnx.deform_conv")
     for library in ("nnx", "linen", "equinox"):
         layers = getattr(oxijax, library).__all__
         public |= {f"{library}.{name}{call}" for name in layers for call in ("", "()")}
