@@ -14,6 +14,9 @@ from oxijax.onnx._node import node
 
 __all__ = ["sampling"]
 
+# As far as a grid goes: from there on positions are more than a pixel outside of any image.
+_FAR = 5
+
 
 def sampling(
     opset: int,
@@ -70,7 +73,15 @@ def _attributes(opset: int, place: Place) -> dict[str, Any]:
 
 def _grid(place: Place, at: jax.Array, size: tuple[Any, Any]) -> jax.Array:
     """GridSample's grid, from -1 to 1 across the image, of locations [N*M, Q, T, 2]."""
-    at = at.astype(accumulator(at))
+    grid = _anywhere(place, at.astype(accumulator(at)), size)
+    if isinstance(place, Grid) and place.padding_mode == "reflection":
+        return grid
+    # Runtimes read some pixel or other at positions that no integer of theirs counts.
+    return jnp.clip(grid, -_FAR, _FAR)
+
+
+def _anywhere(place: Place, at: jax.Array, size: tuple[Any, Any]) -> jax.Array:
+    """The grid as it is, of locations in the dtype of positions."""
     if isinstance(place, Grid):
         return at
     if isinstance(place, Across) and not place.nearest:
