@@ -23,11 +23,9 @@ from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sample_table import PositionTable, SampleTable
 from ptx.tile.direct import DirectPlan
 
-pytestmark = pytest.mark.kept("oxijax/**/*.py", "docs/performance.md")
-
 PAGE = (DOCS / "performance.md").read_text()
 GPUS = ("H200", "A100 40GB")  # the second is checked with -m full
-# GPU, kernel, layer, and the other cells.
+# GPU, kernel, layer, and the other cells: all are in the name by which a verdict is kept.
 ROWS = [
     pytest.param(gpu, *row, marks=() if gpu == GPUS[0] else pytest.mark.full)
     for gpu in GPUS
@@ -45,12 +43,12 @@ def test_the_page_has_every_kernel_and_layer():
     ]
 
 
+@pytest.mark.kept
 @pytest.mark.parametrize(
     ("gpu", "kernel", "layer", "us", "floor", "limit", "registers", "shared", "blocks"), ROWS
 )
-def test_modelled_times(gpu, kernel, layer, us, floor, limit, registers, shared, blocks, tmp_path):
-    options = ["--kernel", kernel, "--layer", layer, "--gpu", gpu]
-    (row,) = modelled_rows(tmp_path, *options)
+def test_modelled_times(gpu, kernel, layer, us, floor, limit, registers, shared, blocks):
+    (row,) = modelled_rows("deform_conv", layer, gpu, kernel)
     assert float(us) == pytest.approx(row["us"], rel=0.03), "update the page"
     assert float(floor) == pytest.approx(row["floor_us"], abs=0.6)
     assert limit == row["limit"]
@@ -59,6 +57,7 @@ def test_modelled_times(gpu, kernel, layer, us, floor, limit, registers, shared,
     assert int(blocks) == row["blocks_per_sm"]
 
 
+@pytest.mark.kept
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("layer", NETWORKS)
 @pytest.mark.parametrize("kernel", MODEL.kernels)
@@ -77,6 +76,7 @@ def test_main_loops(kernel, layer, target):
     assert not [i for i in sass.instructions if "LDL" in i.text or "STL" in i.text]
 
 
+@pytest.mark.kept
 def test_configurations_cover_the_plans():
     """Every kind of plan that the chooser makes has a configuration that check assembles."""
     assert all(isinstance(config, DeformConvConfig) for config in CONFIGS.values())
@@ -95,6 +95,7 @@ def test_configurations_cover_the_plans():
         assert small != large
 
 
+@pytest.mark.kept("oxijax/**/*.py", "docs/performance.md")
 def test_the_command(capsys):
     options = ["--gpu", "H200", "--layer", "R50-c5", "--kernel", "backward_input"]
     assert main(["model", *options]) == 0

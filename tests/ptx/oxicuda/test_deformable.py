@@ -24,7 +24,7 @@ from ptx import (
 from ptx.kernels.deform_conv import CONFIGS
 from ptx.registry import kernels
 
-pytestmark = pytest.mark.kept("oxijax/**/*.py")
+pytestmark = pytest.mark.kept
 
 CONFIG = DeformableConvConfig(
     in_channels=64, out_channels=64, kernel_h=3, kernel_w=3, stride_h=1, stride_w=1, pad_h=1,
@@ -219,6 +219,15 @@ def test_targets(kernel):
         assert f".target {target}\n" in GENERATORS[kernel](CONFIG, target)
 
 
+@pytest.mark.parametrize("kernel", [*GENERATORS, "backward_input_gather"])
+def test_every_configuration_is_written(kernel):
+    """For a target with all paths; that each assembles is what `python -m oxijax check` says."""
+    registered = kernels()[f"deform_conv_{kernel}"]
+    for config in registered.configs:
+        found, _ = entry(registered.write_named(config, "sm_90").text)
+        assert found.startswith(f"deformable_conv_{kernel}_")
+
+
 # ---- where they are found
 
 
@@ -244,6 +253,7 @@ def test_importing_ptx_imports_no_kernel():
 # ---- the command
 
 
+@pytest.mark.kept("oxijax/**/*.py")
 @pytest.mark.parametrize("kernel", [*GENERATORS, "backward_input_gather"])
 def test_ptx_command(kernel, capsys):
     for config in ("R50-c3/bf16", "odd-channels/f64"):
@@ -253,18 +263,10 @@ def test_ptx_command(kernel, capsys):
         assert name == f"deformable_conv_{kernel}_{config.rpartition('/')[2]}_3x3"
 
 
+@pytest.mark.kept("oxijax/**/*.py")
 def test_ptx_command_lists_them(capsys):
     assert main(["ptx"]) == 0
     listed = capsys.readouterr().out.splitlines()
     for kernel in (*GENERATORS, "backward_input_gather"):
         line = next(line for line in listed if line.startswith(f"deform_conv_{kernel} "))
         assert line.endswith(": " + ", ".join(CONFIGS))
-
-
-@pytest.mark.parametrize("kernel", [*GENERATORS, "backward_input_gather"])
-def test_every_configuration_is_written(kernel):
-    """For a target with all paths; that each assembles is what `python -m oxijax check` says."""
-    registered = kernels()[f"deform_conv_{kernel}"]
-    for config in registered.configs:
-        found, _ = entry(registered.write_named(config, "sm_90").text)
-        assert found.startswith(f"deformable_conv_{kernel}_")
