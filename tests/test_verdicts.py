@@ -16,7 +16,7 @@ import pytest
 from support import contents, verdicts
 from support.contents import PACKAGES, digest, emulator_sources, sources_of
 from support.paths import ROOT, SUPPORT
-from support.verdicts import tenth_of
+from support.verdicts import twentieth_of
 
 import ptx.emulator
 from ptx.emulator import Buffer
@@ -313,19 +313,19 @@ def project(tmp_path, monkeypatch):
     return Project(tmp_path, monkeypatch)
 
 
-def test_what_is_kept_is_not_proven_but_for_a_tenth(project):
+def test_what_is_kept_is_not_proven_but_for_a_twentieth(project):
     made, summary = project.run("--keep-verdicts", "--afresh", "all")
     assert made == [*range(30)]
     assert summary.startswith("0 kept, 30 proven, 0 of them afresh")
     assert project.keys == sorted(set(project.keys))
     assert len(project.keys) == 30
     found: list[int] = []
-    for tenth in "0123456789":
-        made, summary = project.run("--afresh", tenth)
-        count = sum(tenth_of(key) == tenth for key in project.keys)
+    for twentieth in map(str, range(20)):
+        made, summary = project.run("--afresh", twentieth)
+        count = sum(twentieth_of(key) == twentieth for key in project.keys)
         assert len(made) == count
         assert summary.startswith(f"{30 - count} kept, {count} proven, {count} of them afresh")
-        assert f"--afresh {tenth}" in summary
+        assert f"--afresh {twentieth}" in summary
         found += made
     assert sorted(found) == [*range(30)]
     assert project.run("--afresh", "all")[0] == [*range(30)]
@@ -345,9 +345,10 @@ def test_what_has_changed_is_proven(project, changed, monkeypatch):
         case "versions":
             monkeypatch.setattr(verdicts, "versions", lambda: ("another machine",))
     keys = project.keys
-    made, _ = project.run("--afresh", "3", shift=shift)
+    turn = twentieth_of(keys[0])  # one that has a key
+    made, _ = project.run("--afresh", turn, shift=shift)
     if changed == "nothing":
-        assert len(made) == sum(tenth_of(key) == "3" for key in keys)
+        assert len(made) == sum(twentieth_of(key) == turn for key in keys)
     else:
         assert len(made) == 30
     assert project.keys == keys  # nobody has asked to keep anything
@@ -356,20 +357,21 @@ def test_what_has_changed_is_proven(project, changed, monkeypatch):
 OF_WORKERS = """
 import os
 from support import verdicts
-verdicts.current_tenth = lambda: "4" if "PYTEST_XDIST_WORKER" in os.environ else "3"
+verdicts.current_twentieth = lambda: "none" if "PYTEST_XDIST_WORKER" in os.environ else "{turn}"
 """
 
 
 def test_workers_keep_verdicts_too(project):
-    """Those of another process; and each proves the tenth of the process that has started it."""
+    """Those of another process; and each proves the part of the process that has started it."""
     project.run("--keep-verdicts")
     keys = project.keys
     project.store.write_text("\n".join(keys[5:]))
-    expected, _ = project.run("--afresh", "3")
-    (project.root / "plugin.py").write_text(PLUGIN + OF_WORKERS)
+    turn = twentieth_of(keys[5])  # one that has a key
+    expected, _ = project.run("--afresh", turn)
+    (project.root / "plugin.py").write_text(PLUGIN + OF_WORKERS.format(turn=turn))
     made, summary = project.run("--keep-verdicts", "-n", "2", process=True)
     assert made == expected
-    again = sum(tenth_of(key) == "3" for key in keys[5:])
+    again = sum(twentieth_of(key) == turn for key in keys[5:])
     assert len(made) == 5 + again
     assert summary.startswith(f"{25 - again} kept, {5 + again} proven, {again} of them afresh")
     assert project.keys == keys
@@ -404,7 +406,7 @@ def test_what_a_marked_test_depends_on(project, changed, monkeypatch):
     project.test.write_text(MARKED)
     (project.root / "plugin.py").write_text(PLUGIN + ADDS_MARKER)
     assert project.run("--keep-verdicts")[0] == [*range(15)]
-    again = [tenth_of(key) for key in project.keys].count("3")
+    turns = [twentieth_of(key) for key in project.keys]
     match changed:
         case "library":
             monkeypatch.setattr(verdicts, "library", changed_library("ptx/model.py"))
@@ -414,8 +416,8 @@ def test_what_a_marked_test_depends_on(project, changed, monkeypatch):
             project.test.write_text(f"{MARKED}\n# changed")
         case "assembler":
             monkeypatch.setattr(verdicts, "assembler", lambda: ("another",))
-    made, _ = project.run("--afresh", "3")
-    assert len(made) == (again if changed == "nothing" else 15)
+    made, _ = project.run("--afresh", turns[0])
+    assert len(made) == (turns.count(turns[0]) if changed == "nothing" else 15)
 
 
 def changed_library(name: str):
@@ -429,11 +431,11 @@ def changed_library(name: str):
     return sources
 
 
-def test_each_tenth_has_its_turn(monkeypatch):
+def test_each_twentieth_has_its_turn(monkeypatch):
     day = 86_400
     for period in (3_200, day, 7 * day):
-        tenths = set()
-        for time in range(0, 10 * period, period):
+        twentieths = set()
+        for time in range(0, 20 * period, period):
             monkeypatch.setattr(verdicts.time, "time", lambda time=time: 1.7e9 + time)
-            tenths.add(verdicts.current_tenth())
-        assert tenths == set("0123456789")
+            twentieths.add(verdicts.current_twentieth())
+        assert twentieths == {str(i) for i in range(20)}

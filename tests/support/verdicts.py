@@ -17,7 +17,7 @@ import pytest
 from support.contents import assembler, digest, emulator_sources, library, sources_of, versions
 from support.paths import ROOT
 
-__all__ = ["Verdicts", "add_options", "tenth_of"]
+__all__ = ["Verdicts", "add_options", "twentieth_of"]
 
 STORE = Path("tests", "data", "verdicts.txt")
 PTX = "ptx/**/*.py"  # what each test with the marker depends on
@@ -29,8 +29,8 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("verdicts")
     group.addoption(
         "--afresh",
-        choices=[*map(str, range(10)), ALL],
-        help="the tenth of the kept verdicts that is proven all the same; by default it is the "
+        choices=[*map(str, range(20)), ALL],
+        help="the twentieth of the kept verdicts that is proven all the same; by default it is the "
         "time's, and the summary names it",
     )
     group.addoption(
@@ -40,18 +40,18 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def tenth_of(key: str) -> str:
-    """The tenth of all keys that one of them is in, "0" to "9"."""
-    return str(int(key, 16) % 10)
+def twentieth_of(key: str) -> str:
+    """The twentieth of all keys that one of them is in, "0" to "19"."""
+    return str(int(key, 16) % 20)
 
 
-def current_tenth() -> str:
-    """The tenth whose turn it is: the next one every 3,200 seconds.
+def current_twentieth() -> str:
+    """The twentieth whose turn it is: the next one every 3,200 seconds.
 
     A day has 27 times as many, so that runs at the same hour of each day, or week, have their turns
     as well.
     """
-    return str(int(time.time()) // 3200 % 10)
+    return str(int(time.time()) // 3200 % 20)
 
 
 class Verdicts:
@@ -59,7 +59,7 @@ class Verdicts:
 
     Attributes:
       known: keys of what has passed before.
-      afresh: the tenth of them that is proven all the same, or "all".
+      afresh: the twentieth of them that is proven all the same, or "all".
       reused, proven, failed: the keys that tests of this run have asked for: those that are kept,
         those of proofs that have passed, and those of proofs that have not.
     """
@@ -69,7 +69,7 @@ class Verdicts:
         known = self._store.read_text().split() if self._store.exists() else []
         self.known = frozenset(known)
         given = getattr(config, "workerinput", {}).get("afresh", config.option.afresh)
-        self.afresh: str = given or current_tenth()
+        self.afresh: str = given or current_twentieth()
         self.reused: set[str] = set()
         self.proven: set[str] = set()
         self.failed: set[str] = set()
@@ -89,7 +89,7 @@ class Verdicts:
 
     def _is_kept(self, item: pytest.Item, *contents: Any) -> bool:
         key = digest(item.nodeid, sources_of(item.path, self._root), versions(), contents)
-        if key in self.known and self.afresh not in (ALL, tenth_of(key)):
+        if key in self.known and self.afresh not in (ALL, twentieth_of(key)):
             self.reused.add(key)
             return True
         item.stash.setdefault(_ASKED, set()).add(key)
@@ -146,7 +146,7 @@ class Verdicts:
             self._store.write_text("".join(f"{key}\n" for key in keys))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        which = "all" if self.afresh == ALL else f"tenth {self.afresh} of the known ones"
+        which = "all" if self.afresh == ALL else f"twentieth {self.afresh} of the known ones"
         again = len(self.proven & self.known)
         terminalreporter.line(
             f"verdicts: {len(self.reused)} kept, {len(self.proven)} proven, {again} of them afresh "
