@@ -1,20 +1,15 @@
 import gc
 import os
 import tempfile
+import zlib
 
 import jax
 import pytest
 from support.places import Place, emulated, wants_gpu
 from support.verdicts import Verdicts, add_options
+from support.xla_flags import cpu_flags
 
 SHARDING_FLAGS = ["--xla_force_host_platform_device_count=4"]  # for the tests that shard
-# A program here runs once or twice: compiling it is what takes time, most of it LLVM's. On a GPU,
-# and with later versions of JAX, which have other flags, XLA compiles as it does for users.
-CPU_FLAGS = [
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-]
 
 # A name, not an import: what a proof depends on is found by imports, and it is no part of any.
 pytest_plugins = ["support.memory"]
@@ -22,16 +17,19 @@ pytest_plugins = ["support.memory"]
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--sample", metavar="I/N", help="of the tests that are chosen, every Nth from the Ith on"
+        "--sample",
+        metavar="I/N",
+        help="of the tests that are chosen, the Ith part of N, by their names",
     )
     add_options(parser)
 
 
 def pytest_configure(config):
     gc.disable()  # until all tests are there
-    # XLA reads its flags when a first device is asked for; what is set already goes first.
+    # XLA reads its flags when a first device is asked for; what is set already goes first. On a GPU
+    # it compiles as it does for users, and with later versions of JAX too.
     on_cpu = not wants_gpu(config) or "OXIJAX_EMULATE_GPU" in os.environ
-    flags = SHARDING_FLAGS + CPU_FLAGS * (on_cpu and jax.__version_info__ < (0, 11))
+    flags = SHARDING_FLAGS + cpu_flags(0) * (on_cpu and jax.__version_info__ < (0, 11))
     os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
     # Test processes are as many as cores; numpy's threads would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -51,17 +49,18 @@ def pytest_collection_modifyitems(config, items):
         left_out.add("full")
     kept = [i for i in items if not left_out.intersection(m.name for m in i.iter_markers())]
     if config.option.sample:
-        kept = kept[sample(config.option.sample)]
+        part, parts = sample(config.option.sample)
+        kept = [i for i in kept if zlib.crc32(i.nodeid.encode()) % parts == part]
     config.hook.pytest_deselected(items=list(set(items).difference(kept)))
     items[:] = kept
 
 
-def sample(text: str) -> slice:
-    """Which tests "I/N" means: every Nth from the Ith on."""
-    first, _, step = text.partition("/")
-    if not (first.isdecimal() and step.isdecimal() and int(first) < int(step)):
+def sample(text: str) -> tuple[int, int]:
+    """Which part of the tests "I/N" means, and of how many; a test is in the same one anywhere."""
+    first, _, parts = text.partition("/")
+    if not (first.isdecimal() and parts.isdecimal() and int(first) < int(parts)):
         raise pytest.UsageError(f"--sample: expected I/N with 0 <= I < N, got {text!r}")
-    return slice(int(first), None, int(step))
+    return int(first), int(parts)
 
 
 def pytest_collection_finish():

@@ -22,6 +22,7 @@ from digit_scenes import (
 )
 from support.paths import ROOT
 from support.processes import python
+from support.xla_flags import cpu_flags
 
 
 def scenes_of(boxes: list[list[list[float]]], labels: list[list[int]]) -> Scenes:
@@ -166,7 +167,7 @@ def test_both_detectors_are_trained_and_drawn(tmp_path: pathlib.Path):
         str(ROOT / "examples" / "detect_digits.py"),
         *("--seconds", "1", "--batch", "2", "--decoders", "1", "--scenes", "6"),
         *("--picture", str(picture), "--json", str(results)),
-        XLA_FLAGS="--xla_backend_optimization_level=0",
+        XLA_FLAGS=" ".join(cpu_flags(0)),
         PYTHONWARNINGS="error",
     )
     assert status == 0, printed

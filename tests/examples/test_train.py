@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 
-import jax
 import numpy as np
 import pytest
 from support.paths import ROOT
 from support.processes import python
+from support.xla_flags import cpu_flags
 
 DEVICES, PROCESSES = (
     str(ROOT / "examples" / f"train_multi_{name}.py") for name in ("device", "process")
@@ -24,10 +24,6 @@ STEPS = 60
 SAVE_EVERY = 4
 RTOL = 1e-5  # in float32, of each loss
 TIMEOUT = 120  # seconds
-# Of XLA, whose optimisations take longer than sixty steps; without any the steps do.
-FLAGS = ["--xla_backend_optimization_level=1"]
-if jax.__version_info__ < (0, 11):  # later ones have other flags
-    FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 
 Run = Callable[..., tuple[np.ndarray, str]]
 
@@ -39,7 +35,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if "PYTEST_XDIST_WORKER" in os.environ:
         directory = directory.parent  # of all test processes
     return {
-        "XLA_FLAGS": " ".join(FLAGS),
+        "XLA_FLAGS": " ".join(cpu_flags(1)),
         "PYTHONWARNINGS": "error",
         "JAX_COMPILATION_CACHE_DIR": str(directory / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,6 +1,7 @@
 """Every primitive on several devices: what is split, what is sent, and what comes out."""
 
 import gc
+import os
 import pathlib
 
 import jax
@@ -148,7 +149,7 @@ def test_eight_devices():
         "-c",
         EIGHT_DEVICES,
         f"{here.parent} {here.parents[2]}",
-        XLA_FLAGS="--xla_force_host_platform_device_count=8",
+        XLA_FLAGS=f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8",
     )
     assert status == 0, printed
     assert printed.count("done ") == 6
@@ -282,7 +283,6 @@ def test_persistent_cache(tmp_path):
             "-c",
             IN_ANOTHER_PROCESS,
             f"{here.parent} {here.parents[2]}",
-            XLA_FLAGS="--xla_force_host_platform_device_count=4",
             JAX_COMPILATION_CACHE_DIR=str(tmp_path),
             JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
             JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
