@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax2onnx.plugins.plugin_system import PLUGIN_REGISTRY
 from onnx.reference import ReferenceEvaluator
 from support.helpers import TOLERANCES, assert_close
 from support.onnx_models import exported, operators, run
 
 import oxijax
+from oxijax import _conv, _deform_conv, _gemm, _sampling
+from oxijax._core.primitive import KernelPrimitive
 from oxijax._sampling.packed import packed_width
 
 OPSETS = (19, 22)
@@ -203,8 +206,8 @@ def test_opsets_of_grid_sample(name, opset):
     "name", ["deform_conv-all", "ms_deform_attn-nearest", "dcnv3", "conv", "gemm-all"]
 )
 def test_operator_everywhere(name):
-    """On every Python and JAX."""
-    check(name, 22)
+    """On every Python and JAX, in the opset that jax2onnx takes if it is told none."""
+    check(name, 23)
 
 
 def test_attributes():
@@ -338,6 +341,19 @@ def test_gradients_are_refused(name, argument, kernel):
         pytest.raises(NotImplementedError, match=f"^{kernel} has no operator in ONNX"),
     ):
         exported(gradient, shapes)
+
+
+def test_every_primitive_is_registered():
+    """Those that have no operator are refused by name, not as unknown."""
+    primitives = {
+        value.name
+        for family in (_conv, _deform_conv, _gemm, _sampling)
+        for value in vars(family).values()
+        if isinstance(value, KernelPrimitive)
+    }
+    assert len(primitives) == 10
+    oxijax.onnx.register()
+    assert primitives | {"gemm"} <= PLUGIN_REGISTRY.keys()
 
 
 def test_register_without_jax2onnx(monkeypatch):
