@@ -150,6 +150,9 @@ _handles = itertools.count(1)
 _loaded: dict[int, "_Loaded"] = {}
 _errors: dict[int, str] = {}  # by native thread: Python's own thread state ends with a callback
 _stopping = threading.Event()
+# Launches come at the same time where there are several devices. All are Python, which one thread
+# runs at a time: in turn they take a third of the time in which they get in each other's way.
+_running = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,16 +174,17 @@ class _Loaded:
                 buffer = Buffer(memory, argument.writable, argument.initialized)
                 buffers[argument.buffer] = buffer, memory
             arguments.append(buffers[argument.buffer][0])
-        emulator_launch(
-            self.text,
-            grid,
-            block,
-            arguments,
-            dynamic_shared=dynamic_shared,
-            schedule=self.schedule,
-            statistics=False,
-            stop=_stopping.is_set,
-        )
+        with _running:
+            emulator_launch(
+                self.text,
+                grid,
+                block,
+                arguments,
+                dynamic_shared=dynamic_shared,
+                schedule=self.schedule,
+                statistics=False,
+                stop=_stopping.is_set,
+            )
         for buffer, memory in buffers.values():
             if buffer.writable:
                 memory[...] = buffer.array
