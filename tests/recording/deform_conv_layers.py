@@ -30,8 +30,14 @@ def sizes(in_channels: int, out_channels: int, kernel_size: Any) -> dict[str, An
     return {"in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size}
 
 
+# What torchvision's own test of the operator, TestDeformConv, has.
+SUITE = sizes(6, 2, [3, 2]) | {
+    "stride": [2, 1], "padding": [1, 0], "dilation": [2, 1], "groups": 2, "offset_groups": 3,
+    "batch": 33, "size": [5, 4],
+}  # fmt: skip
 # The arguments of each module, by kind and name. Inputs follow from them, but for torchvision's
-# module, which is told its offsets: "offset_groups" and "mask" are no arguments of it.
+# module, which is told its offsets: `OF_INPUTS` are no arguments of it.
+OF_INPUTS = ("offset_groups", "mask", "batch", "size")
 CASES: dict[str, dict[str, Any]] = {
     "DeformConv2d/offsets": sizes(4, 6, 3) | {"padding": 1},
     "DeformConv2d/modulated": sizes(4, 6, 3) | {"padding": 1, "mask": True},
@@ -41,6 +47,8 @@ CASES: dict[str, dict[str, Any]] = {
     "DeformConv2d/rectangle": sizes(4, 2, [3, 2])
     | {"stride": [1, 2], "padding": [1, 0], "dilation": [2, 1]}
     | {"groups": 2, "mask": True},
+    "DeformConv2d/suite": SUITE,
+    "DeformConv2d/suite-modulated": SUITE | {"mask": True},
     "DeformConv2dPack/plain": sizes(4, 6, 3) | {"padding": 1},
     "DeformConv2dPack/groups": sizes(8, 4, 3)
     | {"stride": 2, "padding": 2, "dilation": 2, "groups": 2, "deform_groups": 4},
@@ -61,8 +69,10 @@ def inputs_of(case: str, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Random inputs of a module, by the names of its arguments."""
     random = np.random.default_rng(zlib.crc32(case.encode()) + 1)
 
-    def images(channels: int, size: tuple[int, ...] = SIZE, scale: float = 1) -> np.ndarray:
-        values = scale * random.standard_normal((BATCH, channels, *size))
+    batch, whole = config.get("batch", BATCH), tuple(config.get("size", SIZE))
+
+    def images(channels: int, size: tuple[int, ...] = whole, scale: float = 1) -> np.ndarray:
+        values = scale * random.standard_normal((batch, channels, *size))
         return values.astype(np.float32)
 
     x, kind = images(config["in_channels"]), case.split("/")[0]
@@ -76,20 +86,22 @@ def inputs_of(case: str, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
         np.broadcast_to(config.get(name, default), 2)
         for name, default in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1))
     )
-    output = (np.array(SIZE) + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    output = (np.array(whole) + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     samples = config.get("offset_groups", 1) * int(kernel.prod())
     inputs = {"input": x, "offset": images(2 * samples, tuple(output), 1.5)}
     if config.get("mask"):
-        inputs["mask"] = random.random((BATCH, samples, *output), np.float32)
+        inputs["mask"] = random.random((batch, samples, *output), np.float32)
     return inputs
 
 
 def make() -> dict[str, np.ndarray]:
     arrays = {}
     for case, config in CASES.items():
-        options = {k: v for k, v in config.items() if k not in ("offset_groups", "mask")}
+        options = {k: v for k, v in config.items() if k not in OF_INPUTS}
         options |= {k: tuple(v) for k, v in options.items() if isinstance(v, list)}
-        arrays |= record(case, KINDS[case.split("/")[0]], options, inputs_of(case, config))
+        weights = ("weight", "bias") if "suite" in case else ()
+        kind, inputs = KINDS[case.split("/")[0]], inputs_of(case, config)
+        arrays |= record(case, kind, options, inputs, weights=weights)
     return arrays
 
 

@@ -1,7 +1,8 @@
 """The configuration that torchvision tests its operator with, against the formula in loops.
 
 TestDeformConv in torchvision's test/test_ops.py has float64, batches of 0 and 33 images, a loop
-over all samples, and numerical gradients of the operator. Here both are of the loop.
+over all samples, and numerical gradients of the operator. Here both are of the loop; and what the
+operator gave for 33 images, with all gradients, is recorded.
 """
 
 import functools
@@ -9,6 +10,7 @@ import functools
 import numpy as np
 import pytest
 from support.deform_conv_checks import check, float64_reference
+from support.deform_conv_modules import recorded
 from support.deform_conv_reference import to_nhwc
 from support.helpers import (
     NAMES,
@@ -63,6 +65,15 @@ def case(batch: int, mask: bool) -> dict[str, np.ndarray]:
     return {**arrays, **results, "y": loops(arrays)}
 
 
+def recorded_case(mask: bool) -> dict[str, np.ndarray]:
+    """Operands and results of torchvision's operator, in float64."""
+    module = recorded["DeformConv2d/suite-modulated" if mask else "DeformConv2d/suite"]
+    results = {name.replace("dinput", "dx"): value for name, value in module.results.items()}
+    inputs = {name.replace("input", "x"): value for name, value in module.inputs.items()}
+    arrays = {**inputs, **module.state, "grad_y": module.grad_y, **results}
+    return {name: value.astype(np.float64) for name, value in arrays.items()}
+
+
 def directional_derivative(arrays: dict[str, np.ndarray], name: str, along: np.ndarray) -> float:
     """Of the sum of grad_y * y, by the loop's differences.
 
@@ -92,11 +103,18 @@ def test_gradients(name):
     assert abs(np.sum(found[f"d{name}"] * along) - expected) <= 1e-10 * scale
 
 
+BATCHES = (0, 33, "recorded")
+
+
+def arrays_of(batch: int | str, mask: bool) -> dict[str, np.ndarray]:
+    return recorded_case(mask) if isinstance(batch, str) else case(batch, mask)
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mask", [True, False])
-@pytest.mark.parametrize("batch", [0, 33])
+@pytest.mark.parametrize("batch", BATCHES)
 def test_on_cpu(batch, mask):
-    arrays = case(batch, mask)
+    arrays = arrays_of(batch, mask)
     function = functools.partial(oxijax.deform_conv, data_format="NCHW", **OPTIONS)
     operands = [arrays.get(name) for name in NAMES]
     results = values_and_gradients(function, operands, arrays["grad_y"])
@@ -108,10 +126,10 @@ def test_on_cpu(batch, mask):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mask", [True, False])
-@pytest.mark.parametrize("batch", [0, 33])
+@pytest.mark.parametrize("batch", BATCHES)
 def test_emulated(batch, mask):
-    arrays = case(batch, mask)
-    check(arrays, {**OPTIONS, "data_format": "NCHW"}, "float64", emulated("sm_80", schedule=batch))
+    place = emulated("sm_80", schedule=batch if isinstance(batch, int) else 1)
+    check(arrays_of(batch, mask), {**OPTIONS, "data_format": "NCHW"}, "float64", place)
 
 
 @pytest.mark.usefixtures("x64")
