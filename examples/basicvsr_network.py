@@ -22,7 +22,7 @@ from spynet import SPyNet, resize, warp
 import oxijax.convert
 import oxijax.nnx
 
-__all__ = ["BRANCHES", "BasicVSRPlusPlus", "load"]
+__all__ = ["BRANCHES", "BasicVSRPlusPlus", "align", "alignment", "load"]
 
 BRANCHES = ("backward_1", "forward_1", "backward_2", "forward_2")
 SCALE = 4
@@ -77,6 +77,58 @@ class PixelShuffle(nnx.Module):
         return x.transpose(0, 1, 4, 2, 5, 3).reshape(n, 2 * height, 2 * width, channels // 4)
 
 
+def alignment(
+    features: int, offset_groups: int, max_residue: float, rngs: nnx.Rngs, hidden: int | None = None
+) -> oxijax.nnx.DeformConv:
+    """A deformable convolution of what two frames have, which follows flows.
+
+    Args:
+      features: of each frame, and of the result.
+      offset_groups: the first half reads the last frame, the other half that before it.
+      max_residue: how far a sample may be from the flow, in pixels.
+      rngs: random keys.
+      hidden: features of the predictor; None for as many as of a frame.
+    """
+    inputs, hidden = 3 * features + 4, features if hidden is None else hidden
+    sizes = (inputs, hidden, hidden, hidden)
+    parts = [part for size in sizes for part in (conv(size, hidden, rngs), leaky_relu)]
+    parts[-2:] = [conv(hidden, 27 * offset_groups, rngs, nnx.initializers.zeros)]
+    return oxijax.nnx.DeformConv(
+        *(2 * features, features, 3),
+        offset_groups=offset_groups,
+        mask_scale=1,
+        max_residue=max_residue,
+        predictor=nnx.Sequential(*parts),
+        rngs=rngs,
+    )
+
+
+def align(
+    layer: oxijax.nnx.DeformConv,
+    current: jax.Array,
+    before: jax.Array,
+    before_last: jax.Array,
+    flow: jax.Array,
+    flow_2: jax.Array,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """What the last two frames have, where the current one has it; and offsets and mask.
+
+    Args:
+      layer: made by `alignment`.
+      current: features of the current frame [N, H, W, features].
+      before: of the last frame.
+      before_last: of the frame before that.
+      flow: [N, H, W, 2], (x, y) in pixels, from the current frame to the last one.
+      flow_2: from the current frame to that before the last.
+    """
+    seen = [warp(before, flow), current, warp(before_last, flow_2), flow, flow_2]
+    inputs = jnp.concatenate([before, before_last], axis=-1)
+    flows = jnp.concatenate([flow, flow_2], axis=-1)
+    offset, mask = layer.offsets(inputs, jnp.concatenate(seen, axis=-1), flow=flows)
+    assert mask is not None
+    return layer(inputs, offset=offset, mask=mask), (offset, mask)
+
+
 class BasicVSRPlusPlus(nnx.Module):
     """Videos [N, T, H, W, 3] with values from 0 to 1 to videos [N, T, 4 H, 4 W, 3].
 
@@ -88,6 +140,8 @@ class BasicVSRPlusPlus(nnx.Module):
       offset_groups: of the alignments; it divides 2 * mid_channels.
       max_residue: how far an alignment may be from the flow, in pixels.
       flow_widths: of `SPyNet`.
+      unroll: whether the program has each step along a video for itself, and no loop. That takes
+        longer to compile, and is faster on CPUs, where XLA's convolutions are slow in loops.
       rngs: random keys.
     """
 
@@ -101,26 +155,16 @@ class BasicVSRPlusPlus(nnx.Module):
         offset_groups: int = 16,
         max_residue: float = 10.0,
         flow_widths: Sequence[int] = (32, 64, 32, 16),
+        unroll: bool = False,
         rngs: nnx.Rngs,
     ):
         features = mid_channels
-
-        def alignment() -> oxijax.nnx.DeformConv:
-            sizes = (3 * features + 4, features, features, features)
-            parts = [part for size in sizes for part in (conv(size, features, rngs), leaky_relu)]
-            parts[-2:] = [conv(features, 27 * offset_groups, rngs, nnx.initializers.zeros)]
-            return oxijax.nnx.DeformConv(
-                *(2 * features, features, 3),
-                offset_groups=offset_groups,
-                mask_scale=1,
-                max_residue=max_residue,
-                predictor=nnx.Sequential(*parts),
-                rngs=rngs,
-            )
-
+        self.unroll = unroll
         self.spynet = SPyNet(flow_widths, rngs=rngs)
         self.feat_extract = ResidualBlocks(3, features, outer_blocks, rngs)
-        self.deform_align = nnx.Dict({branch: alignment() for branch in BRANCHES})
+        self.deform_align = nnx.Dict(
+            {branch: alignment(features, offset_groups, max_residue, rngs) for branch in BRANCHES}
+        )
         self.backbone = nnx.Dict(
             {
                 branch: ResidualBlocks((2 + i) * features, features, num_blocks, rngs)
@@ -155,7 +199,7 @@ class BasicVSRPlusPlus(nnx.Module):
 
     def propagate(self, branch: str, features: list[jax.Array], flows: jax.Array) -> jax.Array:
         """The features [N, T, H, W, mid_channels] that a branch adds to those that there are."""
-        align, backbone = self.deform_align[branch], self.backbone[branch]
+        layer, backbone = self.deform_align[branch], self.backbone[branch]
         reverse = branch.startswith("backward")
         # By frames, in the order in which they come.
         order = slice(None, None, -1 if reverse else 1)
@@ -171,19 +215,14 @@ class BasicVSRPlusPlus(nnx.Module):
             current, known, flow = now
             # From here to the frame before the last, where there is one.
             flow_2 = has_two * (flow + warp(flow_before, flow))
-            seen = [warp(before, flow), current, warp(before_last, flow_2)]
-            aligned = align(
-                jnp.concatenate([before, before_last], axis=-1),
-                jnp.concatenate([*seen, flow, flow_2], axis=-1),
-                flow=jnp.concatenate([flow, flow_2], axis=-1),
-            )
+            aligned, _ = align(layer, current, before, before_last, flow, flow_2)
             after = advance(known, aligned)
             return (after, before, flow, jnp.ones_like(has_two)), after
 
         zeros = jnp.zeros_like(current[0])
         first = advance(others[0], zeros)
         start = first, zeros, jnp.zeros_like(steps[0]), jnp.zeros((), flows.dtype)
-        _, rest = jax.lax.scan(step, start, (current[1:], others[1:], steps))
+        _, rest = jax.lax.scan(step, start, (current[1:], others[1:], steps), unroll=self.unroll)
         found = jnp.concatenate([first[None], rest])[order]
         return jnp.moveaxis(found, 0, 1)
 

@@ -1,11 +1,15 @@
 """BasicVSR++ in Flax against PyTorch's with the same weights, and the example that trains one."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from basicvsr_network import BasicVSRPlusPlus, load
+from basicvsr_pp import main
 from flax import nnx
+from moving_frames import REACH, SIZE, UNSEEN, make_frames
 from spynet import resize, warp
 from support.helpers import assert_close
 from support.paths import DATA
@@ -99,3 +103,35 @@ def test_warp():
     np.testing.assert_allclose(warp(image, flow)[0, ..., 0], expected, atol=1e-5)
     expected = [[1.5, 2.5, 3, 3], [1.5, 2.5, 3, 3], [5.5, 6.5, 7, 7]]
     np.testing.assert_allclose(warp(image, flow, "border")[0, ..., 0], expected, atol=1e-5)
+
+
+def test_frames_of_a_moving_camera():
+    """Each is a part of the photograph, at most so many pixels from the one before."""
+    rows, columns = np.mgrid[:427, :640]
+    photograph = jnp.asarray(np.stack([rows, columns, rows], axis=-1), jnp.float32)
+    for unseen in (False, True):
+        frames = make_frames(photograph, jax.random.key(0), 40, unseen)
+        corners = np.stack([frame[:, 0, 0, :2] for frame in frames])
+        assert np.abs(np.diff(corners, axis=0)).max() == REACH
+        for frame, corner in zip(frames, corners, strict=True):
+            assert frame.shape == (40, SIZE, SIZE, 3)
+            np.testing.assert_array_equal(frame[:, -1, -1, :2], corner + SIZE - 1)
+        lefts, rights = corners[..., 1], corners[..., 1] + SIZE - 1
+        inside = (lefts >= UNSEEN[0]) & (rights < UNSEEN[1])
+        beside = (rights < UNSEEN[0]) | (lefts >= UNSEEN[1])
+        assert np.all(inside if unseen else beside)
+
+
+def test_an_alignment_is_trained_and_drawn(tmp_path, capsys):
+    picture, file = tmp_path / "aligned.png", tmp_path / "figures.json"
+    options = ["--seconds", "0.5", "--batch", "1", "--frames", "2"]
+    figures = main([*options, "--picture", str(picture), "--json", str(file)])
+    printed = capsys.readouterr().out
+    assert json.loads(file.read_text()) == figures
+    assert figures["steps"] >= 1
+    assert np.isfinite(figures["loss"])
+    for name, value in figures["psnr_db"].items():
+        assert f"{name}: {value:.2f}" in printed
+        assert 3 < value < 60
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert picture.stat().st_size > 20_000
