@@ -53,7 +53,7 @@ def draw(path: pathlib.Path, frames: Frames, aligned: Aligned, samples: oxijax.S
         quality = psnr(image[0], current)
         error = np.abs(np.asarray(image[0]) - np.asarray(current)).mean(axis=-1)
         axis.imshow(error, cmap="magma", vmin=0, vmax=0.5)
-        axis.set_title(f"{title}, less the frame: {quality:.1f} dB", fontsize=9)
+        axis.set_title(f"{title}: {quality:.1f} dB", fontsize=9)
         axis.set(xticks=[], yticks=[])
     figure.savefig(path, dpi=90)
 
