@@ -1,6 +1,6 @@
 """Times BasicVSR++ in Flax beside the same in PyTorch, on this machine's CPU.
 
-python benchmarks/basicvsr_pp.py --json FILE
+python benchmarks/basicvsr_times.py --json FILE
 
 It needs an environment with `pip install "oxijax[demo]"` and what
 `benchmarks/requirements-torchvision.txt` lists. Both networks have the same weights and are given
