@@ -19,6 +19,7 @@ from oxijax._core.convolution import (
     parallel_dimensions,
     read_arguments,
 )
+from oxijax._core.implementation import ImplementationLike
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
 from oxijax._core.twin import reference_twin
 
@@ -37,6 +38,7 @@ def conv(
     dilation: int | tuple[int, ...] = 1,
     data_format: str = "NHWC",
     precision: lax.PrecisionLike = None,
+    implementation: ImplementationLike = None,
 ) -> jax.Array:
     """Convolution over one or two dimensions, with the bias added before rounding.
 
@@ -67,6 +69,8 @@ def conv(
       dilation: pixels from one tap to the next; an int, or one for each dimension.
       data_format: "NHWC" or "NCHW" for two dimensions, "NWC" or "NCW" for one.
       precision: of the products, as in `jax.lax`; None is JAX's `default_matmul_precision`.
+      implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
+        or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
 
     Returns:
       The convolved images in x's dtype. Products are summed in float32, for float64 x in
@@ -79,7 +83,7 @@ def conv(
       TypeError: an argument of the wrong type or dtype, by name.
     """
     config, x, weight, bias = read_arguments(
-        *(x, weight, bias, strides, padding, dilation, data_format, precision),
+        *(x, weight, bias, strides, padding, dilation, data_format, precision, implementation),
         data_formats=_DATA_FORMATS,
     )
     return from_nhwc(conv_nhwc(config, x, weight, bias), data_format)
@@ -88,7 +92,7 @@ def conv(
 def _reference(*values) -> jax.Array:
     config, x, weight, bias = read_arguments(*values, data_formats=_DATA_FORMATS)
     (y,) = kernels.forward(config, x, weight, bias)
-    *_, data_format, _ = values
+    *_, data_format, _, _ = values
     return from_nhwc(y, data_format)
 
 

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike, DTypeLike
 from oxijax._conv import conv_nhwc
 from oxijax._core import arguments as arguments
 from oxijax._core.convolution import ConvParams
+from oxijax._core.implementation import ImplementationLike, read_implementation
 
 __all__ = ["conv_general_dilated"]
 
@@ -29,6 +30,8 @@ def conv_general_dilated(
     precision: lax.PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
     out_sharding: NamedSharding | PartitionSpec | None = None,
+    *,
+    implementation: ImplementationLike = None,
 ) -> jax.Array:
     """`oxijax.conv` with the arguments of `jax.lax.conv_general_dilated`.
 
@@ -53,6 +56,7 @@ def conv_general_dilated(
       preferred_element_type: None or lhs's dtype. Sums are in float32 all the same, for float64
         in float64.
       out_sharding: None.
+      implementation: as in `oxijax.conv`.
 
     Returns:
       What `jax.lax.conv_general_dilated` does.
@@ -122,6 +126,7 @@ def conv_general_dilated(
         dilation=dilation,
         groups=groups,
         precision=precisions[0],
+        implementation=read_implementation(implementation),
     )
     return _from_nhwc(conv_nhwc(config, x, weight, None), numbers)
 

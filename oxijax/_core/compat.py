@@ -26,6 +26,7 @@ __all__ = [
     "match_varying",
     "partitioned_call",
     "partitioned_devices",
+    "platforms",
     "require_when_known",
 ]
 
@@ -69,6 +70,15 @@ def partitioned_devices(ctx: Any) -> int:
         sizes = dict(context.mesh.shape)
         return math.prod(n for axis, n in sizes.items() if axis not in context.manual_axes)
     return 1
+
+
+def platforms(ctx: Any) -> tuple[str, ...]:
+    """The platforms that an operation is lowered for: several where a program is exported for them.
+
+    `LoweringRuleContext.platforms`, `ModuleContext.platforms`: no public twin in 0.10.2, 0.11.2 or
+    0.12.0.1.
+    """
+    return tuple(ctx.platforms or ctx.module_context.platforms)
 
 
 def auto_mesh(ctx: Any) -> Any:

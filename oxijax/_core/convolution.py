@@ -10,6 +10,7 @@ from jax import lax
 
 from oxijax._core import arguments as arguments
 from oxijax._core.fold import Fold, Shapes
+from oxijax._core.implementation import Implementation, read_implementation
 from oxijax._core.precision import is_exact, ptx_dtype
 
 __all__ = [
@@ -35,6 +36,7 @@ class ConvParams:
     dilation: tuple[int, int]
     groups: int
     precision: lax.Precision
+    implementation: Implementation = None
 
     @property
     def taps(self) -> int:
@@ -80,8 +82,9 @@ class ConvParams:
 
 
 def read_arguments(
-    x, weight, bias, strides, padding, dilation, data_format, precision, *, data_formats
-) -> tuple[ConvParams, jax.Array, jax.Array, jax.Array | None]:
+    x, weight, bias, strides, padding, dilation, data_format, precision, implementation,
+    *, data_formats,
+) -> tuple[ConvParams, jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
     """Checks the arguments that all convolutions have: `data_format` is one of `data_formats`.
 
     Returns:
@@ -132,6 +135,7 @@ def read_arguments(
         dilation=dilation,
         groups=groups,
         precision=arguments.read_precision(precision),
+        implementation=read_implementation(implementation),
     )
     if data_format[1] == "C":
         weight = weight.transpose(*range(2, ndim), 1, 0)

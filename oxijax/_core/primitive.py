@@ -21,12 +21,15 @@ from oxijax._core import modes, sharding
 from oxijax._core.config import config as settings
 from oxijax._core.config import is_deterministic
 from oxijax._core.fold import Dims, Fold, broadcast, split
-from oxijax._core.launch import VERSION, emulation
+from oxijax._core.implementation import PTX, requires_ptx, takes_ptx
+from oxijax._core.launch import VERSION, emulation, has_handler
 from oxijax._version import __version__
 
 __all__ = ["Fold", "KernelPrimitive", "Product", "Result", "map_present"]
 
-Config = Any  # hashable and static; each family has its own frozen dataclass
+# Hashable and static; each family has its own frozen dataclass. An attribute `implementation` of it
+# says which programs may run, see `oxijax._core.implementation`.
+Config = Any
 
 _CHANNELS = "channels"  # the name of all dimensions that a fold splits together
 
@@ -122,17 +125,12 @@ class KernelPrimitive:
         primitive.multiple_results = True
         primitive.def_impl(jax.jit(primitive.bind, static_argnames=("config", "present")))
         primitive.def_abstract_eval(self._abstract_eval)
-        lower_reference = self._lower_reference
-        mlir.register_lowering(primitive, lower_reference)
-        if cuda is not None:
-            lower_kernel = functools.partial(self._lower_kernel, cuda)
-
-            def lower_on_cpu(ctx, *operands, **params):
-                lower = lower_reference if emulation.value is None else lower_kernel
-                return lower(ctx, *operands, **params)
-
-            mlir.register_lowering(primitive, lower_kernel, platform="cuda")
-            mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
+        self.cuda = cuda
+        mlir.register_lowering(primitive, functools.partial(self._lower, has_gpu=lambda: False))
+        lower_on_gpu = functools.partial(self._lower, has_gpu=lambda: True)
+        mlir.register_lowering(primitive, lower_on_gpu, platform="cuda")
+        lower_on_cpu = functools.partial(self._lower, has_gpu=lambda: emulation.value is not None)
+        mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
         batching.primitive_batchers[primitive] = self._batch
         if product is None:
             ad.primitive_jvps[primitive] = self._jvp
@@ -242,10 +240,30 @@ class KernelPrimitive:
                     )
         return {**ones, **sizes}
 
-    def _lower_kernel(self, cuda, ctx, *values, config: Config, present: Sequence[bool]):
+    def _lower(self, ctx, *values, has_gpu: Callable[[], bool], config: Config, present):
+        """Lowers the kernel or the reference, as the configuration asks for."""
+        obstacle = None
+        if self.cuda is None:
+            obstacle = "it has no kernel"
+        elif not has_gpu():
+            obstacle = (
+                "kernels need an NVIDIA GPU, and the program is lowered for "
+                f"{' and '.join(_compat.platforms(ctx))}"
+            )
+        implementation = getattr(config, "implementation", None)
+        # Without an alternative that was asked for, a missing handler is an error of its own.
+        if obstacle is None and not requires_ptx(implementation or (PTX,)) and not has_handler():
+            obstacle = "oxijax has no launch handler that works"
+        takes = takes_ptx(implementation, self.name, obstacle)
+        lower = self._lower_kernel if takes else self._lower_reference
+        return lower(ctx, *values, config=config, present=present)
+
+    def _lower_kernel(self, ctx, *values, config: Config, present: Sequence[bool]):
         """Lowers the kernel: where XLA can ask how to split it over devices, so that it does."""
         call, names = self._whole_call(config, present), self._present_operands(present)
         mesh = _compat.auto_mesh(ctx)
+        cuda = self.cuda
+        assert cuda is not None
         if mesh is None or not call.parallel or any(0 in aval.shape for aval in ctx.avals_in):
             return _lowering(self.name, cuda)(ctx, *values, config=config, present=present)
         gpu, deterministic = emulation.value, is_deterministic()

@@ -7,6 +7,8 @@ from typing import Any, ParamSpec
 
 import jax
 
+from oxijax._core.implementation import read_implementation, requires_ptx
+
 __all__ = ["reference_twin"]
 
 Arguments = ParamSpec("Arguments")
@@ -33,6 +35,11 @@ def reference_twin(
     def twin(*args: Any, **kwargs: Any) -> jax.Array:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
+        if requires_ptx(read_implementation(bound.arguments["implementation"])):
+            raise ValueError(
+                f"implementation of oxijax.reference.{function.__name__} must be None or 'xla': it "
+                "has no kernel"
+            )
         return compute(*bound.arguments.values())
 
     twin.__doc__ = inspect.cleandoc(doc.format(function.__name__))

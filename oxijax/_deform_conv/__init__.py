@@ -21,6 +21,7 @@ from oxijax._core.convolution import (
     to_nhwc,
 )
 from oxijax._core.gradients import define_gradients
+from oxijax._core.implementation import ImplementationLike
 from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
 from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
@@ -41,6 +42,7 @@ def deform_conv(
     dilation: int | tuple[int, int] = 1,
     data_format: str = "NHWC",
     precision: lax.PrecisionLike = None,
+    implementation: ImplementationLike = None,
 ) -> jax.Array:
     """Deformable convolution, v1 without `mask` and v2 with it.
 
@@ -81,6 +83,8 @@ def deform_conv(
       data_format: "NHWC" or "NCHW".
       precision: of the matrix products, as in `jax.lax`; None is JAX's
         `default_matmul_precision`.
+      implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
+        or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
 
     Returns:
       The convolved images in x's dtype. Products are summed in float32, for float64 x in
@@ -100,7 +104,8 @@ def deform_conv(
     ConvNets v2: More Deformable, Better Results", 2019.
     """
     config, operands = read_deform_conv(
-        x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
+        *(x, offset, weight, mask, bias),
+        *(strides, padding, dilation, data_format, precision, implementation),
     )
     # The casts are outside of what has rules of its own: theirs see the operands.
     operands = map_present(_compat.match_varying, *operands)
@@ -110,7 +115,7 @@ def deform_conv(
 def _reference(*values) -> jax.Array:
     config, operands = read_deform_conv(*values)
     (y,) = kernels.forward(config, *operands)
-    *_, data_format, _ = values
+    *_, data_format, _, _ = values
     return from_nhwc(y, data_format)
 
 
@@ -130,11 +135,12 @@ _Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array |
 
 
 def read_deform_conv(
-    x, offset, weight, mask, bias, strides, padding, dilation, data_format, precision
-) -> tuple[ConvParams, _Operands]:
+    x, offset, weight, mask, bias,
+    strides, padding, dilation, data_format, precision, implementation,
+) -> tuple[ConvParams, _Operands]:  # fmt: skip
     """Checks all arguments, and makes them a configuration and operands in NHWC."""
     config, x, weight, bias = read_arguments(
-        *(x, weight, bias, strides, padding, dilation, data_format, precision),
+        *(x, weight, bias, strides, padding, dilation, data_format, precision, implementation),
         data_formats=("NHWC", "NCHW"),
     )
     offset = arguments.as_array("offset", offset, 4)

@@ -1,5 +1,6 @@
 """Matrix products: the public function and its primitives."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -13,6 +14,11 @@ from jax.typing import ArrayLike
 from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
 from oxijax._core.fold import broadcast
+from oxijax._core.implementation import (
+    ImplementationLike,
+    read_implementation,
+    requires_ptx,
+)
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
 from oxijax._core.sizes import is_known
 from oxijax._core.twin import reference_twin
@@ -34,6 +40,7 @@ def gemm(
     transpose_b: bool = False,
     strategy: str = "auto",
     precision: lax.PrecisionLike = None,
+    implementation: ImplementationLike = None,
 ) -> jax.Array:
     """Matrix products, scaled and added to others: alpha * op(a) @ op(b) + beta * c.
 
@@ -54,6 +61,9 @@ def gemm(
         keeps the smaller matrix in shared memory, "warp_parallel" splits K over blocks. "auto" is
         the one for the shape or, where arithmetic bounds the product, XLA's own matrix product.
       precision: of the products, as in `jax.lax`; None is JAX's `default_matmul_precision`.
+      implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
+        or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
+        A kernel that is asked for runs whatever bounds the product.
 
     Returns:
       [..., M, N], in a's dtype. Products are summed in float32, for float64 in float64, and the
@@ -66,7 +76,8 @@ def gemm(
       TypeError: an argument of the wrong type or dtype, by name.
     """
     config, batch, operands = _read_arguments(
-        a, b, c, alpha, beta, transpose_a, transpose_b, strategy, precision
+        *(a, b, c, alpha, beta),
+        *(transpose_a, transpose_b, strategy, precision, implementation),
     )
     operands = _Operands(*map_present(_compat.match_varying, *operands))
     return _over_batch(functools.partial(gemm_matrices, config), batch, operands)
@@ -101,7 +112,7 @@ class _Operands(NamedTuple):
 
 
 def _read_arguments(
-    a, b, c, alpha, beta, transpose_a, transpose_b, strategy, precision
+    a, b, c, alpha, beta, transpose_a, transpose_b, strategy, precision, implementation
 ) -> tuple[GemmParams, tuple[int, ...], _Operands]:
     """Checks all arguments, and makes them a configuration, the batch's shape and operands."""
     transpose_a = arguments.read_bool("transpose_a", transpose_a)
@@ -136,12 +147,20 @@ def _read_arguments(
         raise ValueError("c must be an array unless beta is the number 0, got None")
     if is_known(depth):
         cuda_kernels.check_strategy(strategy, depth, a.dtype)
-    if strategy != "auto" and not (is_known(depth) and (is_known(m) or is_known(n))):
-        raise ValueError(
-            f"strategy must be 'auto' where K, or both M and N, are not known, got {strategy!r} "
-            f"with M, N, K = {m}, {n}, {depth}"
-        )
-    config = GemmParams(transpose_a, transpose_b, strategy, arguments.read_precision(precision))
+    implementation = read_implementation(implementation)
+    if not (is_known(depth) and (is_known(m) or is_known(n))):
+        if strategy != "auto":
+            raise ValueError(
+                f"strategy must be 'auto' where K, or both M and N, are not known, got "
+                f"{strategy!r} with M, N, K = {m}, {n}, {depth}"
+            )
+        if requires_ptx(implementation):
+            raise ValueError(
+                "implementation must not be 'ptx' where K, or both M and N, are not known, with "
+                f"M, N, K = {m}, {n}, {depth}"
+            )
+    precision = arguments.read_precision(precision)
+    config = GemmParams(transpose_a, transpose_b, strategy, precision, implementation)
     factors = _as_factor(alpha, wide), None if c is None else _as_factor(beta, wide)
     c = None if c is None else broadcast(c, (*batch, m, n))
     return config, batch, _Operands(a, b, c, *factors)
@@ -239,7 +258,9 @@ def _grad_alpha(config: GemmParams, a, b, c, alpha, beta, grad_y) -> tuple[jax.A
 
 def _layout(config: GemmParams, transpose_a: bool, transpose_b: bool) -> GemmParams:
     """Of a gradient, which has a shape of its own, and so the strategy for that."""
-    return GemmParams(transpose_a, transpose_b, "auto", config.precision)
+    return dataclasses.replace(
+        config, transpose_a=transpose_a, transpose_b=transpose_b, strategy="auto"
+    )
 
 
 _FOLDS = (

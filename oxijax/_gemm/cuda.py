@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from oxijax._core.data_sheets import default_data_sheet
+from oxijax._core.implementation import requires_ptx
 from oxijax._core.launch import call, emulation
 from oxijax._core.precision import is_exact, ptx_dtype
 from oxijax._core.sizes import is_known, likely
@@ -32,6 +33,11 @@ def gemm(config: GemmParams, a, b, c, alpha, beta):
     strategy, sizes = DOT_GENERAL, _assumed(m, n, k, batch)
     if sizes is not None and 0 not in sizes:
         strategy = _strategy(config, sizes, a.dtype, c is not None)
+    if sizes is None and requires_ptx(config.implementation):
+        raise ValueError(
+            "implementation 'ptx' of gemm cannot run here: its kernels have to know K, and M or N, "
+            f"of M, N, K = {m}, {n}, {k}"
+        )
     if sizes is None or strategy == DOT_GENERAL:
         return kernels.gemm(config, a, b, c, alpha, beta)
     kernel = _kernel(config, sizes, a.dtype, strategy, c=c, alpha=alpha, beta=beta)
@@ -125,16 +131,12 @@ def _kernel(
 def _strategy(config: GemmParams, sizes: Sequence[int], dtype, reads_c: bool) -> str:
     if config.strategy != "auto":
         return config.strategy
+    m, n, k, batch = sizes
+    exact = is_exact(config.precision, dtype)
+    if config.implementation is not None:  # a kernel was asked for, whatever bounds the product
+        return choose(m, n, k, batch=batch, float_type=ptx_dtype(dtype), exact=exact).strategy
     emulated = emulation.value
     sheet = default_data_sheet() if emulated is None else find_data_sheet(emulated.target)
-    m, n, k, batch = sizes
     return auto_strategy(
-        m,
-        n,
-        k,
-        dtype=dtype.name,
-        sheet=sheet,
-        batch=batch,
-        exact=is_exact(config.precision, dtype),
-        reads_c=reads_c,
+        m, n, k, dtype=dtype.name, sheet=sheet, batch=batch, exact=exact, reads_c=reads_c
     )

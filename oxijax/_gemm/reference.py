@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from oxijax._core.implementation import Implementation
+
 __all__ = ["GemmParams", "epilogue", "gemm"]
 
 
@@ -24,12 +26,14 @@ class GemmParams:
       transpose_b: b is [N, K], not [K, N].
       strategy: of the GPU kernel, or "auto".
       precision: of the products.
+      implementation: which programs it may run.
     """
 
     transpose_a: bool
     transpose_b: bool
     strategy: str
     precision: lax.Precision
+    implementation: Implementation = None
 
 
 def gemm(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import Implementation, read_implementation
 from oxijax._layers.deform_conv import read_divisor, read_real
 from oxijax._sampling.ms_deform_attn import ms_deform_attn, read_spatial_shapes
 
@@ -37,6 +38,7 @@ class Attention:
       heads: divides features.
       points: of each level.
       method: of `oxijax.ms_deform_attn`.
+      implementation: of `oxijax.ms_deform_attn`.
     """
 
     names: Names
@@ -44,6 +46,7 @@ class Attention:
     heads: int
     points: tuple[int, ...]
     method: str
+    implementation: Implementation = None
 
     @classmethod
     def read(
@@ -54,6 +57,7 @@ class Attention:
         num_levels: Any,
         num_points: int | Sequence[int],
         method: Any,
+        implementation: Any,
     ) -> "Attention":
         """Checks a layer's arguments."""
         heads, features = read_divisor("num_heads", num_heads, **{names.features: features})
@@ -69,7 +73,7 @@ class Attention:
                     f"got {arguments.shown(num_points)}"
                 )
         arguments.check_choice("method", method, ("bilinear", "nearest"))
-        return cls(names, features, heads, points, method)
+        return cls(names, features, heads, points, method, read_implementation(implementation))
 
     @property
     def weight_features(self) -> int:
@@ -158,6 +162,7 @@ class Attention:
             points=self.points,
             method=self.method,
             normalize=True,
+            implementation=self.implementation,
         )
         return y.reshape(*batch, queries, self.features)
 

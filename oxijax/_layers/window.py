@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import Implementation, read_implementation
 from oxijax._layers.deform_conv import read_divisor
 from oxijax._sampling.dcn import dcnv3, dcnv4
 from oxijax._sampling.packed import packed_width
@@ -34,6 +35,7 @@ class WindowSums:
       dilation: from one tap to the next.
       offset_scale: of offsets and the window itself.
       remove_center: whether the tap in the middle is left out.
+      implementation: of `oxijax.dcnv3` and `oxijax.dcnv4`.
     """
 
     channels: int
@@ -42,6 +44,7 @@ class WindowSums:
     dilation: tuple[int, int]
     offset_scale: float
     remove_center: bool
+    implementation: Implementation = None
 
     @classmethod
     def read(
@@ -54,6 +57,7 @@ class WindowSums:
         dilation: Any,
         offset_scale: Any,
         remove_center: Any,
+        implementation: Any,
     ) -> "WindowSums":
         """Checks a layer's arguments, of which two have names of their library."""
         groups, channels = read_divisor("groups", groups, **{name: channels})
@@ -70,6 +74,7 @@ class WindowSums:
             arguments.read_pair(dilation_name, dilation),
             arguments.read_number("offset_scale", offset_scale),
             remove_center,
+            read_implementation(implementation),
         )
 
     @property
@@ -135,6 +140,7 @@ class WindowSums:
             groups=self.groups,
             offset_scale=self.offset_scale,
             remove_center=self.remove_center,
+            implementation=self.implementation,
             **options,
         )
         return y.reshape(operands[0].shape)

@@ -1,10 +1,13 @@
 """Deformable convolution v3 and v4: windows whose samples are weighed, without a convolution."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.packed import packed_width
@@ -27,6 +30,7 @@ def dcnv3(
     offset_scale: float = 1.0,
     remove_center: bool = False,
     softmax: bool = False,
+    implementation: ImplementationLike = None,
 ) -> jax.Array:
     """Deformable convolution v3: each output is a weighted sum of samples of its group's channels.
 
@@ -54,6 +58,8 @@ def dcnv3(
         must be odd then.
       softmax: take the softmax of mask over the taps of a pixel and group, as the paper's layer
         does; else mask has no bounds.
+      implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
+        or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
 
     Returns:
       The sums [N, Ho, Wo, C] in x's dtype. They are made in float32, for float64 x in float64;
@@ -72,7 +78,7 @@ def dcnv3(
     return sample(
         read_dcnv3(
             *(x, offset, mask, kernel_size, strides, padding, dilation),
-            *(groups, offset_scale, remove_center, softmax),
+            *(groups, offset_scale, remove_center, softmax, implementation),
         )
     )
 
@@ -92,6 +98,7 @@ def dcnv4(
     offset_scale: float = 1.0,
     remove_center: bool = False,
     softmax: bool = False,
+    implementation: ImplementationLike = None,
 ) -> jax.Array:
     """Deformable convolution v4: `oxijax.dcnv3` with offsets and masks in one array.
 
@@ -107,6 +114,7 @@ def dcnv4(
       offset_scale: of offsets and the window itself, about its middle.
       remove_center: leave out the tap in the middle.
       softmax: take the softmax of the masks over the taps of a pixel and group.
+      implementation: as in `oxijax.dcnv3`.
 
     Returns:
       The sums [N, Ho, Wo, C]; see `oxijax.dcnv3`.
@@ -123,7 +131,7 @@ def dcnv4(
     return sample(
         read_dcnv4(
             *(x, offset_mask, kernel_size, strides, padding, dilation),
-            *(groups, offset_scale, remove_center, softmax),
+            *(groups, offset_scale, remove_center, softmax, implementation),
         )
     )
 
@@ -133,7 +141,7 @@ dcnv4_reference = reference_twin(dcnv4, lambda *values: sample_reference(read_dc
 
 def read_dcnv3(
     x, offset, mask, kernel_size, strides, padding, dilation,
-    groups, offset_scale, remove_center, softmax,
+    groups, offset_scale, remove_center, softmax, implementation,
 ) -> Call:  # fmt: skip
     x, place, groups = _read_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
@@ -148,12 +156,12 @@ def read_dcnv3(
     queries = place.out_size[0] * place.out_size[1]
     locations = jnp.reshape(offset, (x.shape[0], queries, groups, taps, 2))
     weights = jnp.reshape(mask, (x.shape[0], queries, groups, taps))
-    return _call(x, place, groups, softmax, locations=locations, weights=weights)
+    return _call(x, place, groups, softmax, implementation, locations=locations, weights=weights)
 
 
 def read_dcnv4(
     x, offset_mask, kernel_size, strides, padding, dilation,
-    groups, offset_scale, remove_center, softmax,
+    groups, offset_scale, remove_center, softmax, implementation,
 ) -> Call:  # fmt: skip
     x, place, groups = _read_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
@@ -168,7 +176,7 @@ def read_dcnv4(
         (x.shape[0], *place.out_size, width),
     )
     packed = jnp.reshape(packed, (x.shape[0], place.out_size[0] * place.out_size[1], width))
-    return _call(x, place, groups, softmax, packed=packed)
+    return _call(x, place, groups, softmax, implementation, packed=packed)
 
 
 def _read_window(
@@ -203,6 +211,7 @@ def _call(
     place: Window,
     groups: int,
     normalize: bool,
+    implementation: Any,
     *,
     locations: jax.Array | None = None,
     weights: jax.Array | None = None,
@@ -212,5 +221,11 @@ def _call(
     # In two steps, each of which keeps how x is sharded.
     value = x.reshape(n, height * width, channels)
     value = value.reshape(n, height * width, groups, channels // groups)
-    config = SampleParams(((height, width),), (len(place.taps),), place, normalize=normalize)
+    config = SampleParams(
+        ((height, width),),
+        (len(place.taps),),
+        place,
+        normalize,
+        read_implementation(implementation),
+    )
     return Call(config, value, locations, weights, (n, *place.out_size, channels), packed)

@@ -4,6 +4,7 @@ import jax
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Grid
@@ -19,6 +20,7 @@ def grid_sample(
     method: str = "bilinear",
     padding_mode: str = "zeros",
     align_corners: bool = False,
+    implementation: ImplementationLike = None,
 ) -> jax.Array:
     """Images, sampled at the places that a grid gives.
 
@@ -30,6 +32,8 @@ def grid_sample(
         "reflection" for what mirrors at the edges show.
       align_corners: whether -1 and 1 are the centres of the outermost pixels; else they are the
         edges of the image.
+      implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
+        or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
 
     Returns:
       The samples [N, ..., C] in x's dtype, with `torch.nn.functional.grid_sample`'s values. They
@@ -47,7 +51,7 @@ def grid_sample(
 
     Source: Jaderberg et al., "Spatial Transformer Networks", 2015.
     """
-    return sample(read_grid_sample(x, grid, method, padding_mode, align_corners))
+    return sample(read_grid_sample(x, grid, method, padding_mode, align_corners, implementation))
 
 
 grid_sample_reference = reference_twin(
@@ -55,7 +59,7 @@ grid_sample_reference = reference_twin(
 )
 
 
-def read_grid_sample(x, grid, method, padding_mode, align_corners) -> Call:
+def read_grid_sample(x, grid, method, padding_mode, align_corners, implementation) -> Call:
     """Checks all arguments."""
     x = arguments.as_array("x", x, 4)
     if min(x.shape[1:]) < 1:
@@ -73,5 +77,7 @@ def read_grid_sample(x, grid, method, padding_mode, align_corners) -> Call:
         queries = queries * size
     locations = grid.reshape(n, queries, 1, 1, 2)
     place = Grid(align_corners, padding_mode, method == "nearest")
-    config = SampleParams(((height, width),), (1,), place)
+    config = SampleParams(
+        ((height, width),), (1,), place, implementation=read_implementation(implementation)
+    )
     return Call(config, value, locations, None, (n, *outer, channels))

@@ -7,6 +7,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Across
@@ -30,6 +31,7 @@ def ms_deform_attn(
     method: str = "bilinear",
     normalize: bool = False,
     precision: lax.PrecisionLike = None,
+    implementation: ImplementationLike = None,
 ) -> jax.Array:
     """Multi-scale deformable attention.
 
@@ -56,6 +58,8 @@ def ms_deform_attn(
         floor(y * height + 0.5)) or, if there is none, the one at the edge: RT-DETRv2's "discrete".
       normalize: take the softmax of attention_weights over all points of a query and head.
       precision: as in `jax.lax`. There are no matrix products here that it would change.
+      implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
+        or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
 
     Returns:
       The sums [N, Q, M, D] in value's dtype. They are made in float32, for float64 value in
@@ -77,7 +81,7 @@ def ms_deform_attn(
     return sample(
         read_ms_deform_attn(
             *(value, sampling_locations, attention_weights),
-            *(spatial_shapes, points, method, normalize, precision),
+            *(spatial_shapes, points, method, normalize, precision, implementation),
         )
     )
 
@@ -88,8 +92,9 @@ ms_deform_attn_reference = reference_twin(
 
 
 def read_ms_deform_attn(
-    value, locations, weights, spatial_shapes, points, method, normalize, precision
-) -> Call:
+    value, locations, weights,
+    spatial_shapes, points, method, normalize, precision, implementation,
+) -> Call:  # fmt: skip
     """Checks all arguments."""
     value = arguments.as_array("value", value, 4)
     arguments.check_choice("method", method, ("bilinear", "nearest"))
@@ -128,7 +133,8 @@ def read_ms_deform_attn(
     arguments.check_shape("attention_weights", weights, names, shape)
     locations = locations.reshape(n, queries, heads, sum(counts), 2)
     weights = weights.reshape(n, queries, heads, sum(counts))
-    config = SampleParams(levels, counts, Across(method == "nearest"), normalize)
+    place, implementation = Across(method == "nearest"), read_implementation(implementation)
+    config = SampleParams(levels, counts, place, normalize, implementation)
     return Call(config, value, locations, weights, (n, queries, heads, channels))
 
 

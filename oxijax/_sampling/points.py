@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from oxijax._core.blocks import accumulator
+from oxijax._core.implementation import Implementation
 from oxijax._core.sizes import require_product
 from oxijax._sampling.places import HEIGHT, WIDTH, Place
 
@@ -38,12 +39,14 @@ class SampleParams:
       points: of a query and head in each level.
       place: where they lie.
       normalize: weights are the softmax of what is given, over all points of a query and head.
+      implementation: which programs it may run.
     """
 
     levels: tuple[tuple[int, int], ...]
     points: tuple[int, ...]
     place: Place
     normalize: bool = False
+    implementation: Implementation = None
 
     @property
     def pixels(self) -> int:

@@ -9,6 +9,7 @@ from oxijax._core.launch import _emulation, _handler, _resolve
 from oxijax._core.launch._call import TARGET_NAME, call
 from oxijax._core.launch._emulation import Emulation, emulation
 from oxijax._core.launch._handler import HandlerMissingError, find_handler
+from oxijax._core.launch._handler import is_loaded as has_handler
 from oxijax._core.launch._resolve import clear_caches
 from oxijax._core.launch._spec import VERSION
 from oxijax._core.tuning.plans import tuned_plans
@@ -22,6 +23,7 @@ __all__ = [
     "clear_caches",
     "emulation",
     "find_handler",
+    "has_handler",
 ]
 
 tuned_plans.on_change(clear_caches)  # calls that are resolved have the plans of before
