@@ -33,7 +33,8 @@ def read_implementation(value: Any) -> Implementation:
     """
     if value is None:
         return None
-    names = (value,) if isinstance(value, str) else arguments.read_sequence("implementation", value)
+    many = [value] if isinstance(value, str) else arguments.read_sequence("implementation", value)
+    names = tuple(many)
     for name in names:
         arguments.check_choice("implementation", name, (PTX, XLA))
     if not names or len(set(names)) < len(names):
@@ -41,7 +42,7 @@ def read_implementation(value: Any) -> Implementation:
             "implementation must be None, 'ptx', 'xla' or a sequence of these names, each once, "
             f"got {arguments.shown(value)}"
         )
-    return tuple(str(name) for name in names)
+    return names
 
 
 def requires_ptx(implementation: Implementation) -> bool:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike
 from oxijax._layers.window import WindowSums, exact_gelu
 from oxijax.equinox._parts import Parts, over_images, over_vectors
 
@@ -66,6 +67,7 @@ class DCNv3(eqx.Module):
         dtype: Any = None,
         key: jax.Array,
         offset_dtype: Any = jnp.float32,
+        implementation: ImplementationLike = None,
     ):
         """Makes the layer.
 
@@ -84,6 +86,7 @@ class DCNv3(eqx.Module):
           offset_dtype: in which offsets and masks are predicted, whatever the dtype of the input
             and the parameters is. Half precision misplaces samples; for float64 throughout, give
             float64.
+          implementation: as in `oxijax.dcnv3`.
 
         Raises:
           ValueError: a value that does not fit, by name.
@@ -94,7 +97,7 @@ class DCNv3(eqx.Module):
         """
         self.sums = sums = WindowSums.read(
             *("channels", channels, groups, kernel_size),
-            *("dilation", dilation, offset_scale, remove_center),
+            *("dilation", dilation, offset_scale, remove_center, implementation),
         )
         parts = Parts.read(sums.channels, dtype, key)
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
@@ -192,6 +195,7 @@ class DCNv4(eqx.Module):
         dtype: Any = None,
         key: jax.Array,
         offset_dtype: Any = jnp.float32,
+        implementation: ImplementationLike = None,
     ):
         """Makes the layer.
 
@@ -212,6 +216,7 @@ class DCNv4(eqx.Module):
           offset_dtype: in which offsets and masks are predicted, whatever the dtype of the input
             and the parameters is. Half precision misplaces samples; for float64 throughout, give
             float64.
+          implementation: as in `oxijax.dcnv4`.
 
         Raises:
           ValueError: a value that does not fit, by name.
@@ -222,7 +227,7 @@ class DCNv4(eqx.Module):
         """
         self.sums = sums = WindowSums.read(
             *("channels", channels, groups, kernel_size),
-            *("dilation", dilation, offset_scale, remove_center),
+            *("dilation", dilation, offset_scale, remove_center, implementation),
         )
         parts = Parts.read(sums.channels, dtype, key)
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)

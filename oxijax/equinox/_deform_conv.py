@@ -8,6 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import (
+    Implementation,
+    ImplementationLike,
+    read_implementation,
+)
 from oxijax._deform_conv import deform_conv
 from oxijax._layers import deform_conv as layers
 from oxijax.equinox._parts import check_key
@@ -61,6 +66,7 @@ class DeformConv(eqx.Module):
     prediction: layers.Prediction = eqx.field(static=True)
     offset_dtype: jnp.dtype = eqx.field(static=True)
     offset_channels: int | None = eqx.field(static=True)
+    implementation: Implementation = eqx.field(static=True)
 
     def __init__(
         self,
@@ -83,6 +89,7 @@ class DeformConv(eqx.Module):
         mask_scale: int = 2,
         max_residue: float | None = None,
         max_offset: float | None = None,
+        implementation: ImplementationLike = None,
     ):
         """Makes the layer.
 
@@ -111,6 +118,7 @@ class DeformConv(eqx.Module):
             what is predicted. With `flow` it bounds how far from there a sample is.
           max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
             for no bound.
+          implementation: as in `oxijax.deform_conv`.
 
         Raises:
           ValueError: a value that does not fit, by name.
@@ -140,6 +148,7 @@ class DeformConv(eqx.Module):
         self.groups = groups
         self.use_bias = use_bias
         self.padding_mode = mode
+        self.implementation = read_implementation(implementation)
         self.offset_groups = offset_groups
         self.prediction = layers.Prediction.read(
             *(self.kernel_size, offset_groups, use_mask, mask_scale, max_residue, max_offset)
@@ -210,6 +219,7 @@ class DeformConv(eqx.Module):
             padding=self.padding,
             dilation=self.dilation,
             data_format="NCHW",
+            implementation=self.implementation,
         )
         return y[0]
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike
 from oxijax._layers.attention import Attention, Names
 from oxijax.equinox._parts import Parts, over_vectors
 
@@ -59,6 +60,7 @@ class MSDeformAttn(eqx.Module):
         dtype: Any = None,
         key: jax.Array,
         offset_dtype: Any = jnp.float32,
+        implementation: ImplementationLike = None,
     ):
         """Makes the layer.
 
@@ -73,6 +75,7 @@ class MSDeformAttn(eqx.Module):
           offset_dtype: in which locations and weights are predicted, whatever the dtype of the
             inputs and the parameters is. Half precision misplaces samples; for float64
             throughout, give float64.
+          implementation: as in `oxijax.ms_deform_attn`.
 
         Raises:
           ValueError: a value that does not fit, by name.
@@ -82,7 +85,7 @@ class MSDeformAttn(eqx.Module):
         Detection", 2021.
         """
         self.attention = attention = Attention.read(
-            _NAMES, query_size, num_heads, num_levels, num_points, method
+            *(_NAMES, query_size, num_heads, num_levels, num_points, method, implementation)
         )
         parts = Parts.read(attention.features, dtype, key)
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)

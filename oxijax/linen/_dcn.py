@@ -8,6 +8,7 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike
 from oxijax._layers.deform_conv import read_inputs
 from oxijax._layers.window import WindowSums, exact_gelu
 from oxijax.linen._parts import XAVIER, Parts
@@ -57,6 +58,7 @@ class DCNv3(nn.Module):
       kernel_init: initializer of the kernels of input_proj and output_proj.
       offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
         misplaces samples; for float64 throughout, give float64.
+      implementation: as in `oxijax.dcnv3`.
 
     Arguments are checked when the layer is called.
 
@@ -78,11 +80,13 @@ class DCNv3(nn.Module):
     precision: PrecisionLike = None
     kernel_init: Initializer = XAVIER
     offset_dtype: Dtype = jnp.float32
+    implementation: ImplementationLike = None
 
     def setup(self):
         self.sums = sums = WindowSums.read(
             *("features", self.features, self.groups, self.kernel_size),
             *("kernel_dilation", self.kernel_dilation, self.offset_scale, self.remove_center),
+            self.implementation,
         )
         parts = Parts.read(
             *(sums.channels, self.dtype, self.param_dtype, self.precision),
@@ -164,6 +168,7 @@ class DCNv4(nn.Module):
       kernel_init: initializer of the kernels of value_proj and output_proj.
       offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
         misplaces samples; for float64 throughout, give float64.
+      implementation: as in `oxijax.dcnv4`.
 
     Arguments are checked when the layer is called.
 
@@ -186,11 +191,13 @@ class DCNv4(nn.Module):
     precision: PrecisionLike = None
     kernel_init: Initializer = XAVIER
     offset_dtype: Dtype = jnp.float32
+    implementation: ImplementationLike = None
 
     def setup(self):
         self.sums = sums = WindowSums.read(
             *("features", self.features, self.groups, self.kernel_size),
             *("kernel_dilation", self.kernel_dilation, self.offset_scale, self.remove_center),
+            self.implementation,
         )
         parts = Parts.read(
             *(sums.channels, self.dtype, self.param_dtype, self.precision),

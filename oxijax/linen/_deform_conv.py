@@ -10,6 +10,7 @@ from flax.linen.dtypes import promote_dtype
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike
 from oxijax._layers import deform_conv as layers
 
 __all__ = ["DeformConv"]
@@ -69,6 +70,7 @@ class DeformConv(nn.Module):
         what is predicted. With `flow` it bounds how far from there a sample is.
       max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
         for no bound.
+      implementation: as in `oxijax.deform_conv`.
 
     Arguments are checked when the layer is called.
 
@@ -95,6 +97,7 @@ class DeformConv(nn.Module):
     mask_scale: int = 2
     max_residue: float | None = None
     max_offset: float | None = None
+    implementation: ImplementationLike = None
 
     def __call__(
         self,
@@ -233,4 +236,5 @@ class DeformConv(nn.Module):
             padding=padding,
             dilation=dilation,
             precision=self.precision,
+            implementation=self.implementation,
         )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer, PrecisionLike
 
+from oxijax._core.implementation import ImplementationLike
 from oxijax._layers.attention import Attention, Names
 from oxijax.linen._parts import XAVIER, ZEROS, Parts
 
@@ -56,6 +57,7 @@ class MSDeformAttn(nn.Module):
       kernel_init: initializer of the kernels of value_proj and output_proj.
       offset_dtype: in which locations and weights are predicted, whatever `dtype` is. Half
         precision misplaces samples; for float64 throughout, give float64.
+      implementation: as in `oxijax.ms_deform_attn`.
 
     Arguments are checked when the layer is called.
 
@@ -73,11 +75,12 @@ class MSDeformAttn(nn.Module):
     precision: PrecisionLike = None
     kernel_init: Initializer = XAVIER
     offset_dtype: Dtype = jnp.float32
+    implementation: ImplementationLike = None
 
     def setup(self):
         self.attention = attention = Attention.read(
             *(_NAMES, self.features, self.num_heads, self.num_levels),
-            *(self.num_points, self.method),
+            *(self.num_points, self.method, self.implementation),
         )
         parts = Parts.read(
             *(attention.features, self.dtype, self.param_dtype, self.precision),

@@ -8,6 +8,7 @@ from flax import nnx
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike
 from oxijax._layers.deform_conv import read_inputs
 from oxijax._layers.window import WindowSums, exact_gelu
 from oxijax.nnx._parts import XAVIER, Parts
@@ -57,6 +58,7 @@ class DCNv3(nnx.Module):
       rngs: random keys.
       offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
         misplaces samples; for float64 throughout, give float64.
+      implementation: as in `oxijax.dcnv3`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -84,10 +86,11 @@ class DCNv3(nnx.Module):
         kernel_init: Initializer = XAVIER,
         rngs: nnx.Rngs,
         offset_dtype: Dtype = jnp.float32,
+        implementation: ImplementationLike = None,
     ):
         self.sums = sums = WindowSums.read(
             *("in_features", in_features, groups, kernel_size),
-            *("kernel_dilation", kernel_dilation, offset_scale, remove_center),
+            *("kernel_dilation", kernel_dilation, offset_scale, remove_center, implementation),
         )
         parts = Parts.read(
             sums.channels, dtype, param_dtype, precision, kernel_init, rngs, offset_dtype
@@ -170,6 +173,7 @@ class DCNv4(nnx.Module):
       rngs: random keys.
       offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
         misplaces samples; for float64 throughout, give float64.
+      implementation: as in `oxijax.dcnv4`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -198,10 +202,11 @@ class DCNv4(nnx.Module):
         kernel_init: Initializer = XAVIER,
         rngs: nnx.Rngs,
         offset_dtype: Dtype = jnp.float32,
+        implementation: ImplementationLike = None,
     ):
         self.sums = sums = WindowSums.read(
             *("in_features", in_features, groups, kernel_size),
-            *("kernel_dilation", kernel_dilation, offset_scale, remove_center),
+            *("kernel_dilation", kernel_dilation, offset_scale, remove_center, implementation),
         )
         parts = Parts.read(
             sums.channels, dtype, param_dtype, precision, kernel_init, rngs, offset_dtype

@@ -11,6 +11,7 @@ from flax.nnx.nn import dtypes
 from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
 
 from oxijax._core import arguments as arguments
+from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._layers import deform_conv as layers
 from oxijax.nnx._parts import check_rngs
 
@@ -76,6 +77,7 @@ class DeformConv(nnx.Module):
         what is predicted. With `flow` it bounds how far from there a sample is.
       max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
         for no bound.
+      implementation: as in `oxijax.deform_conv`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -111,6 +113,7 @@ class DeformConv(nnx.Module):
         mask_scale: int = 2,
         max_residue: float | None = None,
         max_offset: float | None = None,
+        implementation: ImplementationLike = None,
     ):
         feature_group_count, in_features, out_features = layers.read_divisor(
             "feature_group_count",
@@ -146,6 +149,7 @@ class DeformConv(nnx.Module):
         self.dtype = dtype
         self.param_dtype = param_dtype
         self.precision = precision
+        self.implementation = read_implementation(implementation)
         self.promote_dtype = promote_dtype
         self.offset_groups = offset_groups
         self.prediction = layers.Prediction.read(
@@ -222,6 +226,7 @@ class DeformConv(nnx.Module):
             padding=self.padding,
             dilation=self.kernel_dilation,
             precision=self.precision,
+            implementation=self.implementation,
         )
 
     def offsets(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype, Initializer, PrecisionLike
 
+from oxijax._core.implementation import ImplementationLike
 from oxijax._layers.attention import Attention, Names
 from oxijax.nnx._parts import XAVIER, ZEROS, Parts
 
@@ -52,6 +53,7 @@ class MSDeformAttn(nnx.Module):
       rngs: random keys.
       offset_dtype: in which locations and weights are predicted, whatever `dtype` is. Half
         precision misplaces samples; for float64 throughout, give float64.
+      implementation: as in `oxijax.ms_deform_attn`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -75,9 +77,10 @@ class MSDeformAttn(nnx.Module):
         kernel_init: Initializer = XAVIER,
         rngs: nnx.Rngs,
         offset_dtype: Dtype = jnp.float32,
+        implementation: ImplementationLike = None,
     ):
         self.attention = attention = Attention.read(
-            _NAMES, in_features, num_heads, num_levels, num_points, method
+            *(_NAMES, in_features, num_heads, num_levels, num_points, method, implementation)
         )
         parts = Parts.read(
             attention.features, dtype, param_dtype, precision, kernel_init, rngs, offset_dtype

@@ -371,6 +371,7 @@ NEW = {
     "mask_scale": 2,
     "max_residue": None,
     "max_offset": None,
+    "implementation": None,
 }
 
 

@@ -24,6 +24,7 @@ KEY = jax.random.key(0)
 ANY = {  # of a layer of any kind
     "dtype": wrong.dtype(optional=True),
     "offset_dtype": wrong.dtype(),
+    "implementation": wrong.implementation(),
 }
 ANY_FLAX = ANY | {
     "param_dtype": wrong.dtype(),

@@ -26,6 +26,7 @@ __all__ = [
     "dtype",
     "factor",
     "function",
+    "implementation",
     "instance",
     "mapping",
     "number",
@@ -215,6 +216,15 @@ def boolean(right: bool) -> Argument:
 def choice(*right: str, wrong: Sequence = ()) -> Argument:
     """One of several names."""
     return Argument(right, _junk(_never, [*right], f"{right[0]} ", right[0].encode(), *wrong))
+
+
+def implementation() -> Argument:
+    return Argument(
+        [None, "xla", ("xla",), ["xla", "ptx"], ("ptx", "xla")],
+        _junk(
+            lambda v: v is None, "XLA", "cuda", ("xla", "xla"), ("xla", None), ["xla", 1], {"xla"}
+        ),
+    )
 
 
 def precision(*, lax_only: Sequence = ()) -> Argument:

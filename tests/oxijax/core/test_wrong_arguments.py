@@ -50,6 +50,7 @@ CONV = {
     "dilation": wrong.pair(1),
     "data_format": wrong.choice("NHWC", wrong=["nhwc", "NWHC"]),
     "precision": wrong.precision(),
+    "implementation": wrong.implementation(),
 }
 DEFORM_CONV = CONV | {
     "offset": wrong.array(2, 8, 7, 36, alone=True),
@@ -65,6 +66,7 @@ GEMM = {
     "transpose_b": wrong.boolean(False),
     "strategy": wrong.choice("auto", "shallow_k", wrong=["split_k"]),
     "precision": wrong.precision(),
+    "implementation": wrong.implementation(),
 }
 
 
@@ -77,6 +79,7 @@ MS_DEFORM_ATTN = {
     "method": wrong.choice("bilinear", "nearest", wrong=["cubic"]),
     "normalize": wrong.boolean(False),
     "precision": wrong.precision(),
+    "implementation": wrong.implementation(),
 }
 DCNV3 = {
     "x": wrong.array(2, 5, 7, 6, alone=True),
@@ -90,6 +93,7 @@ DCNV3 = {
     "offset_scale": wrong.number(1.0, 2),
     "remove_center": wrong.boolean(False),
     "softmax": wrong.boolean(False),
+    "implementation": wrong.implementation(),
 }
 DCNV4 = {name: DCNV3[name] for name in DCNV3 if name not in ("offset", "mask")} | {
     "offset_mask": wrong.array(2, 5, 7, 56, alone=True),
@@ -100,6 +104,7 @@ GRID_SAMPLE = {
     "method": wrong.choice("bilinear", "nearest", wrong=["bicubic"]),
     "padding_mode": wrong.choice("zeros", "border", "reflection", wrong=["reflect"]),
     "align_corners": wrong.boolean(False),
+    "implementation": wrong.implementation(),
 }
 
 ONNX_DEFORM_CONV = {
@@ -154,6 +159,7 @@ GENERAL = {
     "feature_group_count": wrong.count(2, 3, 4),
     "batch_group_count": dataclasses.replace(wrong.count(1), uncovered=[2]),
     "precision": wrong.precision(lax_only=[("highest", "default"), ("high", "highest")]),
+    "implementation": wrong.implementation(),
     "preferred_element_type": dataclasses.replace(
         wrong.dtype(optional=True),
         wrong=[w for w in wrong.JUNK if not any(w is other for other in (None, int, str))],
