@@ -3,13 +3,18 @@
 Everything else about the package is in pyproject.toml.
 """
 
+import gzip
 import os
 import pathlib
+import re
 import runpy
+import subprocess
+import tarfile
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 HANDLER = "oxijax._core.launch.libhandler"
 SOURCE = "oxijax/_core/launch/handler.c"
@@ -79,16 +84,91 @@ def without_folders(command):
 
 
 class PlatformWheel(bdist_wheel):
-    """Tags the wheel for any Python 3, and for the platform of the handler that is in it."""
+    """Tags the wheel for any Python 3, and for the platforms on which the handler in it runs."""
 
     def get_tag(self):
-        handler = self.get_finalized_command("build_ext").get_outputs()
-        built = all(pathlib.Path(path).is_file() for path in handler)
-        return "py3", "none", super().get_tag()[2] if built else "any"
+        build = self.get_finalized_command("build_ext")
+        library, seal = map(pathlib.Path, build.get_outputs())
+        if not (library.is_file() and seal.is_file()):
+            return "py3", "none", "any"
+        platform = super().get_tag()[2]
+        if platform.startswith("linux_"):
+            try:
+                flags = getattr(build.compiler, "compiler_so", [])  # none where it was not run
+                minor = max(OLDEST_GLIBC, needed_glibc(library, flags))
+                platform = platform.replace("linux_", f"manylinux_2_{minor}_")
+            except UnprovenError as error:
+                self.warn(f"the wheel is for machines such as this one, {platform}: {error}")
+        return "py3", "none", platform
+
+
+OLDEST_GLIBC = 17  # of glibc 2: the oldest with wheels on every architecture
+GLIBC_LIBRARIES = r"libc\.so\.6|ld-linux-[\w-]+\.so\.\d"
+BASELINES = {"x86-64", "armv8-a"}
+
+
+class UnprovenError(Exception):
+    """Says why it is not known that a library runs wherever there is some version of glibc."""
+
+
+def needed_glibc(library, flags):
+    """The minor version of glibc 2 that a library needs, which must need nothing else.
+
+    It is the newest of the versions of symbols that the library asks for, as PEP 600 has it.
+    """
+    for flag in flags:
+        option, _, machine = flag.partition("=")
+        if option in ("-march", "-mcpu") and machine not in BASELINES:
+            raise UnprovenError(f"it is compiled with {flag}")
+    try:
+        said = subprocess.run(
+            ["objdump", "--private-headers", str(library)],
+            env={**os.environ, "LC_ALL": "C"},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UnprovenError(f"what the library needs is not known: {error}") from None
+    needed = re.findall(r"^ +NEEDED +(\S+)$", said, re.M)
+    if not needed or not all(re.fullmatch(GLIBC_LIBRARIES, name) for name in needed):
+        raise UnprovenError(f"the library needs {', '.join(needed) or 'no libc.so.6'}")
+    versions = re.findall(
+        r"^ +0x\S+ 0x\S+ \d+ (\S+)$", said.partition("Version References:")[2], re.M
+    )
+    found = [re.fullmatch(r"GLIBC_2\.(\d+)(?:\.\d+)?", version) for version in versions]
+    if not found or not all(found):
+        raise UnprovenError(f"the versions of symbols are {', '.join(versions) or 'not known'}")
+    return max(int(match[1]) for match in found)
+
+
+class SourceArchive(sdist):
+    """Writes the same bytes for the same files, where SOURCE_DATE_EPOCH says what time it is."""
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
+        epoch = os.environ.get("SOURCE_DATE_EPOCH")
+        if epoch is None or format != "gztar" or base_dir is None:
+            return super().make_archive(base_name, format, root_dir, base_dir, **owner)
+
+        def plain(member):
+            member.mtime, member.mode = int(epoch), 0o755 if member.mode & 0o100 else 0o644
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            return member
+
+        path = f"{base_name}.tar.gz"
+        self.mkpath(os.path.dirname(path))
+        with (
+            open(path, "wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=int(epoch)) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            archive.add(base_dir, filter=plain)
+        return path
 
 
 setup(
-    cmdclass={"build_ext": BuildHandler, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_ext": BuildHandler, "bdist_wheel": PlatformWheel, "sdist": SourceArchive},
     ext_modules=[
         Extension(
             HANDLER,

@@ -4,11 +4,13 @@ Each test installs or builds a copy of the project in folders of its own, withou
 """
 
 import functools
+import hashlib
 import http.server
 import importlib.util
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import venv
 import zipfile
 
 import pytest
+import setuptools
 from support.paths import ROOT
 from support.sanitizers import run
 
@@ -75,9 +78,61 @@ def build_wheel(checkout, **settings) -> pathlib.Path:
 
 def test_wheel_has_the_library_its_source_and_its_seal(checkout, tmp_path):
     wheel = build_wheel(checkout)
-    assert re.fullmatch(r"oxijax-.*-py3-none-linux_\w+\.whl", wheel.name)
+    assert re.fullmatch(r"oxijax-.*-py3-none-manylinux_2_17_\w+\.whl", wheel.name)
     zipfile.ZipFile(wheel).extractall(tmp_path / "unpacked")
     assert _seal.fault(tmp_path / "unpacked" / LAUNCH / "libhandler.so") is None
+
+
+def test_wheel_for_the_builders_processor_is_for_this_platform(checkout):
+    build = "from setuptools import build_meta; build_meta.build_wheel('wheels')"
+    said = execute(sys.executable, "-c", build, folder=checkout, CFLAGS="-march=native")
+    assert re.search(r"as this one, linux_\w+: it is compiled with -march=native", said), said
+    (wheel,) = (checkout / "wheels").glob("*.whl")
+    assert re.fullmatch(r"oxijax-.*-py3-none-linux_\w+\.whl", wheel.name)
+
+
+def test_two_builds_give_the_same_bytes(checkout, tmp_path):
+    build = "from setuptools import build_meta as m; m.build_sdist('made'); m.build_wheel('made')"
+    shutil.copytree(checkout, tmp_path / "another" / "place", copy_function=shutil.copyfile)
+    made = []
+    for folder in (checkout, tmp_path / "another" / "place"):
+        execute(sys.executable, "-c", build, folder=folder, SOURCE_DATE_EPOCH="1700000000")
+        files = sorted((folder / "made").iterdir())
+        made.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
+    assert [name.rpartition(".")[2] for name in made[0]] == ["whl", "gz"]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "needed"),
+    [
+        pytest.param("libc.so.6", "GLIBC_2.2.5", 2, id="old"),
+        pytest.param("libc.so.6", "GLIBC_2.99", 99, id="new"),
+        pytest.param("ld-linux-aarch64.so.1", "GLIBC_2.17", 17, id="loader"),
+        pytest.param("libc.so.6", "GLIBC_ABI_DT_RELR", "GLIBC_ABI_DT_RELR", id="feature"),
+        pytest.param("libc.so.6", "GLIBC_PRIVATE", "GLIBC_PRIVATE", id="private"),
+        pytest.param("libm.so.6", "GLIBC_2.2.5", "needs libm.so.6", id="library"),
+        pytest.param("libc.musl-x86_64.so.1", None, "needs libc.musl", id="musl"),
+    ],
+)
+def test_needed_glibc(tmp_path, monkeypatch, name, version, needed):
+    """Of a library that takes one symbol from a library of that name, in that version."""
+    monkeypatch.setattr(setuptools, "setup", lambda **settings: None)
+    monkeypatch.chdir(ROOT)
+    script = runpy.run_path("setup.py")
+    (tmp_path / "map").write_text(f"{version or ''} {{ global: symbol; }};")
+    (tmp_path / "needed.c").write_text("int symbol(void) { return 1; }")
+    (tmp_path / "library.c").write_text("int symbol(void); int f(void) { return symbol(); }")
+    shared = ["gcc", "-shared", "-fPIC", "-nostdlib", "-o"]
+    link = [f"-Wl,--version-script={tmp_path}/map", f"-Wl,-soname,{name}"]
+    run([*shared, f"{tmp_path}/{name}", f"{tmp_path}/needed.c", *link])
+    library = tmp_path / "library.so"
+    run([*shared, str(library), f"{tmp_path}/library.c", f"{tmp_path}/{name}"])
+    if isinstance(needed, int):
+        assert script["needed_glibc"](library, ["gcc", "-O2"]) == needed
+    else:
+        with pytest.raises(script["UnprovenError"], match=needed):
+            script["needed_glibc"](library, ["gcc", "-O2"])
 
 
 def test_wheel_without_compiler_is_for_any_platform(checkout):
