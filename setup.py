@@ -136,19 +136,19 @@ def needed_glibc(library, flags):
     versions = re.findall(
         r"^ +0x\S+ 0x\S+ \d+ (\S+)$", said.partition("Version References:")[2], re.M
     )
-    found = [re.fullmatch(r"GLIBC_2\.(\d+)(?:\.\d+)?", version) for version in versions]
-    if not found or not all(found):
+    minors = [m[1] for v in versions if (m := re.fullmatch(r"GLIBC_2\.(\d+)(?:\.\d+)?", v))]
+    if not minors or len(minors) < len(versions):
         raise UnprovenError(f"the versions of symbols are {', '.join(versions) or 'not known'}")
-    return max(int(match[1]) for match in found)
+    return max(map(int, minors))
 
 
 class SourceArchive(sdist):
     """Writes the same bytes for the same files, where SOURCE_DATE_EPOCH says what time it is."""
 
-    def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):
         epoch = os.environ.get("SOURCE_DATE_EPOCH")
         if epoch is None or format != "gztar" or base_dir is None:
-            return super().make_archive(base_name, format, root_dir, base_dir, **owner)
+            return super().make_archive(base_name, format, root_dir, base_dir, owner, group)
 
         def plain(member):
             member.mtime, member.mode = int(epoch), 0o755 if member.mode & 0o100 else 0o644
