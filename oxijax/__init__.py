@@ -43,7 +43,7 @@ __all__ = [
     "tune",
 ]
 
-_OPTIONAL = ("equinox", "linen", "nnx", "onnx")
+_OPTIONAL = ("equinox", "extend", "linen", "nnx", "onnx")
 
 if TYPE_CHECKING:
     from oxijax import equinox as equinox

@@ -95,7 +95,7 @@ class KernelPrimitive:
         returns the dimensions along which a call may be split over devices; results that lack
         one of them are then summed.
       cuda: the kernel on a GPU, called and returning likewise: a function of arrays that calls
-        `oxijax._core.launch.launch`. None where there is no kernel: the reference is lowered then.
+        `oxijax.extend.call`. None where there is no kernel: the reference is lowered then.
     """
 
     def __init__(
@@ -352,6 +352,13 @@ class KernelPrimitive:
             for fold in self.folds
             if fold.fits(config) and all(fold.has_place(dims) for dims in mapped + results)
         ]
+        if not ways:
+            vmapped = [name for name, axis in zip(names, axes, strict=True) if axis is not None]
+            raise NotImplementedError(
+                f"{self.name}: no fold absorbs a vmap over {', '.join(vmapped)}: expected one with "
+                f"a dimension of each of them and of every result, got the folds "
+                f"{[fold.dims for fold in self.folds if fold.fits(config)]}"
+            )
         fold, merges = min(ways, key=lambda way: sum(merge.repeats for merge in way[1]))
         arrays = [merge(array, size) for merge, array in zip(merges, arrays, strict=True)]
         outs = bind(*arrays, config=fold.update(config, size))

@@ -87,6 +87,16 @@ def test_a_fold_is_taken_only_where_it_fits():
     )
 
 
+def test_a_vmap_that_no_fold_absorbs_raises():
+    kernel = make(folds=(Fold("n"), Fold("c g o", fits=lambda config: False)))
+    message = (
+        r"scale_and_sum: no fold absorbs a vmap over scale: expected one with a dimension of each "
+        r"of them and of every result, got the folds \['n'\]"
+    )
+    with pytest.raises(NotImplementedError, match=message):
+        jax.vmap(lambda scale: kernel(CONFIG, X, scale))(jnp.stack([SCALE, SCALE]))
+
+
 @pytest.mark.parametrize("argument", [0, 1])
 def test_differentiates_through_the_reference(argument):
     operands = [X, SCALE.astype(jnp.float32)]
