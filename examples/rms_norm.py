@@ -47,6 +47,15 @@ def check(instance):
         raise ValueError(f"a row must have at most 2^30 channels, got {instance.sizes['c']}")
 
 
+def load(k, pointer, index, plan):
+    return [k.convert(value, f32) for value in pointer.load(index, plan.vector)]
+
+
+def swish(k, z):
+    exponential = k.op("ex2.approx.f32", f32, z * -1.4426950408889634)  # exp(-z)
+    return z * k.op("rcp.approx.f32", f32, exponential + 1.0)
+
+
 def block_sum(k, threads, value):
     k.comment("the sum of the warp, in every lane")
     for distance in (16, 8, 4, 2, 1):
@@ -60,15 +69,6 @@ def block_sum(k, threads, value):
         sums.store(k.tid() // 32, value)
     k.barrier()
     return functools.reduce(k.add, [sums.load(warp) for warp in range(warps)])
-
-
-def load(k, pointer, index, plan):
-    return [k.convert(value, f32) for value in pointer.load(index, plan.vector)]
-
-
-def swish(k, z):
-    exponential = k.op("ex2.approx.f32", f32, z * -1.4426950408889634)  # exp(-z)
-    return z * k.op("rcp.approx.f32", f32, exponential + 1.0)
 
 
 def body(k, config, plan, p):
