@@ -17,8 +17,10 @@ def blocks(page):
     return re.findall(r"^```(python|text)\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("page", ["debugging.md", "write_a_kernel.md"])
-def test_the_page_runs_and_prints_what_it_shows(page, monkeypatch):
+@pytest.mark.parametrize(
+    ("page", "results"), [("builder.md", 0), ("debugging.md", 18), ("write_a_kernel.md", 2)]
+)
+def test_the_page_runs_and_prints_what_it_shows(page, results, monkeypatch):
     monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
     namespace, printed, shown = {}, "", 0
     for language, text in blocks(page):
@@ -30,7 +32,16 @@ def test_the_page_runs_and_prints_what_it_shows(page, monkeypatch):
         with contextlib.redirect_stdout(output):
             exec(text, namespace)
         printed = output.getvalue()
-    assert shown >= 2
+    assert shown == results
+
+
+def test_pages_use_public_modules_alone():
+    private = re.compile(r"(?:from|import) +((?:oxijax|ptx)[\w.]*\._\w+)")
+    pages = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+    code = {p.name: re.findall(r"^```python\n(.*?)^```", p.read_text(), re.M | re.S) for p in pages}
+    assert len(code["architecture.md"]) >= 5
+    found = {name: private.findall("".join(texts)) for name, texts in code.items()}
+    assert {name: imports for name, imports in found.items() if imports} == {}
 
 
 @pytest.fixture
