@@ -20,6 +20,12 @@ from oxijax._core import compat as _compat
 from oxijax._core import modes, sharding
 from oxijax._core.config import config as settings
 from oxijax._core.config import is_deterministic
+from oxijax._core.description import (
+    check_description,
+    check_operands,
+    check_results,
+    check_sizes,
+)
 from oxijax._core.fold import Dims, Fold, broadcast, split
 from oxijax._core.implementation import PTX, requires_ptx, takes_ptx
 from oxijax._core.launch import VERSION, emulation, has_handler
@@ -120,6 +126,8 @@ class KernelPrimitive:
         self.reference = reference
         self.batch = batch
         self.parallel = parallel
+        likes = {key: result.like for key, result in self.results.items()}
+        check_description(name, self.operands, likes, folds)
 
         self.primitive = primitive = Primitive(name)
         primitive.multiple_results = True
@@ -140,7 +148,7 @@ class KernelPrimitive:
             ad.primitive_transposes[primitive] = self._transpose
 
     def __call__(self, config: Config, *operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
-        assert len(operands) == len(self.operands), f"{self.name}: {len(operands)} operands"
+        check_operands(self.name, self.operands, operands)
         present = tuple(operand is not None for operand in operands)
         arrays = [operand for operand in operands if operand is not None]
         outs = iter(self._bind(*arrays, config=config, present=present))
@@ -218,11 +226,13 @@ class KernelPrimitive:
         operands = dict(zip(self._present_operands(present), avals, strict=True))
         known = self._read_sizes({key: aval.shape for key, aval in operands.items()})
         sizes = self.sizes(config, known)
+        results = self._present_results(present)
+        check_sizes(self.name, {key: result.dims for key, result in results.items()}, sizes)
         return [
             operands[result.like].update(
                 shape=tuple(sizes[dim] for dim in result.dims.split()), weak_type=False
             )
-            for result in self._present_results(present).values()
+            for result in results.values()
         ]
 
     def _read_sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -317,7 +327,9 @@ class KernelPrimitive:
         return self._rounded(merged, operands)
 
     def _rounded_reference(self, config: Config, *operands: jax.Array | None):
-        return self._rounded(self.reference(config, *operands), operands)
+        results = self.reference(config, *operands)
+        check_results(self.name, "reference", results, list(self.results))
+        return self._rounded(results, operands)
 
     def _rounded(self, results, operands) -> list[jax.Array | None]:
         """Results in the dtypes of the operands that they are like."""

@@ -1,5 +1,6 @@
 """`call`: a kernel as a part of a JAX program, for use inside lowerings."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from oxijax._core import compat as _compat
+from oxijax._core.arguments import shown
 from oxijax._core.launch import _handler
 from oxijax._core.launch._emulation import allow_dry_runs, emulation
 from oxijax._core.launch._latency import latency_metadata
@@ -63,6 +65,12 @@ def call(
         than the configuration says, or a configuration that cannot be written down.
       ValueError: shapes that do not fit each other.
     """
+    if not isinstance(kernel, KernelDefinition):
+        raise TypeError(f"kernel must be a KernelDefinition, got {shown(kernel)}")
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        raise TypeError(
+            f"config must be a configuration of kernel {kernel.name}, got {shown(config)}"
+        )
     _handler.check_not_forked()
     _handler.library()
     arrays = {name: array for name, array in operands.items() if array is not None}

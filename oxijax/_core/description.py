@@ -1,0 +1,78 @@
+"""Checks of how a primitive is described and called, where mistakes would be silent or far away."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oxijax._core.arguments import shown
+from oxijax._core.fold import Dims, Fold
+
+__all__ = ["check_description", "check_operands", "check_results", "check_sizes"]
+
+
+def check_description(
+    name: str, operands: Mapping[str, Dims], likes: Mapping[str, str], folds: Sequence[Fold]
+) -> None:
+    """Checks what a primitive is made of.
+
+    Args:
+      name: of the primitive.
+      operands: the dimensions of each, by its name.
+      likes: for each result, by its name, the operand that it is like.
+      folds: the ways to absorb a vmapped axis.
+
+    Raises:
+      TypeError: folds that are no sequence of `Fold`.
+      ValueError: a result that is like no operand: it would always be absent.
+    """
+    for result, like in likes.items():
+        if like not in operands:
+            raise ValueError(
+                f"{name}: result {result} must be like one of the operands {', '.join(operands)}, "
+                f"got like={shown(like)}"
+            )
+    if isinstance(folds, str) or not all(isinstance(fold, Fold) for fold in folds):
+        raise TypeError(f"{name}: folds must be a sequence of Fold, got {shown(folds)}")
+
+
+def check_operands(name: str, dims: Mapping[str, Dims], operands: Sequence[Any]) -> None:
+    """Checks what a primitive is called with.
+
+    Raises:
+      TypeError: more or fewer operands than it has.
+      ValueError: an operand with another number of dimensions.
+    """
+    if len(operands) != len(dims):
+        raise TypeError(
+            f"{name} takes {len(dims)} operands, {', '.join(dims)} (None for one that is absent), "
+            f"got {len(operands)}"
+        )
+    for (key, each), operand in zip(dims.items(), operands, strict=True):
+        shape = getattr(operand, "shape", None)
+        if shape is not None and len(shape) != len(each.names):
+            raise ValueError(
+                f"{name}: {key} must have the dimensions {list(each.names)}, got shape {shape}"
+            )
+
+
+def check_sizes(name: str, results: Mapping[str, str], sizes: Mapping[str, Any]) -> None:
+    """Checks the sizes of a call: ValueError for a dimension of a result that has none."""
+    for result, dims in results.items():
+        if missing := [dim for dim in dims.split() if dim not in sizes]:
+            raise ValueError(
+                f"{name}: result {result} has the dimensions {dims.split()}, and sizes gives none "
+                f"for {', '.join(missing)}, which no operand has"
+            )
+
+
+def check_results(name: str, of: str, results: Any, expected: Sequence[str]) -> None:
+    """Checks what a primitive's reference, or its function for GPUs, returns.
+
+    Raises:
+      TypeError: anything but a tuple or list with each result, or None for one that is absent.
+    """
+    if not isinstance(results, tuple | list) or len(results) != len(expected):
+        got = f"{len(results)}" if isinstance(results, tuple | list) else type(results).__name__
+        raise TypeError(
+            f"{name}: its {of} must return a tuple of {len(expected)}, {', '.join(expected)}, "
+            f"got {got}"
+        )
