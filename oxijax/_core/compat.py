@@ -10,8 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax._src import core, custom_partitioning, custom_partitioning_sharding_rule, sharding_impls
+from jax._src import (
+    core,
+    custom_partitioning,
+    custom_partitioning_sharding_rule,
+    dispatch,
+    sharding_impls,
+)
 from jax._src.export import shape_poly
+from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
@@ -20,6 +27,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 __all__ = [
     "Partition",
     "Rule",
+    "apply_primitive",
     "auto_mesh",
     "batch_sharding_rule",
     "check_varying",
@@ -29,6 +37,17 @@ __all__ = [
     "platforms",
     "require_when_known",
 ]
+
+
+def apply_primitive(primitive: Primitive, *operands: jax.Array, **params: Any) -> list[jax.Array]:
+    """Evaluates a primitive outside of `jax.jit`: compiles it alone, and runs it.
+
+    A `jax.jit` of the primitive would call itself without end under `jax.disable_jit`, and under
+    `jax.debug_nans` where a result is NaN.
+
+    `jax._src.dispatch.apply_primitive`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
+    """
+    return dispatch.apply_primitive(primitive, *operands, **params)
 
 
 def check_varying(name: str, *avals: Any) -> None:

@@ -13,6 +13,8 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from oxijax._core import compat as _compat
+
 __all__ = ["Differentiated", "tangent"]
 
 
@@ -119,9 +121,8 @@ def _lower(ctx, *values, **params):
     return mlir.lower_fun(lambda *arrays: evaluate(*arrays), multiple_results=False)(ctx, *values)
 
 
-_STATIC = ("operation", "config", "present", "active", "like")
 _tangent_p = Primitive("tangent")
-_tangent_p.def_impl(jax.jit(_tangent_p.bind, static_argnames=_STATIC))
+_tangent_p.def_impl(functools.partial(_compat.apply_primitive, _tangent_p))
 _tangent_p.def_abstract_eval(lambda *avals, like, **_: like)
 mlir.register_lowering(_tangent_p, _lower)
 batching.primitive_batchers[_tangent_p] = _batch

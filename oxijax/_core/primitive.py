@@ -131,7 +131,7 @@ class KernelPrimitive:
 
         self.primitive = primitive = Primitive(name)
         primitive.multiple_results = True
-        primitive.def_impl(jax.jit(primitive.bind, static_argnames=("config", "present")))
+        primitive.def_impl(functools.partial(_compat.apply_primitive, primitive))
         primitive.def_abstract_eval(self._abstract_eval)
         self.cuda = cuda
         mlir.register_lowering(primitive, functools.partial(self._lower, has_gpu=lambda: False))

@@ -1,6 +1,7 @@
 """The mechanism that makes primitives, on a kernel small enough to see through."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -60,6 +61,17 @@ def test_results_follow_their_operands():
     y, squares = KERNEL(CONFIG, X, None)
     assert squares is None
     np.testing.assert_array_equal(y, scale_and_sum(CONFIG, X, None)[0])
+
+
+def test_evaluation_without_jit():
+    with jax.disable_jit():
+        y, _ = jax.jit(functools.partial(KERNEL, CONFIG))(X, SCALE)
+    np.testing.assert_array_equal(jnp.asarray(y), scale_and_sum(CONFIG, X, SCALE)[0])
+
+
+def test_debug_nans_names_the_primitive():
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="scale_and_sum"):
+        KERNEL(CONFIG, jnp.array([[jnp.inf, -jnp.inf, 1, 1]]), None)
 
 
 def test_sizes_that_disagree_raise():
