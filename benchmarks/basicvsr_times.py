@@ -5,7 +5,8 @@ python benchmarks/basicvsr_times.py --json FILE
 It needs an environment with `pip install "oxijax[demo]"` and what
 `benchmarks/requirements-torchvision.txt` lists. Both networks have the same weights and are given
 the same video in float32; results are compared before anything is timed. Programs take turns in
-one process, on as many threads, and medians count. What compilation takes is not in them.
+one process, on as many threads. Medians are printed, and the file has the spread over the runs too.
+What compilation takes is not in them.
 """
 
 # pyright: reportMissingImports=false
@@ -14,7 +15,6 @@ import datetime
 import json
 import os
 import pathlib
-import platform
 import statistics
 import sys
 import time
@@ -33,6 +33,8 @@ import torchvision
 from basicvsr_network import BasicVSRPlusPlus, load
 from flax import nnx
 from recording.basicvsr_pp_modules import BasicVSRPlusPlus as TorchNetwork
+
+from oxijax._cli.bench_rounds import core_count, machine, paired_ratios, spread, versions
 
 TOLERANCE = 1e-3  # of the gradient to the video too, whose terms come from ReLUs and cells
 
@@ -112,7 +114,7 @@ def main() -> None:
     add("--blocks", type=int, default=7, help="residual blocks of a branch; %(default)s")
     add("--shared", action="store_true", help="note that the machine did other work")
     args = parser.parse_args()
-    threads = os.cpu_count() or 1
+    where, threads = machine(), core_count()
     torch.set_num_threads(threads)
     theirs = TorchNetwork(num_blocks=args.blocks)
     theirs.load_state_dict(weights_of(theirs))
@@ -124,6 +126,7 @@ def main() -> None:
     video = np.random.default_rng(1).random(shape, np.float32)
     programs = {"oxijax": jax_programs(ours, video), "torch": torch_programs(theirs, video)}
     times: dict[str, dict[str, float]] = {}
+    spreads: dict[str, dict[str, dict[str, float]]] = {}
     for what in programs["oxijax"]:
         both = {name: each[what] for name, each in programs.items()}
         check_same(*(run() for run in both.values()))
@@ -135,13 +138,14 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - start)
         times[what] = {f"{k}_s": statistics.median(v) for k, v in seconds.items()}
         times[what]["ratio"] = times[what]["torch_s"] / times[what]["oxijax_s"]
+        spreads[what] = {f"{k}_s": spread(v) for k, v in seconds.items()}
+        spreads[what]["time_ratio"] = spread(paired_ratios(seconds["oxijax"], seconds["torch"]))
         print(f"{what}: {times[what]}", flush=True)
     report = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": {"cores": threads, "processor": platform.machine(), "shared": args.shared},
+        "machine": {**where, "shared": args.shared},
         "versions": {
-            "jax": jax.__version__,
-            "python": platform.python_version(),
+            **versions(),
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
         },
@@ -149,6 +153,7 @@ def main() -> None:
         "video": shape,
         "blocks": args.blocks,
         "median_seconds": times,
+        "spread": spreads,
     }
     args.json.write_text(json.dumps(report, indent=1) + "\n")
 

@@ -3,17 +3,15 @@
 python benchmarks/sampling.py --json FILE
 
 Plain JAX gathers the four pixels around every sample, and leaves gradients to `jax.vjp`. Both
-programs take turns, in one process; the best of their runs counts. Temporaries are XLA's own count.
+programs take turns, in one process; the best of their runs is printed, and the file has the spread
+over the runs too. Temporaries are XLA's own count.
 """
 
 import argparse
 import dataclasses
 import datetime
 import json
-import os
 import pathlib
-import platform
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from gpu_suite.sampling_layers import LEVELS, SamplingLayer
 
+from oxijax._cli.bench_rounds import machine, paired_ratios, spread, time_rounds, versions
 from ptx.kernels.sampling.model import centers
 
 HEADS, CHANNELS, POINTS = 8, 32, 4
@@ -90,8 +89,11 @@ def with_gradients(function: Callable[..., jax.Array]) -> Callable[..., Any]:
     return run
 
 
-def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, float]]:
-    """Milliseconds and temporaries of both programs, whose results are compared first."""
+def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:
+    """Milliseconds and temporaries of both programs, whose results are compared first.
+
+    "time_ratio" has the spread of our time over plain JAX's of the same round.
+    """
     arrays = [jnp.asarray(array) for array in case.arrays]
     programs = {
         name: jax.jit(wrap(function)).lower(*arrays).compile()
@@ -104,19 +106,16 @@ def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, float]
         # of a whole number, its derivative is another one.
         if not error < (1e-5 if index < 2 else 1e-3):
             raise SystemExit(f"the programs differ by {error}")
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(runs):
-        for name, program in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program(*arrays))
-            times[name].append(1e3 * (time.perf_counter() - start))
-    return {
+    rounds = time_rounds({name: (program, arrays) for name, program in programs.items()}, runs)
+    found: dict[str, dict[str, Any]] = {
         name: {
-            "ms": min(times[name]),
+            "ms": min(rounds[name]),
+            "spread": spread(rounds[name]),
             "temporaries_mib": temporaries(program) / MIB,
         }
         for name, program in programs.items()
     }
+    return {**found, "time_ratio": spread(paired_ratios(rounds["oxijax"], rounds["plain"]))}
 
 
 def temporaries(program: Any) -> int:
@@ -129,6 +128,7 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path, required=True, help="where results go")
     parser.add_argument("--runs", type=int, default=5, help="of each program")
     args = parser.parse_args()
+    where = machine()  # before there is any load of our own
     layers = {}
     print("layer | pass | oxijax, ms | plain, ms | ratio | temporaries, MiB | plain, MiB")
     for name, make in CASES.items():
@@ -145,8 +145,8 @@ def main() -> None:
             )
     report = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": {"cores": os.cpu_count(), "processor": platform.machine()},
-        "versions": {"jax": jax.__version__, "python": platform.python_version()},
+        "machine": where,
+        "versions": versions(),
         "runs": args.runs,
         "layers": layers,
     }

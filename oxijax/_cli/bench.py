@@ -1,14 +1,11 @@
 """Time oxijax beside XLA on the same layers, in the same run.
 
-Every figure is the best of many repeats, and the repeats of what is compared take turns,
-so that a busy machine disturbs both alike.
+Every printed figure is the best of many rounds. What is compared takes turns in each of them, so
+that a busy machine disturbs both alike. The JSON has the spread over the rounds as well.
 """
 
 import argparse
 import math
-import os
-import pathlib
-import platform
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,6 +15,14 @@ import jax.numpy as jnp
 
 import oxijax
 from oxijax._cli import add_json_argument, needs_extra, plain_table, write_json
+from oxijax._cli.bench_rounds import (
+    core_count,
+    machine,
+    paired_ratios,
+    spread,
+    time_rounds,
+    versions,
+)
 from oxijax._cli.bench_torchvision import check_same, import_torchvision, torchvision_programs
 from oxijax.testing import BENCHMARK_CASES, IMAGE_SIZE_CASES, DeformConvCase
 
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_arguments",
-    "best_times",
     "measure_against_torchvision",
     "measure_image_sizes",
     "measure_layer",
@@ -55,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         from rich.console import Console
 
     limits = args.repeats, args.seconds
-    torch, torchvision, missing = import_torchvision(_cores())
+    where = machine()  # before there is any load of our own
+    torch, torchvision, missing = import_torchvision(core_count())
     with jax.default_device(jax.devices("cpu")[0]):
         layers = {name: measure_layer(c, *limits) for name, c in BENCHMARK_CASES.items()}
         sizes = measure_image_sizes(*limits)
@@ -68,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             }
         from oxijax._cli.bench_launch import measure_launch  # registers a kernel
 
-        launches = measure_launch(max(1, args.repeats // 20))
+        launches = measure_launch(max(1, args.repeats // 10))
 
     console = Console()
     means = _geometric_means(layers)
@@ -97,12 +102,8 @@ def run(args: argparse.Namespace) -> int:
     report = {
         "suite": args.suite,
         "date": time.strftime("%Y-%m-%d"),
-        "machine": {"processor": _processor(), "cores": _cores()},
-        "versions": {
-            "oxijax": oxijax.__version__,
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-        },
+        "machine": where,
+        "versions": versions(),
         "repeats": args.repeats,
         "seconds": args.seconds,
         "layers": layers,
@@ -229,7 +230,8 @@ def measure_layer(case: DeformConvCase, repeats: int, seconds: float = math.inf)
     """Times in milliseconds, their ratios, and temporaries in MiB, of one layer.
 
     The convolution has the layer's x, weight and bias. The temporaries are those of
-    deform_conv's forward and backward pass together, by XLA's own account.
+    deform_conv's forward and backward pass together, by XLA's own account. "spread" has the
+    quartiles of each time, and of the ratio of the two times of a round.
     """
     ours = _programs(case)
     grad_y, x, _, weight, _, bias = ours["forward_backward_ms"][1]
@@ -247,13 +249,13 @@ def measure_layer(case: DeformConvCase, repeats: int, seconds: float = math.inf)
         return y + bias
 
     theirs = _compiled(conv, [x, weight, bias], grad_y, prefix="conv_")
-    times = best_times({**ours, **theirs}, repeats, seconds)
+    rounds = time_rounds({**ours, **theirs}, repeats, seconds)
     memory = ours["forward_backward_ms"][0].memory_analysis()
     assert memory is not None  # the CPU backend has it
-    return {**_with_ratios(times, "conv_"), "temporaries_mib": memory.temp_size_in_bytes / 2**20}
+    return {**_with_ratios(rounds, "conv_"), "temporaries_mib": memory.temp_size_in_bytes / 2**20}
 
 
-def measure_image_sizes(repeats: int, seconds: float = math.inf) -> dict[str, dict[str, float]]:
+def measure_image_sizes(repeats: int, seconds: float = math.inf) -> dict[str, dict[str, Any]]:
     """Microseconds a pixel for each of `IMAGE_SIZE_CASES`, and how many times those of the first.
 
     The layers take turns, so that nothing disturbs one of them alone.
@@ -263,65 +265,47 @@ def measure_image_sizes(repeats: int, seconds: float = math.inf) -> dict[str, di
         for name, case in IMAGE_SIZE_CASES.items()
         for key, program in _programs(case).items()
     }
-    times = best_times(programs, repeats, seconds)
-    sizes: dict[str, dict[str, float]] = {}
+    rounds = time_rounds(programs, repeats, seconds)
+    of_pixel: dict[str, dict[str, list[float]]] = {}
     for name, case in IMAGE_SIZE_CASES.items():
-        pixels = math.prod(case.y[:3])
-        sizes[name] = {
-            f"{what}_us_per_pixel": 1e3 * times[f"{name} {what}_ms"] / pixels
+        us = 1e3 / math.prod(case.y[:3])
+        of_pixel[name] = {
+            what: [us * ms for ms in rounds[f"{name} {what}_ms"]]
             for what in ("forward", "forward_backward")
         }
-    first = next(iter(sizes.values()))
-    for size in sizes.values():
-        for what in ("forward", "forward_backward"):
-            key = f"{what}_us_per_pixel"
-            size[f"{what}_growth"] = size[key] / first[key]
+    first = next(iter(of_pixel.values()))
+    sizes: dict[str, dict[str, Any]] = {}
+    for name, passes in of_pixel.items():
+        best = {f"{what}_us_per_pixel": min(values) for what, values in passes.items()}
+        growth = {f"{what}_growth": min(passes[what]) / min(first[what]) for what in passes}
+        spreads = {
+            **{f"{what}_us_per_pixel": values for what, values in passes.items()},
+            **{f"{what}_growth": paired_ratios(passes[what], first[what]) for what in passes},
+        }
+        sizes[name] = {
+            **best,
+            **growth,
+            "rounds": len(passes["forward"]),
+            "spread": {key: spread(values) for key, values in spreads.items()},
+        }
     return sizes
 
 
 def measure_against_torchvision(
     torch: Any, torchvision: Any, case: DeformConvCase, repeats: int, seconds: float = math.inf
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Times in milliseconds of one layer, ours and torchvision's, and their ratios."""
     ours, theirs = _programs(case), torchvision_programs(torch, torchvision, case)
     check_same(case, ours["forward_ms"], theirs["torchvision_forward_ms"])
-    return _with_ratios(best_times({**ours, **theirs}, repeats, seconds), "torchvision_")
+    return _with_ratios(time_rounds({**ours, **theirs}, repeats, seconds), "torchvision_")
 
 
-def _with_ratios(times: dict[str, float], prefix: str) -> dict[str, float]:
-    ratios = {
-        f"{what}_ratio": times[f"{what}_ms"] / times[f"{prefix}{what}_ms"]
-        for what in ("forward", "forward_backward")
-    }
-    return {**times, **ratios}
-
-
-def best_times(
-    programs: dict[str, tuple[Callable, list]], repeats: int, seconds: float = math.inf
-) -> dict[str, float]:
-    """Milliseconds of the fastest of `repeats` runs of each program, taking turns.
-
-    After so many seconds there are no more turns, but three or `repeats` in any case.
-    """
-    times: dict[str, list[float]] = {key: [] for key in programs}
-    end = time.perf_counter() + seconds
-    for repeat in range(repeats + 1):
-        if repeat > 3 and time.perf_counter() > end:
-            break
-        for key, (program, inputs) in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program(*inputs))
-            times[key].append(1e3 * (time.perf_counter() - start))
-    return {key: min(runs[1:]) for key, runs in times.items()}  # the first one warms up
-
-
-def _processor() -> str:
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((s.partition(":")[2].strip() for s in lines if s.startswith("model name")), "")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _with_ratios(rounds: dict[str, list[float]], prefix: str) -> dict[str, Any]:
+    """The best of all rounds, the ratios of these, and the spread over the rounds of both."""
+    best = {key: min(values) for key, values in rounds.items()}
+    ratios, spreads = {}, {key: spread(values) for key, values in rounds.items()}
+    for what in ("forward", "forward_backward"):
+        ours, theirs = f"{what}_ms", f"{prefix}{what}_ms"
+        ratios[f"{what}_ratio"] = best[ours] / best[theirs]
+        spreads[f"{what}_ratio"] = spread(paired_ratios(rounds[ours], rounds[theirs]))
+    return {**best, **ratios, "rounds": len(rounds["forward_ms"]), "spread": spreads}

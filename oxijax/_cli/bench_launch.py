@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from oxijax._cli.bench_rounds import spread
 from oxijax._core.launch import Emulation, call, emulation
 from oxijax._core.launch._handler import LAUNCH_FUNCTION, library
 from oxijax._core.primitive import KernelPrimitive, Result
@@ -30,15 +31,17 @@ __all__ = ["measure_launch"]
 CALLS = 100  # in one chain
 
 
-def measure_launch(runs: int = 5) -> dict[str, float]:
+def measure_launch(runs: int = 5) -> dict[str, Any]:
     """Microseconds of a call, idle and beside a thread that runs Python.
 
     Args:
-      runs: of each chain; the fastest counts.
+      runs: of each chain. The fastest counts, and the mean where a call may wait for the
+        interpreter.
 
     Returns:
       "native_us", "native_busy_us", "ctypes_us", "ctypes_busy_us" and, for each handler, the
-      ratio of busy to idle.
+      ratio of busy to idle; "rounds", how many runs there were of each, and "spread", the quartiles
+      of the times over these runs.
     """
     _register_rivals()
     x = jnp.zeros(8)
@@ -49,34 +52,45 @@ def measure_launch(runs: int = 5) -> dict[str, float]:
             "ctypes": _chain(jax.ffi.ffi_call(_CTYPES, like)).lower(x, 1).compile(),
             "empty": _chain(jax.ffi.ffi_call(_EMPTY, like)).lower(x, 1).compile(),
         }
-    times = {}
+    iterations = {"native": 10_000, "ctypes": 500, "empty": 10_000}
+    figures, rounds, spreads = {}, {}, {}
     for suffix, busy in (("", False), ("_busy", True)):
         with _python_thread(busy):
-            for name in chains:
+            if busy:
                 # Beside a busy thread a call of the ctypes handler may wait 5 ms for the
                 # interpreter, or may not: only the mean of many short runs says something.
                 # The others wait once a run, so that runs are long.
-                if busy and name == "ctypes":
-                    times[name + suffix] = statistics.mean(_times(chains[name], x, 1, 8 * runs))
-                else:
-                    iterations = 500 if name == "ctypes" else 10_000
-                    times[name + suffix] = min(_times(chains[name], x, iterations, runs))
-    figures = {}
+                times = _times(
+                    chains, x, {k: n for k, n in iterations.items() if k != "ctypes"}, runs
+                )
+                times |= _times(chains, x, {"ctypes": 1}, 8 * runs)
+            else:
+                times = _times(chains, x, iterations, runs)
+        for name in ("native", "ctypes"):
+            key = f"{name}{suffix}_us"
+            best = statistics.mean if busy and name == "ctypes" else min
+            figures[key] = best(times[name]) - min(times["empty"])
+            empty = times["empty"]
+            if len(empty) != len(times[name]):  # they have not run in turn
+                empty = [statistics.median(empty)] * len(times[name])
+            rounds[key] = len(times[name])
+            spreads[key] = spread([of - e for of, e in zip(times[name], empty, strict=True)])
     for name in ("native", "ctypes"):
-        for suffix in ("", "_busy"):
-            figures[f"{name}{suffix}_us"] = times[name + suffix] - times["empty" + suffix]
         figures[f"{name}_busy_ratio"] = figures[f"{name}_busy_us"] / figures[f"{name}_us"]
-    return figures
+    return {**figures, "rounds": rounds, "spread": spreads}
 
 
-def _times(chain: Callable, x: jax.Array, iterations: int, runs: int) -> list[float]:
-    """Microseconds of a call in each run."""
-    times = []
+def _times(
+    chains: dict[str, Callable], x: jax.Array, iterations: dict[str, int], runs: int
+) -> dict[str, list[float]]:
+    """Microseconds of a call in each run, of those chains that `iterations` names, in turn."""
+    times: dict[str, list[float]] = {name: [] for name in iterations}
     for _ in range(runs + 1):  # the first one warms up
-        start = time.perf_counter()
-        jax.block_until_ready(chain(x, iterations))
-        times.append(1e6 * (time.perf_counter() - start) / (iterations * CALLS))
-    return times[1:]
+        for name, count in iterations.items():
+            start = time.perf_counter()
+            jax.block_until_ready(chains[name](x, count))
+            times[name].append(1e6 * (time.perf_counter() - start) / (count * CALLS))
+    return {name: found[1:] for name, found in times.items()}
 
 
 def _chain(call: Callable):

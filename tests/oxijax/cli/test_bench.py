@@ -14,7 +14,7 @@ from support.xla_flags import cpu_flags
 
 import oxijax
 from oxijax.__main__ import main
-from oxijax._cli import CommandError, bench, bench_torchvision
+from oxijax._cli import CommandError, bench, bench_rounds, bench_torchvision
 from oxijax.testing import BENCHMARK_CASES, CASES, IMAGE_SIZE_CASES
 
 # The command in a process of its own, whose XLA optimises: the layers are large. There is no torch,
@@ -40,6 +40,8 @@ def test_table_and_json(tmp_path):
         for what in ("forward", "forward_backward"):
             ratio = layer[f"{what}_ms"] / layer[f"conv_{what}_ms"]
             assert layer[f"{what}_ratio"] == pytest.approx(ratio)
+            assert layer["spread"][f"{what}_ratio"]["median"] == pytest.approx(ratio)
+        assert layer["rounds"] == 1
     ratios = [layer["forward_ratio"] for layer in report["layers"].values()]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     assert report["geometric_means"]["forward_ratio"] == pytest.approx(mean)
@@ -56,6 +58,16 @@ def test_table_and_json(tmp_path):
     for size in others:
         growth = size["forward_us_per_pixel"] / first["forward_us_per_pixel"]
         assert size["forward_growth"] == pytest.approx(growth)
+        assert size["spread"]["forward_growth"]["median"] == pytest.approx(growth)
+
+    launch = report["launch"]
+    assert launch["rounds"] == {
+        **{"native_us": 1, "ctypes_us": 1, "native_busy_us": 1, "ctypes_busy_us": 8}
+    }
+    for key in launch["rounds"]:
+        assert launch["spread"][key]["min"] <= launch[key] <= launch["spread"][key]["max"]
+    assert {"oxijax", "jax", "jaxlib", "python"} == set(report["versions"])
+    assert {"processor", "cores", "load_before"} == set(report["machine"])
 
     # What is not there is not left out silently.
     for text in (printed, report["torchvision"]["not_measured"]):
@@ -63,20 +75,38 @@ def test_table_and_json(tmp_path):
         assert "requirements-torchvision.txt" in text
 
 
-def test_best_times_is_the_fastest_after_the_first():
+def test_the_first_round_warms_up():
     pauses = iter([0.0, 0.05, 0.02, 0.04])
-    times = bench.best_times({"program": (lambda: time.sleep(next(pauses)), [])}, repeats=3)
-    assert 20 <= times["program"] < 40
+    program = (lambda: time.sleep(next(pauses)), [])
+    rounds = bench_rounds.time_rounds({"program": program}, repeats=3)["program"]
+    for ms, pause in zip(rounds, (50, 20, 40), strict=True):
+        assert ms >= pause
 
 
-def test_best_times_ends_in_time():
+def test_rounds_end_in_time():
     turns = []
     program = (lambda: turns.append(time.sleep(0.01)), [])
-    assert bench.best_times({"program": program}, repeats=1000, seconds=0.1)["program"] >= 10
-    assert 4 < len(turns) < 100
+    rounds = bench_rounds.time_rounds({"program": program}, repeats=1000, seconds=0.1)
+    assert 3 < len(rounds["program"]) < 100
     turns.clear()
-    bench.best_times({"program": program}, repeats=1000, seconds=0)
+    bench_rounds.time_rounds({"program": program}, repeats=1000, seconds=0)
     assert len(turns) == 4  # the first one warms up
+
+
+def test_the_spread_is_of_paired_rounds():
+    """A round in which everything takes twice as long has the ratio of the others."""
+    rounds = {
+        **{"forward_ms": [1.0, 4.0, 3.0, 2.0], "conv_forward_ms": [0.5, 2.0, 1.5, 1.0]},
+        **{"forward_backward_ms": [6.0] * 4, "conv_forward_backward_ms": [1.0, 2.0, 3.0, 6.0]},
+    }
+    figures = bench._with_ratios(rounds, "conv_")
+    assert figures["rounds"] == 4
+    assert figures["forward_ms"] == 1.0  # the best
+    quartiles = {"lower_quartile": 1.75, "median": 2.5, "upper_quartile": 3.25}
+    assert figures["spread"]["forward_ms"] == {"min": 1.0, "max": 4.0, **quartiles}
+    assert set(figures["spread"]["forward_ratio"].values()) == {2.0}
+    assert figures["forward_backward_ratio"] == 6.0
+    assert figures["spread"]["forward_backward_ratio"]["median"] == 2.5
 
 
 class Tensor:
