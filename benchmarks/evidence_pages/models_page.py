@@ -92,7 +92,7 @@ def _alignment(reading: Reading) -> Iterable[str]:
         frame of the two before it, and tests it on {found["frames"]} frames of places that it has
         not seen. This is one seed, which made {found["steps"]} steps; there is no spread.
     """)
-    yield from head(reading, _example("basicvsr_pp", found, ("seconds", "batch", "seed")))
+    yield from head(reading, _example("basicvsr_pp", found, ("seconds", "batch", "frames", "seed")))
     yield from table(
         ["the current frame is compared with", "PSNR, dB (more is better)"],
         [[what, f"{value:.1f}"] for what, value in found["psnr_db"].items()],

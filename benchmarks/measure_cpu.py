@@ -1,0 +1,122 @@
+"""Measures what docs/evidence says of a CPU, into benchmarks/results, and writes the pages again.
+
+    python benchmarks/measure_cpu.py [KIND...]
+
+It needs an idle machine, `pip install "oxijax[demo]"` and what
+`benchmarks/requirements-torchvision.txt` lists. Without a kind it measures deformable convolution,
+the launch and the sampling operators, in about ten minutes on two cores. README.md in this folder
+has the other kinds. A result is put in its place when its program has ended well.
+"""
+
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import evidence  # noqa: E402
+from evidence_pages.readings import KINDS, load  # noqa: E402
+
+from oxijax._cli.bench_rounds import machine, versions  # noqa: E402
+
+__all__ = ["main"]
+
+_DEFAULT = ("cpu", "sampling-cpu")
+_NEEDED = {
+    "cpu": ("torch", "torchvision", "rich"),
+    "basicvsr-pp-beside-pytorch": ("torch", "torchvision", "flax"),
+    "basicvsr-alignment": ("flax", "optax", "rich", "sklearn"),
+    "detect-digits": ("flax", "optax", "rich", "sklearn"),
+}
+_IDLE = 0.5  # processes for each core that want to run, at most
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; {' '.join(_DEFAULT)}")
+    add("--out", type=pathlib.Path, default=evidence.RESULTS, help="folder; %(default)s")
+    add("--busy", action="store_true", help="measure though the machine does other work")
+    add("--quick", action="store_true", help="a round or two: to try this script, with --out")
+    args = parser.parse_args(argv)
+    kinds = args.kinds or _DEFAULT
+    where, final = machine(), args.out.resolve() == evidence.RESULTS
+    if unknown := set(kinds) - set(KINDS):
+        parser.error(f"there is no kind {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    if args.quick and final:
+        parser.error("--quick needs --out: times of a round or two are no result")
+    missing = {module for kind in kinds for module in ("matplotlib", *_NEEDED.get(kind, ()))}
+    missing = sorted(name for name in missing if importlib.util.find_spec(name) is None)
+    if missing:
+        parser.error(
+            f'{", ".join(missing)} must be installed: pip install "oxijax[demo]" '
+            "-r benchmarks/requirements-torchvision.txt"
+        )
+    if not args.busy and (where["load_before"] or 0) > _IDLE * where["cores"]:
+        parser.error(f"the machine is busy (load {where['load_before']:.1f}): wait, or pass --busy")
+    for kind in kinds:
+        print(f"{kind}: {measure(kind, args.out, args.quick)}", flush=True)
+    return evidence.main([]) if final else 0
+
+
+def measure(kind: str, out: pathlib.Path, quick: bool) -> pathlib.Path:
+    """Runs the program of a kind and returns the file with its result."""
+    where, now = machine(), datetime.datetime.now(datetime.UTC)
+    name = f"{now:%Y-%m-%d}-{kind}-{where['cores']}-cores-jax-{versions()['jax']}.json"
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / name
+        command = [sys.executable, *_COMMANDS[kind](folder, quick), "--json", str(file)]
+        subprocess.run(command, cwd=ROOT, env=_environment(), check=True)
+        found = json.loads(file.read_text())
+        if "versions" not in found:  # an example, which knows nothing of results
+            found.pop("jax")
+            date = now.isoformat(timespec="seconds")
+            found = {"date": date, "machine": where, "versions": versions(), **found}
+            file.write_text(json.dumps(found, indent=1) + "\n")
+        load(file)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(file.read_text())
+    return out / name
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+def _example(name: str) -> Callable[[str, bool], list[str]]:
+    """The command of an example, whose picture goes nowhere."""
+
+    def command(folder: str, quick: bool) -> list[str]:
+        picture = ["--picture", str(pathlib.Path(folder) / "picture.png")]
+        return [f"examples/{name}.py", *picture, *(["--seconds", "5"] if quick else [])]
+
+    return command
+
+
+# Each gets a folder for pictures, and whether a round or two are enough.
+_COMMANDS: dict[str, Callable[[str, bool], list[str]]] = {
+    "cpu": lambda _, quick: ["-m", "oxijax", "bench", *(["--repeats", "2"] if quick else [])],
+    "sampling-cpu": lambda _, quick: ["benchmarks/sampling.py", "--runs", "2" if quick else "9"],
+    "basicvsr-pp-beside-pytorch": lambda _, quick: [
+        *("benchmarks/basicvsr_times.py", "--runs", "2" if quick else "7")
+    ],
+    "basicvsr-alignment": _example("basicvsr_pp"),
+    "detect-digits": _example("detect_digits"),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
