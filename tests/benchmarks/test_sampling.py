@@ -1,11 +1,7 @@
 """The benchmark of the sampling operators: both of its programs compute the same."""
 
-import json
-import re
-
 import pytest
 import sampling
-from support.paths import ROOT
 
 CASES = {
     "attention": lambda: sampling.attention(20),
@@ -27,20 +23,3 @@ def test_other_results_are_refused():
     wrong = sampling.Case(lambda *arrays: 1.1 * case.ours(*arrays), case.plain, case.arrays)
     with pytest.raises(SystemExit, match=r"the programs differ by 0\.1"):
         sampling.compare(wrong, lambda f: f, 1)
-
-
-def test_the_page_has_the_newest_results():
-    newest = max((ROOT / "benchmarks" / "results").glob("*-sampling-cpu-*.json"))
-    page = (ROOT / "docs" / "sampling.md").read_text()
-    rows = [
-        line for line in page.splitlines() if re.search(r"^\| .+ \| forward( and b.*)? \|", line)
-    ]
-    expected = [
-        f"| {layer} | {key} | {ours['ms']:.1f} | {plain['ms']:.1f} | "
-        f"{plain['ms'] / ours['ms']:.1f} | {ours['temporaries_mib']:.0f} | "
-        f"{plain['temporaries_mib']:.0f} |"
-        for layer, passes in json.loads(newest.read_text())["layers"].items()
-        for key, found in passes.items()
-        for ours, plain in [(found["oxijax"], found["plain"])]
-    ]
-    assert rows == expected
