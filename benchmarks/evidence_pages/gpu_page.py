@@ -22,6 +22,7 @@ from evidence_pages.wording import (
 __all__ = ["gpu_page"]
 
 _COMMAND = "python benchmarks/gpu.py --out DIR"
+_SHOWN = 20  # of what failed, or was left out
 _DTYPES = ("float16", "bfloat16", "float32")
 _PASSES = {"forward": "forward", "forward_backward": "forward + backward"}
 _BOUNDS = {"memory": "memory-bound or small", "products": "large"}
@@ -64,6 +65,8 @@ def gpu_page(readings: Mapping[str, Reading]) -> Page:
             charts[name] = _chart(gpu, ratios)
             lines += picture(name, f"Ratios of oxijax's time to that of torchvision on {gpu}")
             lines += _torchvision(reading.content, ratios)
+        else:
+            lines += paragraph("Not measured beside torchvision: the report has no times of it.")
         lines += _xla(reading.content)
     return Page(lines, charts)
 
@@ -79,7 +82,9 @@ def _outcome(report: Mapping[str, Any]) -> Iterable[str]:
             for section, found in report["sections"].items()
             for one in found[key]
         ]
-        yield f"- {words[0].upper()}{words[1:]}: {'; '.join(names) if names else 'nothing'}."
+        shown = "; ".join(names[:_SHOWN]) or "nothing"
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        yield f"- {words[0].upper()}{words[1:]}: {shown}{more}."
     yield ""
 
 
@@ -126,6 +131,8 @@ def _torchvision(
 ) -> Iterable[str]:
     for key, title in _PASSES.items():
         present = {at: one[key] for at, one in ratios.items() if key in one}
+        if not present:
+            continue
         rows = []
         for (dtype, layer), ratio in present.items():
             times = [

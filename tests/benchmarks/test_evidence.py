@@ -212,9 +212,21 @@ class TestGpu:
             "| conv | float16 | forward | memory-bound or small | 1 | 2.00 |",
         ):
             assert said in page.text
+        assert "forward + backward, measured" not in page.text  # no time of it
         (chart,) = page.charts.values()
         assert chart.rows == ["R50-c3, float16", "R50-c4, float16"]
         assert chart.series["forward + backward"] == [None, None]
+
+    def test_a_report_without_torchvision(self, folder):
+        report = gpu_report()
+        del report["sections"]["times-torch"]
+        report["sections"]["tests"]["cut"] = [{"what": f"layer {i}"} for i in range(23)]
+        (folder / "2026-11-30-h100-jax-0.10.2.json").write_text(json.dumps(report))
+        page = evidence.pages(folder)["gpu.md"]
+        assert "Not measured beside torchvision" in page.text
+        assert "Left out for lack of time: tests: layer 0; " in page.text
+        assert "layer 19 and 3 more." in page.text
+        assert not page.charts
 
     def test_the_newest_of_each_gpu(self, folder):
         for day, name in ((1, "NVIDIA H100"), (2, "NVIDIA H100"), (3, "NVIDIA A100")):
