@@ -58,6 +58,24 @@ class TestCommitted:
         assert [path for path in paths if not path.exists()] == []
 
 
+def test_the_command_draws_what_has_changed(monkeypatch, tmp_path, folder):
+    drawn = []
+    monkeypatch.setattr(Chart, "draw", lambda chart, path: drawn.append(path.name))
+    out = shutil.copytree(evidence.PAGES, tmp_path / "pages")
+    (out / "gpu-of-long-ago.svg").write_text("<svg/>")
+    options = ["--results", str(folder), "--out", str(out)]
+    assert evidence.main(options) == 0
+    assert drawn == []
+    assert {path.name for path in out.iterdir()} == {p.name for p in evidence.PAGES.iterdir()}
+    change(folder, "cpu", "launch", "native_us", to=4321.0)
+    content = json.loads((folder / CPU.name).read_text())
+    content["launch"].pop("spread", None)
+    (folder / CPU.name).write_text(json.dumps(content))
+    assert evidence.main(options) == 0
+    assert drawn == ["launch.svg"]
+    assert "4,321" in (out / "launch.md").read_text()
+
+
 # The kind of a result, the path of a figure in it, its page, what that says then, and the picture
 # that shows the figure, if one does.
 CHANGES = {
@@ -295,6 +313,21 @@ class TestMeasure:
         with pytest.raises(ValueError, match="date must be"):
             measure_cpu.measure("detect-digits", tmp_path, quick=True)
         assert not list(tmp_path.iterdir())
+
+    def test_kinds_in_turn(self, monkeypatch, tmp_path):
+        """Each waits until the load of the one before has faded."""
+        loads, happened = iter([0.1, 2.0, 1.5, 0.9, 0.8, 9.0]), []
+        monkeypatch.setattr(
+            measure_cpu, "machine", lambda: {"cores": 2, "load_before": next(loads)}
+        )
+        monkeypatch.setattr(measure_cpu, "measure", lambda kind, *_: happened.append(kind))
+        monkeypatch.setattr(measure_cpu.time, "sleep", lambda _: happened.append("waited"))
+        kinds = ["detect-digits", "basicvsr-alignment", "detect-digits"]
+        assert measure_cpu.main([*kinds, "--out", str(tmp_path)]) == 0
+        assert happened == [kinds[0], "waited", "waited", kinds[1], kinds[2]]
+        happened.clear()
+        assert measure_cpu.main([kinds[0], "--out", str(tmp_path), "--busy"]) == 0
+        assert happened == [kinds[0]]
 
     @pytest.mark.parametrize(
         ("options", "message"),
