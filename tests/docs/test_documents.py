@@ -1,31 +1,22 @@
-"""The Python of README runs as written, the examples run, and what documents point to is there."""
+"""What documents point to is there: files, pages, sections, targets of make; the examples run."""
 
 import re
 import runpy
+import urllib.parse
+import xml.etree.ElementTree
 
 import pytest
-from support.paths import ROOT
+from support.documents import DOCUMENTS, name
+from support.paths import DOCS, ROOT
 
-DOCUMENTS = [
-    *(
-        ROOT / name
-        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
-    ),
-    *sorted((ROOT / "docs").glob("*.md")),
-]
+from oxijax._core import launch as _launch
+
 PATHS = re.compile(r"(?<![\w/.])(?:oxijax|ptx|tests|docs|benchmarks|examples)(?:/[-\w.*]+)+")
-LINKS = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
+FENCED = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+LINKS = re.compile(r"\]\(([^)]+)\)")
+HEADINGS = re.compile(r"^#+ (.*)", re.MULTILINE)
+GENERATED = re.compile(r"^::: ([\w.]+)", re.MULTILINE)  # from docstrings
 PLACEHOLDERS = re.compile(r"FAMILY|NAME|KERNEL")
-
-
-@pytest.mark.quick
-def test_readme_python():
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(blocks) >= 2
-    namespace = {}
-    for block in blocks:
-        exec(block, namespace)
-    assert namespace["y"].shape == (2, 32, 32, 8)
 
 
 @pytest.mark.parametrize("command", ["demo", "test"])
@@ -35,13 +26,39 @@ def test_readme_commands_are_marked(command):
     assert re.search(marker, (ROOT / "README.md").read_text())
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_paths_exist(document):
     text = document.read_text()
     paths = {path.rstrip(".") for path in PATHS.findall(text) if not PLACEHOLDERS.search(path)}
     assert [path for path in sorted(paths) if not any(ROOT.glob(path))] == []
-    links = LINKS.findall(text)
-    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links(document):
+    """Links within the checkout lead to files and sections; others are whole addresses."""
+    broken = []
+    for link in LINKS.findall(FENCED.sub("", document.read_text())):
+        address = urllib.parse.urlsplit(link)
+        if address.scheme:
+            right = address.scheme == "https" and "." in address.netloc and " " not in link
+        else:
+            target = document.parent / address.path if address.path else document
+            right = target.exists() and (
+                not address.fragment or address.fragment in sections(target.read_text())
+            )
+        if not right:
+            broken.append(link)
+    assert broken == []
+
+
+def sections(page: str) -> set[str]:
+    """The names of a page's sections in links: those that are the same on GitHub and the site."""
+    found = set(GENERATED.findall(page))
+    for heading in HEADINGS.findall(FENCED.sub("", page)):
+        words = re.sub(r"[^\w\s-]", "", re.sub(r"[`*]|\]\([^)]*\)", "", heading)).strip().lower()
+        if re.sub(r"[-\s]+", "-", words) == re.sub(r"\s", "-", words):
+            found.add(re.sub(r"\s", "-", words))
+    return found
 
 
 def test_make_targets_exist():
@@ -50,7 +67,17 @@ def test_make_targets_exist():
     named = re.findall(r"`([a-z-]+)(?: [^`]*)?`", after.partition("**")[0])
     assert len(named) >= 8
     assert set(named) == set(re.findall(r"^([a-z-]+):", makefile, re.M))
-    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", contributing, re.M)) <= set(named)
+
+
+def test_the_drawing_of_a_call_has_the_steps_of_the_list():
+    page = (DOCS / "architecture.md").read_text()
+    (picture,) = re.findall(r"!\[.*\]\((.*\.svg)\)", page)
+    root = xml.etree.ElementTree.parse(DOCS / picture).getroot()
+    texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    steps = re.findall(r"^(\d)\. ", page, re.M)
+    assert steps == [str(number) for number in range(1, 10)]
+    assert sorted(text for text in texts if text in steps) == steps
+    assert f"Custom call {_launch.TARGET_NAME}" in texts
 
 
 def test_example_learns():
