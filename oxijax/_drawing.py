@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.install import install_command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +62,8 @@ def draw_samples(
         from matplotlib.axes import Axes
         from matplotlib.colors import is_color_like
     except ImportError as error:
-        raise ImportError("draw_samples needs matplotlib: pip install matplotlib") from error
+        command = install_command("demo", "matplotlib")
+        raise ImportError(f"draw_samples needs matplotlib: {command}") from error
     points = _read("locations", locations)
     if points.ndim < 1 or points.shape[-1] != 2:
         raise ValueError(f"locations must have shape (..., 2), got {points.shape}")

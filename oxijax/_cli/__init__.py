@@ -12,6 +12,8 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from oxijax._core.install import install_command
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -23,6 +25,7 @@ __all__ = [
     "needs_extra",
     "plain_table",
     "print_labelled",
+    "tool_message",
     "write_json",
 ]
 
@@ -33,12 +36,21 @@ class CommandError(Exception):
 
 @contextlib.contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Turns a failed import into a `CommandError` that names the extra to install."""
+    """Turns a failed import into a `CommandError` that says how to install the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
-        message = f'the module {error.name} is missing: pip install "oxijax[{extra}]"'
+        message = f"the module {error.name} is missing: {install_command(extra)}"
         raise CommandError(message) from error
+
+
+def tool_message(error: Exception) -> str:
+    """A `ptx.isa.assembler.ToolNotFoundError` as a line, with the command that installs the tools.
+
+    `ptx` knows nothing of how it was installed, and names an extra.
+    """
+    what, _, _ = " ".join(str(error).split()).partition(": pip install ")
+    return f"{what}: {install_command('test', 'nvidia-cuda-nvcc', 'nvidia-cuda-nvdisasm')}"
 
 
 def check_picture_path(output: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ Ends with exit code 0 whatever is missing.
 import argparse
 import dataclasses
 import importlib.metadata
+import pathlib
 import platform
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ import jax
 import jax.extend.backend
 
 import oxijax
-from oxijax._cli import add_json_argument, print_labelled, write_json
+from oxijax._cli import add_json_argument, print_labelled, tool_message, write_json
 from oxijax._core import driver as _driver
 from oxijax._core import launch as _launch
 from ptx.isa.assembler import ToolNotFoundError, find_ptxas, ptxas_version
@@ -50,6 +51,7 @@ def collect() -> dict[str, Any]:
             "numpy": _version("numpy"),
             "ml_dtypes": _version("ml_dtypes"),
         },
+        "package": str(pathlib.Path(oxijax.__file__).parent),
         "platform": platform.platform(),
         "handler": _handler(missing),
         "jax": _jax(missing, gpus=len(cuda["gpus"])),
@@ -118,7 +120,7 @@ def _ptxas(missing: list[str]) -> dict[str, str] | None:
     try:
         return {"path": str(find_ptxas()), "version": ptxas_version()}
     except ToolNotFoundError as error:
-        missing.append(f"only for python -m oxijax check: {_one_line(error)}")
+        missing.append(f"only for python -m oxijax check: {tool_message(error)}")
     except Exception as error:  # one that does not run, or says nothing of its version
         missing.append(f"only for python -m oxijax check: ptxas fails: {_one_line(error)}")
     return None
@@ -128,6 +130,7 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The report as (label, text) lines."""
     for name, version in report["versions"].items():
         yield name, version or "missing"
+    yield "imported from", report["package"]
     yield "platform", report["platform"]
     yield "launch handler", report["handler"] or "missing"
     for name, kinds in report["jax"]["backends"].items():

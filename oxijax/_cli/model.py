@@ -13,7 +13,13 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from oxijax._cli import CommandError, add_json_argument, add_repeatable_argument, write_json
+from oxijax._cli import (
+    CommandError,
+    add_json_argument,
+    add_repeatable_argument,
+    tool_message,
+    write_json,
+)
 from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.dtypes import bf16, f16, f32
 from ptx.kernel import KernelDefinition
@@ -72,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         rows = _published() if args.published else _modelled(args)
     except ToolNotFoundError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(tool_message(error)) from error
     write_json(args, rows)
     return 0
 

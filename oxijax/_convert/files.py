@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from oxijax._core import arguments as arguments
+from oxijax._core.install import install_command
 
 __all__ = ["open_state"]
 
@@ -35,9 +36,8 @@ class _SafetensorsFile(Mapping[str, np.ndarray]):
         try:
             import safetensors
         except ImportError as error:
-            raise ImportError(
-                "state_dict as a file needs safetensors: pip install safetensors"
-            ) from error
+            command = install_command("convert", "safetensors")
+            raise ImportError(f"state_dict as a file needs safetensors: {command}") from error
         try:
             self._file = safetensors.safe_open(path, framework="numpy")
         except (safetensors.SafetensorError, OSError) as error:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from oxijax._core import install
 from oxijax._core.driver_errors import (
     ADVICE,
     LOWEST,
@@ -452,7 +453,7 @@ class _Logs:
 def install_command() -> str:
     """What installs cuda-python, for the CUDA version that the installed JAX is made for."""
     cuda12 = importlib.util.find_spec("jax_cuda12_plugin") is not None
-    return f'pip install "oxijax[cuda{12 if cuda12 else 13}]"'
+    return install.install_command("cuda12" if cuda12 else "cuda13")
 
 
 def _import_bindings() -> Any:

@@ -3,7 +3,10 @@
 try:
     import equinox as equinox
 except ImportError as error:
-    raise ImportError("oxijax.equinox needs Equinox: pip install equinox") from error
+    from oxijax._core.install import install_command
+
+    command = install_command("test", "equinox")
+    raise ImportError(f"oxijax.equinox needs Equinox: {command}") from error
 
 from oxijax.equinox._dcn import DCNv3, DCNv4
 from oxijax.equinox._deform_conv import DeformConv

@@ -3,7 +3,9 @@
 try:
     import flax as flax
 except ImportError as error:
-    raise ImportError('oxijax.linen needs Flax: pip install "oxijax[demo]"') from error
+    from oxijax._core.install import install_command
+
+    raise ImportError(f"oxijax.linen needs Flax: {install_command('demo', 'flax')}") from error
 
 from oxijax.linen._dcn import DCNv3, DCNv4
 from oxijax.linen._deform_conv import DeformConv

@@ -3,7 +3,9 @@
 try:
     import flax as flax
 except ImportError as error:
-    raise ImportError('oxijax.nnx needs Flax: pip install "oxijax[demo]"') from error
+    from oxijax._core.install import install_command
+
+    raise ImportError(f"oxijax.nnx needs Flax: {install_command('demo', 'flax')}") from error
 
 from oxijax.nnx._dcn import DCNv3, DCNv4
 from oxijax.nnx._deform_conv import DeformConv

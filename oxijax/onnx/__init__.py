@@ -1,5 +1,6 @@
 """ONNX, both ways: models with oxijax's operators are exported, and DeformConv nodes are run."""
 
+from oxijax._core.install import install_command
 from oxijax.onnx._deform_conv import deform_conv, run_node
 
 __all__ = ["deform_conv", "register", "run_node"]
@@ -37,6 +38,6 @@ def register() -> None:
     try:
         from oxijax.onnx import _plugins
     except ImportError as error:
-        message = 'oxijax.onnx.register needs jax2onnx: pip install "oxijax[onnx]"'
+        message = f"oxijax.onnx.register needs jax2onnx: {install_command('onnx')}"
         raise ImportError(message) from error
     _plugins.register()

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from oxijax import _deform_conv
 from oxijax._core import arguments as arguments
+from oxijax._core.install import install_command
 
 if TYPE_CHECKING:
     import onnx
@@ -132,7 +133,7 @@ def run_node(node: "onnx.NodeProto", inputs: Mapping[str, ArrayLike]) -> jax.Arr
     try:
         from onnx import helper
     except ImportError as error:
-        message = 'oxijax.onnx.run_node needs onnx: pip install "oxijax[onnx]"'
+        message = f"oxijax.onnx.run_node needs onnx: {install_command('onnx', 'onnx')}"
         raise ImportError(message) from error
     if node.op_type != "DeformConv" or node.domain not in ("", "ai.onnx"):
         raise ValueError(

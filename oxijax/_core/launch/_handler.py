@@ -6,13 +6,14 @@ import functools
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from oxijax._core import install
 from oxijax._core.launch import _seal
 
 __all__ = [
@@ -43,13 +44,11 @@ class HandlerMissingError(RuntimeError):
     """oxijax has no handler, or none that works; the message says why, and what to install."""
 
 
-_INSTALL = (
-    "pip install --no-cache-dir --force-reinstall --no-deps oxijax, or pip install -e . in a clone"
-)
-
-
 def find_handler() -> pathlib.Path:
     """The path of the handler library, which is loaded.
+
+    In a checkout in which none was built it is that of an installed oxijax, if there is one whose
+    seal says that it was compiled from the checkout's source.
 
     Raises:
       HandlerMissingError: as `library` does.
@@ -63,8 +62,8 @@ def library() -> ctypes.CDLL:
     """The handler library.
 
     Raises:
-      HandlerMissingError: it was not built when oxijax was installed; it is damaged, or was
-        compiled from other source than this; it cannot be loaded, or registered with JAX.
+      HandlerMissingError: it was not built; it is damaged, or was compiled from other source than
+        this; it cannot be loaded, or registered with JAX.
     """
     for error in _refused:
         if isinstance(error, HandlerMissingError):
@@ -72,14 +71,9 @@ def library() -> ctypes.CDLL:
         raise _unusable(f"it cannot be registered with JAX: {error!r}") from error
     path = _path()
     if not path.is_file():
-        raise HandlerMissingError(
-            "oxijax was installed without its launch handler, which runs kernels on a GPU and in "
-            "the emulator: there was no C compiler that builds it. Install one (for example with "
-            '"apt install gcc libc6-dev" or "conda install gcc"), then install oxijax again, '
-            f"without what pip has cached of it: {_INSTALL}. After pip cache remove oxijax no "
-            "other environment is given that again"
-        )
-    fault = _seal.fault(path)  # first: to load a file that was cut short ends the process
+        raise HandlerMissingError(_why_missing())
+    # First, because to load a file that was cut short ends the process.
+    fault = _seal.fault(path, _OWN.with_name("handler.c"))
     if fault is None:
         try:
             return _load(path)
@@ -97,14 +91,58 @@ def refuse(error: Exception) -> None:
 _refused: list[Exception] = []
 
 
+_OWN = pathlib.Path(__file__).with_name("libhandler.so")
+
+
+@functools.cache
 def _path() -> pathlib.Path:
-    return pathlib.Path(__file__).with_name("libhandler.so")
+    """The library beside this file, or one as good: see `find_handler`."""
+    if _OWN.is_file():
+        return _OWN
+    source = _OWN.with_name("handler.c")
+    return next((path for path in _installed() if _seal.fault(path, source) is None), _OWN)
+
+
+def _installed() -> Iterator[pathlib.Path]:
+    """The libraries of installed distributions, other than the one beside this file."""
+    place = _OWN.relative_to(pathlib.Path(__file__).parents[3])
+    for distribution in install.distributions():
+        path = pathlib.Path(str(distribution.locate_file(place)))
+        if path.is_file() and path != _OWN:
+            yield path
+
+
+def _why_missing() -> str:
+    checkout = install.checkout()
+    if checkout is None:
+        return (
+            f"oxijax was installed without its launch handler, {_PURPOSE}: there was no C compiler "
+            'that builds it. Install one (for example with "apt install gcc libc6-dev" or "conda '
+            'install gcc"), then install oxijax again, without what pip has cached of it: '
+            f"{install.reinstall_command()}. After pip cache remove oxijax no other environment is "
+            "given that again"
+        )
+    said = (
+        f"oxijax is imported from its checkout {checkout}, where its launch handler, {_PURPOSE}, "
+        f"was not built. With a C compiler this builds it: {install.reinstall_command()}"
+    )
+    other = next(_installed(), None)
+    if other is None:
+        return said
+    return (
+        f"{said}\nThe handler of the installed oxijax is not used for the checkout, because "
+        f"{_seal.fault(other, _OWN.with_name('handler.c'))}\n{other}\nTo import the installed "
+        "oxijax instead, start Python in another folder than the checkout, or as python -P"
+    )
+
+
+_PURPOSE = "which runs kernels on a GPU and in the emulator"
 
 
 def _unusable(reason: object) -> HandlerMissingError:
     return HandlerMissingError(
-        "oxijax's launch handler, which runs kernels on a GPU and in the emulator, cannot be "
-        f"used: {reason}\n{_path()}\nInstall oxijax again: {_INSTALL}"
+        f"oxijax's launch handler, {_PURPOSE}, cannot be used: {reason}\n{_path()}\n"
+        f"Install oxijax again: {install.reinstall_command()}"
     )
 
 

@@ -21,18 +21,21 @@ def seal(library: pathlib.Path, source: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def fault(library: pathlib.Path) -> str | None:
-    """Why a library is not what was compiled from the source beside it; None if it is."""
+def fault(library: pathlib.Path, source: pathlib.Path | None = None) -> str | None:
+    """Why a library is not what was compiled from a source, the one beside it; None if it is."""
     path = library.with_suffix(SUFFIX)
+    source = source or library.with_name(_SOURCE)
     try:
         sealed = path.read_text().splitlines(keepends=True)
-        expected = [_line(library, library.name), _line(library.with_name(_SOURCE), _SOURCE)]
+        expected = [_line(library, library.name), _line(source, _SOURCE)]
     except (OSError, UnicodeDecodeError) as error:
         return f"it cannot be compared with what was compiled: {error}"
     if sealed[:1] != expected[:1]:
         return f"it is damaged: it is not the library that {path.name} was written for"
     if sealed != expected:
-        return f"it was compiled from another {_SOURCE} than the one beside it"
+        beside = source.parent == library.parent
+        other = "the one beside it" if beside else str(source)
+        return f"it was compiled from another {_SOURCE} than {other}"
     return None
 
 

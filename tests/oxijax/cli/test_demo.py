@@ -172,7 +172,7 @@ def test_missing_extra(module, monkeypatch, capsys):
     assert main(["demo"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert module in line
-    assert 'pip install "oxijax[demo]"' in line
+    assert 'pip install "flax>=' in line
 
 
 def test_help_needs_no_extra():

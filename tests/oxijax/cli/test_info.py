@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import pathlib
 import platform
 import sys
 
@@ -52,6 +53,8 @@ def test_one_gpu(run, monkeypatch):
     for package in ("jaxlib", "numpy", "ml_dtypes"):
         version = importlib.metadata.version(package)
         assert value_of(package, lines) == report["versions"][package] == version
+    folder = str(pathlib.Path(oxijax.__file__).parent)
+    assert value_of("imported from", lines) == report["package"] == folder
     assert value_of("platform", lines) == report["platform"] == platform.platform()
 
     assert value_of("CUDA driver", lines) == "CUDA 12.8"
@@ -80,7 +83,7 @@ def test_one_gpu(run, monkeypatch):
     assert value_of("JAX on cpu", lines) == f"{count} x cpu, the default"
     assert report["jax"] == {"backends": {"cpu": {"cpu": count}}, "default": "cpu"}
     (missing,) = [line for line in report["missing"] if "JAX does not use the GPU" in line]
-    assert 'pip install "oxijax[cuda' in missing
+    assert 'pip install "jax[cuda13]>=' in missing
     assert f"- {missing}" in lines
 
 
@@ -99,7 +102,7 @@ def test_no_driver(run, no_cuda_python):
     assert not [line for line in lines if line.startswith("GPU")]
     assert (report["cuda"]["driver"], report["cuda"]["gpus"]) == (None, [])
     (missing,) = [line for line in report["missing"] if "cuda.bindings.driver" in line]
-    assert 'pip install "oxijax[cuda13]"' in missing
+    assert 'pip install "jax[cuda13]>=' in missing
     assert not [line for line in report["missing"] if "JAX does not use the GPU" in line]
 
 
@@ -159,7 +162,8 @@ def test_ptxas(run, monkeypatch, no_cuda_python):
     lines, report = run()
     assert value_of("ptxas", lines) == "missing"
     assert report["ptxas"] is None
-    assert '- only for python -m oxijax check: no ptxas: pip install "oxijax[test]"' in lines
+    (line,) = [line for line in lines if line.startswith("- only for python -m oxijax check: ")]
+    assert 'check: no ptxas: pip install "nvidia-cuda-nvcc>=' in line
 
 
 def test_nothing_is_missing(run, monkeypatch):

@@ -73,16 +73,21 @@ def test_importing_does_not_open():
 
 
 @pytest.mark.parametrize(
-    ("plugin", "extra"), [("12", "cuda12"), ("13", "cuda13"), (None, "cuda13")]
+    ("plugin", "packages"),
+    [
+        ("12", r'"jax\[cuda12\]>=\S+" "cuda-python>=12\S+,<13"'),
+        ("13", r'"jax\[cuda13\]>=\S+" "cuda-python>=13,<14"'),
+        (None, r'"jax\[cuda13\]>=\S+" "cuda-python>=13,<14"'),
+    ],
 )
-def test_no_cuda_python(monkeypatch, plugin, extra):
+def test_no_cuda_python(monkeypatch, plugin, packages):
     def find_spec(name):
         return object() if name == f"jax_cuda{plugin}_plugin" else None
 
     monkeypatch.setattr(_driver.importlib.util, "find_spec", find_spec)
     monkeypatch.setattr(_driver, "_opened", None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(DriverError, match=rf'cuda-python.*pip install "oxijax\[{extra}\]"'):
+    with pytest.raises(DriverError, match=f"cuda-python.*pip install {packages}"):
         driver()
 
 

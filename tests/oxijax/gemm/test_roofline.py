@@ -292,7 +292,7 @@ def test_missing_extra(monkeypatch, capsys, tmp_path):
     assert main(["roofline", "8", "8", "8", "--output", str(tmp_path / "picture.png")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "matplotlib.figure" in line
-    assert 'pip install "oxijax[demo]"' in line
+    assert 'pip install "flax>=' in line
 
 
 def test_without_a_picture_no_extra_is_needed():

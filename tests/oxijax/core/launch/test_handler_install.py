@@ -257,7 +257,70 @@ def test_without_a_sound_library_the_cpu_path_works(tmp_path, change, said):
         assert printed == USABLE
     else:
         assert len(re.findall(said, printed)) == 2, printed
-        assert len(re.findall("Install oxijax again: pip install --no-cache-dir", printed)) == 2
+        assert len(re.findall("Install oxijax again: pip install", printed)) == 2
+
+
+# A checkout that is imported instead of what is installed.
+
+WHICH = """
+import oxijax
+from oxijax._core.launch import HandlerMissingError, find_handler
+from oxijax.testing import emulate_gpu
+
+print(oxijax.__file__)
+try:
+    with emulate_gpu():
+        print(find_handler())
+except HandlerMissingError as error:
+    print(error)
+"""
+
+
+def install_beside(checkout, folder):
+    """Puts what pip installs of a checkout into a folder, with this process's library."""
+    built = find_handler()
+    for name in ("oxijax", "ptx"):
+        shutil.copytree(checkout / name, folder / name)
+    for file in (built, built.with_suffix(".sha256")):
+        shutil.copy(file, folder / LAUNCH)
+    (folder / "oxijax-0.1.0.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: oxijax\nVersion: 0.1.0\n"
+    (folder / "oxijax-0.1.0.dist-info" / "METADATA").write_text(metadata)
+    return folder / LAUNCH / built.name
+
+
+def run_in(checkout, site) -> str:
+    settings = {"PYTHONPATH": str(site), "JAX_PLATFORMS": "cpu"}
+    return execute(sys.executable, "-c", WHICH, folder=checkout, **settings)
+
+
+def test_a_checkout_uses_the_installed_library_of_the_same_source(checkout, tmp_path):
+    library = install_beside(checkout, tmp_path / "site")
+    printed = run_in(checkout, tmp_path / "site").splitlines()
+    assert printed == [str(checkout / "oxijax" / "__init__.py"), str(library)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(change_a_byte, "it is damaged", id="byte"),
+        pytest.param(None, "it was compiled from another handler.c than {checkout}", id="source"),
+    ],
+)
+def test_a_checkout_uses_no_other_installed_library(checkout, tmp_path, change, said):
+    library = install_beside(checkout, tmp_path / "site")
+    (change or change_the_source)(library if change else checkout / LAUNCH / library.name)
+    printed = run_in(checkout, tmp_path / "site")
+    assert f"oxijax is imported from its checkout {checkout}, where" in printed
+    assert f'pip install -e "{checkout}"' in printed
+    assert f"because {said.format(checkout=checkout)}" in printed
+    assert f"\n{library}\n" in printed
+    assert "python -P" in printed
+
+
+def test_a_checkout_alone_says_what_builds_the_library(checkout, tmp_path):
+    printed = run_in(checkout, tmp_path)
+    assert f'With a C compiler this builds it: pip install -e "{checkout}"\n' in printed
 
 
 # What mends it.
@@ -324,7 +387,7 @@ def test_the_remedy_is_one(checkout, index, tmp_path):
     install("--no-deps", **NO_COMPILER)
     said = say()
     assert "installed without its launch handler" in said
-    (remedy,) = set(re.findall("pip install (--.*) oxijax, or", said))
+    (remedy,) = set(re.findall(r"pip install (--.*) oxijax\.", said))
     assert "pip cache remove oxijax" in said
 
     install(remedy.replace("--no-cache-dir", ""))
