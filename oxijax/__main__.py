@@ -1,12 +1,13 @@
 """The command line: `python -m oxijax COMMAND`, or `oxijax COMMAND`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from oxijax import __version__
 from oxijax._cli import CommandError, bench, check, demo, info, model, ptx, roofline
+from oxijax._version import __version__
 
 __all__ = ["main"]
 
@@ -32,8 +33,13 @@ _COMMANDS: dict[str, _Command] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code.
 
+    Without a command it prints the help.
+
     Args:
       argv: arguments after the program's name; None reads them from `sys.argv`.
+
+    Raises:
+      SystemExit: of argparse, with code 2 where an argument is wrong, 0 after help or version.
     """
     parser = argparse.ArgumentParser(
         prog="oxijax",
@@ -41,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "checks and measurements.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.set_defaults(name=None)
+    subparsers = parser.add_subparsers(metavar="COMMAND")
     for name, command in _COMMANDS.items():
         description = command.__doc__ or ""
         subparser = subparsers.add_parser(
@@ -51,11 +58,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         subparser.set_defaults(name=name)
 
     args = parser.parse_args(argv)
+    if args.name is None:
+        parser.print_help()
+        return 0
     try:
-        return _COMMANDS[args.name].run(args)
+        code = _COMMANDS[args.name].run(args)
+        sys.stdout.flush()
+        return code
     except CommandError as error:
         print(f"oxijax {args.name}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read the output, such as `head`, has enough. Python would flush it once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as where SIGPIPE ends a process
 
 
 if __name__ == "__main__":

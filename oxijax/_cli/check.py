@@ -1,23 +1,26 @@
 """Assemble every kernel with ptxas, for every GPU: registers, spills, shared memory.
 
-Ends with exit code 1 if ptxas rejects a kernel or has to spill registers to memory.
+These are thousands of texts, which take minutes; a row is printed as soon as it is known. Ends with
+exit code 1 if ptxas rejects a kernel or has to spill registers to memory.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import fnmatch
 import os
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
 
 from oxijax._cli import (
     CommandError,
     add_json_argument,
     add_repeatable_argument,
     needs_extra,
-    plain_table,
+    tool_message,
     write_json,
 )
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
@@ -30,9 +33,6 @@ from ptx.isa.assembler import (
 )
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
 from ptx.kernel import KernelDefinition
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["CheckResult", "add_arguments", "check", "run"]
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with needs_extra("demo"):
         from rich.console import Console
-        from rich.measure import Measurement
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
     kernels = registered_kernels(args.registry)
     if unknown := sorted(set(args.kernel or ()) - set(kernels)):
@@ -66,21 +66,33 @@ def run(args: argparse.Namespace) -> int:
     try:
         version = ptxas_version()
     except ToolNotFoundError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(tool_message(error)) from error
 
-    results = check(chosen, targets, patterns)
-    table = _table(results, version)
-    console = Console(highlight=False)
-    # A figure cut short is a wrong figure: a narrow terminal wraps the lines instead.
-    needed = Measurement.get(console, console.options.update(max_width=1000), table).minimum
-    console.width = max(console.width, needed)
-    console.print(table)
+    cases = _cases(chosen, targets, patterns)
+    rows = _Rows(cases)
+    print(f"ptxas {version}", *rows.heading(), sep="\n", flush=True)
+    results = []
+    terminal = Console(stderr=True)
+    with Progress(
+        *("checking", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
+        console=terminal,
+        transient=True,
+        disable=not terminal.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),  # else the rows would go to the terminal as well
+    ) as progress:
+        task = progress.add_task("", total=len(cases))
+        with contextlib.closing(_check_each(cases)) as checked:
+            for result in checked:
+                results.append(result)
+                print(*rows.of(result), sep="\n", flush=True)
+                progress.advance(task)
+    print()
     for result in results:
         for message in result.messages:
-            console.print(f"{result.name}: {message}", markup=False, soft_wrap=True)
+            print(f"{result.name}: {message}")
     failures = [result for result in results if result.failed]
     assembled = [result for result in results if result.kernels]
-    console.print(
+    print(
         f"{len(assembled)} assembled, {len(failures)} failed, "
         f"{sum(result.status == 'lacks' for result in results)} lack an instruction"
     )
@@ -143,16 +155,34 @@ def check(
     patterns: Sequence[str] = ("*",),
 ) -> list[CheckResult]:
     """Assembles each configuration of the kernels that a pattern names, for each target."""
-    cases: list[tuple[KernelDefinition, str, Target]] = [
+    return list(_check_each(_cases(kernels, targets, patterns)))
+
+
+_Case = tuple[KernelDefinition, str, Target]
+
+
+def _cases(
+    kernels: Sequence[KernelDefinition], targets: Sequence[Target], patterns: Sequence[str]
+) -> list[_Case]:
+    return [
         (kernel, config, target)
         for kernel in kernels
         for config in kernel.configs
         if any(fnmatch.fnmatchcase(config, pattern) for pattern in patterns)
         for target in targets
     ]
+
+
+def _check_each(cases: Sequence[_Case]) -> Generator[CheckResult, None, None]:
+    """Yields the results in the order of the cases; closed early, it starts no more of them."""
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda case: _check_one(*case), cases))
+        futures = [pool.submit(_check_one, *case) for case in cases]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckResult:
@@ -212,29 +242,50 @@ def _wrong_dynamic_shared(text: str, launched: int) -> str | None:
     return f"a launch has {launched} bytes of dynamic shared memory, and the PTX needs {needed}"
 
 
-def _table(results: Sequence[CheckResult], version: str) -> "Table":
-    table = plain_table(
-        f"ptxas {version}",
-        ["kernel", "configuration", "target"],
-        ["PTX", "registers", "spills", "shared", "CTAs/SM"],
-    )
-    previous = None
-    for result in results:
-        if previous not in (None, (result.kernel, result.configuration)):
-            table.add_section()
-        previous = (result.kernel, result.configuration)
-        case = (result.kernel, result.configuration, result.target.name)
+class _Rows:
+    """The table of the results, whose rows are known one after the other.
+
+    The widths of its columns follow from the cases, so that no figure is ever cut.
+    """
+
+    _FIGURES = ("PTX", "registers", "spills", "shared", "CTAs/SM")
+
+    def __init__(self, cases: Sequence[_Case]) -> None:
+        names = [(kernel.name, config, target.name) for kernel, config, target in cases]
+        headings = ("kernel", "configuration", "target")
+        self._names = [max(map(len, column)) for column in zip(headings, *names, strict=True)]
+        self._headings = headings
+        self._previous: tuple[str, str] | None = None
+
+    def heading(self) -> Iterator[str]:
+        line = self._line(self._headings, self._FIGURES)
+        yield line
+        yield "-" * len(line)
+
+    def of(self, result: CheckResult) -> Iterator[str]:
+        """The rows of a result, one for each of its entry functions, after an empty one where
+        another configuration begins.
+        """
+        group = (result.kernel, result.configuration)
+        if self._previous not in (None, group):
+            yield ""
+        self._previous = group
+        names = (*group, result.target.name)
         if not result.kernels:
-            table.add_row(*case, result.status)
+            yield self._line(names, [result.status])
         for entry, blocks in zip(result.kernels, result.blocks_per_sm, strict=True):
-            several = len(result.kernels) > 1
-            table.add_row(
-                f"{result.kernel}: {entry.kernel}" if several else result.kernel,
-                *case[1:],
+            figures = (
                 ".".join(map(str, entry.ptx_version)),
-                str(entry.registers),
-                str(entry.spills),
-                str(entry.shared_bytes),
-                "?" if blocks is None else str(blocks),
+                *(entry.registers, entry.spills, entry.shared_bytes),
+                "?" if blocks is None else blocks,
             )
-    return table
+            line = self._line(names, figures)
+            yield f"{line}  {entry.kernel}" if len(result.kernels) > 1 else line
+
+    def _line(self, names: Sequence[str], figures: Sequence[object]) -> str:
+        words = [f"{name:<{width}}" for name, width in zip(names, self._names, strict=True)]
+        numbers = [
+            f"{figure:>{max(len(heading), 6)}}"
+            for figure, heading in zip(map(str, figures), self._FIGURES, strict=False)
+        ]
+        return "  ".join([*words, *numbers])

@@ -5,26 +5,33 @@ import importlib
 from collections.abc import Mapping
 
 from oxijax._cli import CommandError
+from ptx import kernels as shipped
 from ptx import registry
 from ptx.kernel import KernelDefinition
 
 __all__ = ["add_registry_argument", "registered_kernels"]
 
+_LIBRARY = shipped.__name__
+
 
 def add_registry_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--registry",
-        default="ptx.kernels",
+        default=_LIBRARY,
         metavar="MODULE",
-        help="module that registers the kernels (default: %(default)s)",
+        help="module that registers the kernels; those that come with oxijax are left out unless "
+        "it is %(default)s, the default",
     )
 
 
 def registered_kernels(module: str) -> Mapping[str, KernelDefinition]:
     """Imports a module, and returns the kernels that are registered then.
 
+    A module that imports oxijax registers the kernels that come with it too. They are returned
+    for `ptx.kernels` and what is in it, and for no other module.
+
     Raises:
-      CommandError: there is no such module, or no kernel.
+      CommandError: there is no such module, or it registers no kernel.
     """
     try:
         importlib.import_module(module)
@@ -32,7 +39,23 @@ def registered_kernels(module: str) -> Mapping[str, KernelDefinition]:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and what it imports is not
         raise CommandError(f"no module {module}") from error
-    kernels = registry.kernels()
+    own = _shipped()
+    wanted = module == _LIBRARY or module.startswith(f"{_LIBRARY}.")
+    kernels = {
+        name: kernel
+        for name, kernel in registry.kernels().items()
+        if any(kernel is each for each in own) == wanted
+    }
     if not kernels:
         raise CommandError(f"the module {module} registers no kernel")
     return kernels
+
+
+def _shipped() -> list[KernelDefinition]:
+    """The kernels of oxijax's own families, each of which has them as attributes."""
+    return [
+        value
+        for family in shipped.__all__
+        for value in vars(getattr(shipped, family)).values()
+        if isinstance(value, KernelDefinition)
+    ]

@@ -10,7 +10,7 @@ import pathlib
 import sys
 from collections.abc import Mapping
 
-from oxijax._cli import CommandError
+from oxijax._cli import CommandError, tool_message
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
 from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.sass import disassemble
@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write DIR/KERNEL/CONFIGURATION.ptx, for all kernels unless one is named",
     )
+    parser.add_argument(
+        "--list", action="store_true", help="print the names of KERNEL's configurations"
+    )
     add_registry_argument(parser)
 
 
@@ -46,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     kernels = registered_kernels(args.registry)
     if args.kernel is not None and args.kernel not in kernels:
         raise CommandError(f"no kernel {args.kernel!r}; there are {', '.join(kernels)}")
+    if args.list and (args.sass or args.config or args.target or args.output):
+        raise CommandError("--list prints the names of all configurations")
     if args.output is not None:
         if args.sass or args.config is not None:
             raise CommandError("--output writes the PTX of all configurations")
@@ -57,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
         _list(kernels)
         return 0
     kernel = kernels[args.kernel]
+    if args.list:
+        print(*kernel.configs, sep="\n")
+        return 0
     config = next(iter(kernel.configs)) if args.config is None else args.config
     target = TARGETS[args.target or kernel.needs]
     if config not in kernel.configs:
@@ -67,8 +75,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         text = kernel.write_named(config, target).text
         sys.stdout.write(_loops(text, target) if args.sass else text)
-    except (UnsupportedError, ToolNotFoundError) as error:
+    except UnsupportedError as error:
         raise CommandError(str(error)) from error
+    except ToolNotFoundError as error:
+        raise CommandError(tool_message(error)) from error
     return 0
 
 
@@ -100,5 +110,9 @@ def _loops(text: str, target: Target) -> str:
 
 
 def _list(kernels: Mapping[str, KernelDefinition]) -> None:
-    for kernel in kernels.values():
-        print(f"{kernel.name} ({kernel.needs} and later): {', '.join(kernel.configs)}")
+    """A line for each kernel: its name, the lowest target, and how many configurations it has."""
+    width = max(map(len, kernels))
+    for name, kernel in kernels.items():
+        count = len(kernel.configs)
+        noun = "configuration" if count == 1 else "configurations"
+        print(f"{name:<{width}}  {kernel.needs} and later  {count:3} {noun}")

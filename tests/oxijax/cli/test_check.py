@@ -2,14 +2,22 @@
 
 import dataclasses
 import importlib
+import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 
 import pytest
+from support.paths import ROOT
 from support.texts import COPY
 
 from oxijax.__main__ import main
+from oxijax._cli import check as check_module
+from oxijax._cli import kernel_registry
+from oxijax._cli.kernel_registry import registered_kernels
+from ptx import kernels as registered_by_oxijax
 from ptx import registry
 from ptx.isa import assembler
 from ptx.isa.targets import TARGETS
@@ -17,6 +25,7 @@ from ptx.kernel import KernelDefinition, Written
 from ptx.registry import kernels, register
 
 MODULE = "support.cli_registry"
+REGISTERED = registry.kernels()
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +88,28 @@ def test_wrong_registrations():
     assert list(kernels()) == ["k"]
 
 
-# ---- python -m oxijax check
+# ---- python -m oxijax check, and the option --registry
+
+
+def test_a_registry_is_what_it_registers_itself():
+    """What comes with oxijax, which it imports too, is in no other registry than its own."""
+    for family in registered_by_oxijax.__all__:
+        for value in list(vars(getattr(registered_by_oxijax, family)).values()):
+            if isinstance(value, KernelDefinition) and value.name not in kernels():
+                register(value)
+    importlib.import_module(MODULE)
+    own = registered_kernels(MODULE)
+    shipped = registered_kernels("ptx.kernels")
+    assert next(iter(own)) == "copy"
+    assert {"conv_forward", "deform_conv_forward", "gemm", "sampling_forward"} <= shipped.keys()
+    assert own.keys() | shipped.keys() == kernels().keys()
+    assert not own.keys() & shipped.keys()
+
+
+def test_no_kernel_of_oxijax_is_taken_for_somebody_elses():
+    shipped = {kernel.name for kernel in kernel_registry._shipped()}
+    bodies = {name: kernel.body.__module__ for name, kernel in REGISTERED.items()}
+    assert shipped == {name for name, module in bodies.items() if module.startswith("ptx.kernels.")}
 
 
 def check(*arguments: str) -> int:
@@ -200,12 +230,85 @@ def test_a_narrow_terminal_cuts_no_figure(capsys, monkeypatch):
     assert "…" not in narrow
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_check_shows_progress_on_a_terminal(capsys, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    assert check("--kernel", "copy", "--target", "sm_80") == 0
+    assert "2/2" in terminal.getvalue()
+    assert " sm_80 " not in terminal.getvalue()
+    assert len(rows(capsys.readouterr().out)) == 2
+
+
+def test_check_prints_a_row_before_the_next_is_known(capsys, monkeypatch):
+    seen = []
+
+    def check_one(kernel, config, target):
+        seen.append(rows(capsys.readouterr().out))
+        return check_module.CheckResult(kernel.name, config, target, "lacks")
+
+    monkeypatch.setattr(check_module, "_check_one", check_one)
+    monkeypatch.setattr(
+        check_module, "_check_each", lambda cases: (check_one(*case) for case in cases)
+    )
+    assert check("--kernel", "copy", "--target", "sm_80", "--target", "sm_90") == 2
+    assert [len(printed) for printed in seen] == [0, 1, 1, 1]
+
+
+def test_what_is_not_asked_for_is_not_assembled(monkeypatch):
+    importlib.import_module(MODULE)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    begun = []
+
+    def check_one(kernel, config, target):
+        begun.append(target.name)
+        return check_module.CheckResult(kernel.name, config, target, "lacks")
+
+    monkeypatch.setattr(check_module, "_check_one", check_one)
+    cases = check_module._cases([kernels()["copy"]], list(TARGETS.values()) * 1000, ["small"])
+    checked = check_module._check_each(cases)
+    assert next(checked).target.name == "sm_75"
+    checked.close()
+    assert 1 <= len(begun) < len(cases)
+
+
+def test_a_reader_that_has_enough_ends_the_command(tmp_path):
+    (tmp_path / "many.py").write_text(
+        "from ptx.kernel import KernelDefinition\nfrom ptx.registry import register\n"
+        "configs = {f'{number:0500}': number for number in range(1000)}\n"
+        "register(KernelDefinition(name='many', configs=configs, parameters=(),\n"
+        "    grid=lambda instance: (1, 1, 1), body=lambda k, config, plan, p: ''))\n"
+    )
+    command = [sys.executable, "-m", "oxijax", "ptx", "many", "--list", "--registry", "many"]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == f"{0:0500}\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
 @pytest.mark.parametrize("command", ["check", "ptx"])
 def test_no_kernels(capsys, command):
     assert main([command]) == 2
     assert "the module ptx.kernels registers no kernel" in capsys.readouterr().err
     assert main([command, "--registry", "ptx.nothing"]) == 2
     assert "no module ptx.nothing\n" in capsys.readouterr().err
+    assert main([command, "--registry", "json"]) == 2
+    assert "the module json registers no kernel" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["check", "ptx"])
@@ -230,7 +333,9 @@ def test_check_without_ptxas(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("importlib.metadata.files", lambda name: None)
     assert check("--kernel", "copy") == 2
-    assert 'pip install "oxijax[test]"' in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("oxijax check: no ptxas on PATH, and none of the wheels ")
+    assert line.endswith(': pip install "nvidia-cuda-nvcc>=13,<14" "nvidia-cuda-nvdisasm>=13,<14"')
 
 
 # ---- python -m oxijax ptx
@@ -277,8 +382,17 @@ def test_ptx_writes_the_texts_of_one_kernel(capsys, tmp_path):
 def test_ptx_lists_the_kernels(capsys):
     assert ptx() == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "copy (sm_80 and later): small, large"
+    assert printed[0].split() == ["copy", "sm_80", "and", "later", "2", "configurations"]
+    assert printed[1].split() == ["spills", "sm_80", "and", "later", "1", "configuration"]
     assert len(printed) == 9
+    assert ptx("copy", "--list") == 0
+    assert capsys.readouterr().out == "small\nlarge\n"
+
+
+@pytest.mark.parametrize("option", ["--sass", "--config=small", "--target=sm_90", "--output=x"])
+def test_ptx_list_prints_names_alone(capsys, option):
+    assert ptx("copy", "--list", option) == 2
+    assert "--list prints the names of all configurations" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
