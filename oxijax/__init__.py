@@ -1,24 +1,36 @@
 """Deformable operators, convolution and memory-bound matrix products for JAX, as primitives."""
 
-import importlib
+import difflib
+import importlib.util
 from typing import TYPE_CHECKING
 
-from oxijax import convert, reference
-from oxijax._conv import conv
-from oxijax._conv.general_dilated import conv_general_dilated
+from oxijax._core import launch as _launch  # noqa: F401, registers what compiled programs call
 from oxijax._core.config import config
-from oxijax._core.launch import clear_caches
-from oxijax._core.sizes import EXPORT_CHECKS
-from oxijax._core.tuning.tune import tune
-from oxijax._deform_conv import deform_conv
-from oxijax._drawing import draw_samples
-from oxijax._gemm import gemm
-from oxijax._gemm.roofline import roofline
-from oxijax._samples import Samples, offset_statistics, sampling_locations
-from oxijax._sampling.dcn import dcnv3, dcnv4
-from oxijax._sampling.grid_sample import grid_sample
-from oxijax._sampling.ms_deform_attn import ms_deform_attn
+from oxijax._core.lazy import lazy_names
 from oxijax._version import __version__
+
+if TYPE_CHECKING:
+    from oxijax import convert as convert
+    from oxijax import equinox as equinox
+    from oxijax import extend as extend
+    from oxijax import linen as linen
+    from oxijax import nnx as nnx
+    from oxijax import onnx as onnx
+    from oxijax import reference as reference
+    from oxijax import testing as testing
+    from oxijax._conv import conv
+    from oxijax._conv.general_dilated import conv_general_dilated
+    from oxijax._core.launch._resolve import clear_caches
+    from oxijax._core.sizes import EXPORT_CHECKS
+    from oxijax._core.tuning.tune import tune
+    from oxijax._deform_conv import deform_conv
+    from oxijax._drawing import draw_samples
+    from oxijax._gemm import gemm
+    from oxijax._gemm.roofline import roofline
+    from oxijax._samples import Samples, offset_statistics, sampling_locations
+    from oxijax._sampling.dcn import dcnv3, dcnv4
+    from oxijax._sampling.grid_sample import grid_sample
+    from oxijax._sampling.ms_deform_attn import ms_deform_attn
 
 __all__ = [
     "EXPORT_CHECKS",
@@ -43,21 +55,48 @@ __all__ = [
     "tune",
 ]
 
-_OPTIONAL = ("equinox", "extend", "linen", "nnx", "onnx")
+# Modules that `*` does not import, each with the package that it needs.
+_NEEDS = {
+    "equinox": "equinox", "extend": "jax", "linen": "flax", "nnx": "flax", "onnx": "jax",
+    "testing": "jax",
+}  # fmt: skip
+_LAYERS = ("DCNv3", "DCNv4", "DeformConv", "MSDeformAttn")
 
-if TYPE_CHECKING:
-    from oxijax import equinox as equinox
-    from oxijax import linen as linen
-    from oxijax import nnx as nnx
-    from oxijax import onnx as onnx
-else:
+# Whoever asks for one of these names pays for its import, and not everybody who imports oxijax.
+_PLACES = {
+    **{module: f"oxijax.{module}" for module in ("convert", "reference", *_NEEDS)},
+    "EXPORT_CHECKS": "oxijax._core.sizes",
+    "Samples": "oxijax._samples",
+    "clear_caches": "oxijax._core.launch._resolve",
+    "conv": "oxijax._conv",
+    "conv_general_dilated": "oxijax._conv.general_dilated",
+    "dcnv3": "oxijax._sampling.dcn",
+    "dcnv4": "oxijax._sampling.dcn",
+    "deform_conv": "oxijax._deform_conv",
+    "draw_samples": "oxijax._drawing",
+    "gemm": "oxijax._gemm",
+    "grid_sample": "oxijax._sampling.grid_sample",
+    "ms_deform_attn": "oxijax._sampling.ms_deform_attn",
+    "offset_statistics": "oxijax._samples",
+    "roofline": "oxijax._gemm.roofline",
+    "sampling_locations": "oxijax._samples",
+    "tune": "oxijax._core.tuning.tune",
+}
+
+if not TYPE_CHECKING:
+    _find = lazy_names(__name__, _PLACES)
 
     def __getattr__(name):
-        # What they need is optional, and slow to import: whoever asks for one of them pays.
-        if name in _OPTIONAL:
-            return importlib.import_module(f"oxijax.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _PLACES and (close := difflib.get_close_matches(name, _LAYERS, 1, 0.8)):
+            message = (
+                f"module 'oxijax' has no attribute {name!r}; did you mean oxijax.nnx.{close[0]}, "
+                f"oxijax.linen.{close[0]} or oxijax.equinox.{close[0]}?"
+            )
+            raise AttributeError(message)
+        return _find(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OPTIONAL})
+    # Without those that would raise: pydoc and inspect look at whatever is listed here.
+    there = (name for name, needed in _NEEDS.items() if importlib.util.find_spec(needed))
+    return sorted({*globals(), *__all__, *there})

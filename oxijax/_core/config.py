@@ -5,11 +5,12 @@ import functools
 import os
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import jax
 
-from oxijax._core.arguments import shown
-from oxijax._core.tuning.plans import TunedPlans, tuned_plans
+if TYPE_CHECKING:
+    from oxijax._core.tuning.plans import TunedPlans
 
 __all__ = ["Config", "config", "is_deterministic", "xla_is_deterministic"]
 
@@ -73,12 +74,14 @@ class Config:
             yield
 
     @property
-    def tuning(self) -> TunedPlans:
+    def tuning(self) -> "TunedPlans":
         """The plans of kernels that `oxijax.tune` has found to be the fastest, and keeps.
 
         Kernels that are launched from now on have them. Programs need not be compiled again, and
         exported ones hold none of them: they get those of the process that they run in.
         """
+        from oxijax._core.tuning.plans import tuned_plans
+
         return tuned_plans
 
     def __repr__(self) -> str:
@@ -120,6 +123,8 @@ def _asks_for_determinism(flags: str) -> bool:
 
 def _checked(name: str, value: bool | None) -> bool | None:
     if value is not None and not isinstance(value, bool):
+        from oxijax._core.arguments import shown
+
         raise TypeError(
             f"{name} must be True, False, or None for what XLA_FLAGS says; got {shown(value)}"
         )

@@ -11,7 +11,6 @@ import pathlib
 import re
 import tomllib
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,7 +95,7 @@ def origin(distribution: importlib.metadata.Distribution) -> str | None:
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
     parts = urllib.parse.urlsplit(url)
-    return urllib.request.url2pathname(parts.path) if parts.scheme == "file" else url
+    return urllib.parse.unquote(parts.path) if parts.scheme == "file" else url
 
 
 def _own() -> importlib.metadata.Distribution | None:

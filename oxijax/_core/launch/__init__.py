@@ -5,14 +5,27 @@ launch; at the first call of its kind it asks `_resolve`, which generates the PT
 the GPU, or into the emulator.
 """
 
-from oxijax._core.launch import _emulation, _handler, _resolve
-from oxijax._core.launch._call import TARGET_NAME, call
-from oxijax._core.launch._emulation import Emulation, emulation
-from oxijax._core.launch._handler import HandlerMissingError, find_handler
+from typing import TYPE_CHECKING
+
+from oxijax._core.launch import _emulated, _handler
+from oxijax._core.launch._emulated import Emulation, emulation
+from oxijax._core.launch._handler import TARGET_NAME, HandlerMissingError, find_handler
 from oxijax._core.launch._handler import is_loaded as has_handler
-from oxijax._core.launch._resolve import clear_caches
-from oxijax._core.launch._spec import VERSION
-from oxijax._core.tuning.plans import tuned_plans
+from oxijax._core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from oxijax._core.launch._call import call
+    from oxijax._core.launch._resolve import clear_caches
+    from oxijax._core.launch._spec import VERSION
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "VERSION": "oxijax._core.launch._spec",
+            "call": "oxijax._core.launch._call",
+            "clear_caches": "oxijax._core.launch._resolve",
+        },
+    )
 
 __all__ = [
     "TARGET_NAME",
@@ -26,11 +39,22 @@ __all__ = [
     "has_handler",
 ]
 
-tuned_plans.on_change(clear_caches)  # calls that are resolved have the plans of before
+
+def _resolve_call(call: _handler.CallRecord, record: _handler.LaunchRecord) -> None:
+    from oxijax._core.launch import _resolve
+
+    _resolve.resolve(call, record)
+
+
+def _describe(number: int, status: int) -> str:
+    from oxijax._core.launch import _resolve
+
+    return _resolve.describe(number, status)
+
 
 # At import, because a program that another process has exported or cached may hold calls.
 try:
-    _handler.connect(_resolve.resolve, _resolve.describe, _emulation.stop)
+    _handler.connect(_resolve_call, _describe, _emulated.stop)
     _handler.register(TARGET_NAME)
 except Exception as error:
     _handler.refuse(error)  # without the handler all works but `call`, which says this

@@ -14,7 +14,8 @@ from jax.interpreters import mlir
 from oxijax._core import compat as _compat
 from oxijax._core.arguments import shown
 from oxijax._core.launch import _handler
-from oxijax._core.launch._emulation import allow_dry_runs, emulation
+from oxijax._core.launch._emulated import allow_dry_runs, emulation
+from oxijax._core.launch._handler import TARGET_NAME
 from oxijax._core.launch._latency import latency_metadata
 from oxijax._core.launch._spec import VERSION, Spec, key_of
 from oxijax._core.precision import numpy_dtype
@@ -23,8 +24,6 @@ from oxijax._core.sizes import is_known
 from ptx.kernel import Array, KernelDefinition, Out
 
 __all__ = ["TARGET_NAME", "call"]
-
-TARGET_NAME = "oxijax_launch"
 
 
 def call(

@@ -8,67 +8,21 @@ import threading
 import traceback
 from collections.abc import Iterable, Sequence
 
-import jax
 import numpy as np
 
-from oxijax._core.launch import _handler
+from oxijax._core.launch import _emulated, _handler
 from ptx.emulator import Buffer, EmulatorError
 from ptx.emulator import launch as emulator_launch
 from ptx.emulator.program import load as parse
-from ptx.isa.targets import TARGETS
 
 __all__ = [
     "EmulatedArray",
-    "Emulation",
-    "allow_dry_runs",
-    "check",
     "describe",
-    "emulation",
     "handles",
     "launch_pointer",
     "load",
-    "stop",
     "unload",
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Emulation:
-    """A GPU that the emulator plays.
-
-    Attributes:
-      target: name of the `ptx.Target`.
-      schedule: order of the warps: None is in step, an integer is the seed of a random order.
-      dry_run: whether launches do nothing, in C, and results are left as they are: for benchmarks.
-    """
-
-    target: str
-    schedule: int | None = None
-    dry_run: bool = False
-
-
-# Inside `with emulation(Emulation(...))` lowerings for the CPU are those for the GPU. JAX traces
-# and compiles again whatever was compiled outside, and keeps both.
-emulation = jax.make_user_context(None)
-
-
-def check(gpu: Emulation) -> None:
-    """Raises ValueError for a GPU that is not, or not here, emulated."""
-    if gpu.target not in TARGETS:
-        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {gpu.target!r}")
-    if gpu.schedule is not None and gpu.schedule < 0:
-        raise ValueError(f"schedule must be None or at least 0, got {gpu.schedule}")
-    if gpu.dry_run and not _dry_runs.is_set():
-        # Its results would be what lay in their memory before.
-        raise ValueError("dry_run is for programs that this process has made")
-
-
-def allow_dry_runs() -> None:
-    """From now on this process runs programs whose launches do nothing."""
-    _dry_runs.set()
-
-
-_dry_runs = threading.Event()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +90,6 @@ def unload(forgotten: Iterable[int]) -> None:
     parse.cache_clear()
 
 
-def stop() -> None:
-    """Ends all launches, with a StoppedError, and any that are still to come."""
-    _stopping.set()
-
-
 # How a launch went: handler.c has two by these names.
 LAUNCHED = 0
 FORGOTTEN = -2
@@ -149,7 +98,6 @@ LAUNCH_FAILED = 719  # CUDA_ERROR_LAUNCH_FAILED
 _handles = itertools.count(1)
 _loaded: dict[int, "_Loaded"] = {}
 _errors: dict[int, str] = {}  # by native thread: Python's own thread state ends with a callback
-_stopping = threading.Event()
 # Launches come at the same time where there are several devices. All are Python, which one thread
 # runs at a time: in turn they take a third of the time in which they get in each other's way.
 _running = threading.Lock()
@@ -183,7 +131,7 @@ class _Loaded:
                 dynamic_shared=dynamic_shared,
                 schedule=self.schedule,
                 statistics=False,
-                stop=_stopping.is_set,
+                stop=_emulated.is_stopping,
             )
         for buffer, memory in buffers.values():
             if buffer.writable:

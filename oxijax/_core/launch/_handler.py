@@ -19,6 +19,7 @@ from oxijax._core.launch import _seal
 __all__ = [
     "LAUNCH_FUNCTION",
     "MAX_ARGUMENTS",
+    "TARGET_NAME",
     "BufferType",
     "CallRecord",
     "HandlerMissingError",
@@ -36,6 +37,7 @@ __all__ = [
     "register",
 ]
 
+TARGET_NAME = "oxijax_launch"  # of the custom call
 MAX_ARGUMENTS = 96
 MAX_ALIASES = 8
 
@@ -94,7 +96,6 @@ _refused: list[Exception] = []
 _OWN = pathlib.Path(__file__).with_name("libhandler.so")
 
 
-@functools.cache
 def _path() -> pathlib.Path:
     """The library beside this file, or one as good: see `find_handler`."""
     if _OWN.is_file():
@@ -105,7 +106,7 @@ def _path() -> pathlib.Path:
 
 def _installed() -> Iterator[pathlib.Path]:
     """The libraries of installed distributions, other than the one beside this file."""
-    place = _OWN.relative_to(pathlib.Path(__file__).parents[3])
+    place = pathlib.Path("oxijax", "_core", "launch", _OWN.name)
     for distribution in install.distributions():
         path = pathlib.Path(str(distribution.locate_file(place)))
         if path.is_file() and path != _OWN:

@@ -14,13 +14,14 @@ import numpy as np
 
 from oxijax._core import driver as _driver
 from oxijax._core.kernel_config import registered
-from oxijax._core.launch import _emulation, _handler
+from oxijax._core.launch import _emulated, _emulation, _handler
 from oxijax._core.launch._emulation import EmulatedArray
 from oxijax._core.launch._handler import BufferType
 from oxijax._core.launch._spec import VERSION, Spec, key_of
 from oxijax._core.precision import numpy_dtype
 from oxijax._core.tuning.calls import KernelCall, emulated_gpu, note
 from oxijax._core.tuning.plans import tuned_plans
+from ptx import kernels as kernels  # which a program calls that another process has exported
 from ptx.isa.targets import TARGETS
 from ptx.kernel import KernelDefinition, Shapes, clear_texts
 from ptx.launch import BufferAddress, Launch
@@ -115,6 +116,9 @@ def clear_caches() -> None:
     _emulation.unload(handles)
 
 
+tuned_plans.on_change(clear_caches)  # calls that are resolved have the plans of before
+
+
 @dataclasses.dataclass(frozen=True)
 class _Resolved:
     spec: Spec
@@ -165,7 +169,7 @@ def _fill(record: _handler.LaunchRecord, resolved: _Resolved, device: int) -> No
     if (device == _HOST) != (spec.emulation is not None):
         raise ValueError("a call for the emulator runs on the CPU, any other on a GPU")
     if spec.emulation is not None:
-        _emulation.check(spec.emulation)
+        _emulated.check(spec.emulation)
         target, gpu = TARGETS[spec.emulation.target], emulated_gpu(spec.emulation.target)
     else:
         device = _driver.driver().current_device()

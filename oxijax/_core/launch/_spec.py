@@ -13,7 +13,7 @@ from oxijax._core.kernel_config import (
     encode_fields,
     registered,
 )
-from oxijax._core.launch._emulation import Emulation
+from oxijax._core.launch._emulated import Emulation
 from ptx.kernel import Shapes
 
 __all__ = ["VERSION", "Spec", "key_of"]

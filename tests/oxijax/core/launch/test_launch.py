@@ -19,6 +19,7 @@ from support import launch_samples
 from support.launch_samples import Elementwise, accumulate, broken, scale_and_add
 
 import oxijax
+from oxijax._core import install
 from oxijax._core import launch as _launch
 from oxijax._core.launch import _emulation, _handler, _resolve
 from oxijax.testing import emulate_gpu
@@ -466,10 +467,13 @@ def test_emulate_gpu_checks_its_arguments():
 @pytest.fixture
 def without_handler(monkeypatch, tmp_path):
     """As if oxijax had been installed without a C compiler."""
-    monkeypatch.setattr(_handler, "__file__", str(tmp_path / "_handler.py"))
-    _handler.library.cache_clear()
+    monkeypatch.setattr(install, "_PACKAGE", tmp_path / "oxijax")
+    monkeypatch.setattr(_handler, "_OWN", tmp_path / "libhandler.so")
+    for cached in (_handler.library, install._project):
+        cached.cache_clear()
     yield
-    _handler.library.cache_clear()
+    for cached in (_handler.library, install._project):
+        cached.cache_clear()
 
 
 @pytest.mark.usefixtures("without_handler")

@@ -9,7 +9,7 @@ from support.fake_cuda import CUresult, FakeCuda, Gpu
 from support.launch_samples import SCALE_AND_ADD
 
 from oxijax._core.driver import driver
-from oxijax._core.launch import Emulation, _emulation, _handler, _resolve
+from oxijax._core.launch import Emulation, _emulated, _handler, _resolve
 from oxijax._core.launch._spec import VERSION, Spec, key_of
 
 F32, F64 = 11, 12  # XLA's numbers of types
@@ -146,10 +146,10 @@ def test_refused(monkeypatch, name):
 
 def test_nothing_is_run_dry_that_another_process_has_made(monkeypatch):
     """Its results would be what lay in their memory before."""
-    monkeypatch.setattr(_emulation, "_dry_runs", threading.Event())
+    monkeypatch.setattr(_emulated, "_dry_runs", threading.Event())
     text = dataclasses.replace(SPEC, emulation=Emulation("sm_80", dry_run=True)).to_json()
     call = call_of(text, device=-1)
     with pytest.raises(RuntimeError, match="dry_run is for programs that this process has made"):
         _resolve.resolve(call, _handler.LaunchRecord())
-    _emulation.allow_dry_runs()
+    _emulated.allow_dry_runs()
     _resolve.resolve(call, _handler.LaunchRecord())
