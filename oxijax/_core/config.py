@@ -21,17 +21,18 @@ _deterministic = jax.make_user_context(None)
 class Config:
     """The options of oxijax that no function has as an argument, as `oxijax.config`.
 
-    | switch                                  | what it does                                        |
-    |-----------------------------------------|-----------------------------------------------------|
-    | `oxijax.config.deterministic`           | gradients with the same bits in every run, or not   |
-    | `oxijax.config.deterministic_mode(...)` | the same, within a block of code                    |
-    | `oxijax.config.tuning`                  | the plans of kernels that `oxijax.tune` has found   |
-    | `OXIJAX_TUNING_DIR`                     | an environment variable: the folder that keeps them |
-    | `XLA_FLAGS`                             | one too: JAX's, of which two ask for determinism    |
+    | switch                                  | what it does                                      |
+    |-----------------------------------------|---------------------------------------------------|
+    | `oxijax.config.deterministic`           | whether gradients have the same bits in every run |
+    | `oxijax.config.deterministic_mode(...)` | the same, within a block of code                  |
+    | `oxijax.config.tuning`                  | the plans of kernels that `oxijax.tune` has found |
+    | `OXIJAX_TUNING_DIR`                     | an environment variable: their folder             |
+    | `XLA_FLAGS`                             | one too: two of XLA's flags ask for determinism   |
 
-    What a single call does is in its arguments, above all `implementation` and `precision`. Of JAX's
-    own options, `jax_default_matmul_precision` is the precision where none is given, and without
-    `jax_enable_x64` there is no float64. `oxijax.testing.emulate_gpu` has the CPU play a GPU.
+    What a single call does is in its arguments, above all `implementation` and `precision`. Of
+    JAX's own options, `jax_default_matmul_precision` is the precision where none is given, and
+    without `jax_enable_x64` there is no float64. `oxijax.testing.emulate_gpu` has the CPU play a
+    GPU.
     """
 
     __slots__ = ()
