@@ -59,9 +59,8 @@ def _beside_pytorch(reading: Reading) -> Iterable[str]:
         weights and find the same video and the same gradient with respect to it. The backward pass
         computes the gradients with respect to frames and weights. Compilation is not in the times.
     """)
-    size = f"--frames {frames} --size {height} {width} --blocks {found['blocks']}"
-    options = f"--runs {found['runs']} {size}"
-    command = f"python benchmarks/basicvsr_times.py {options} --json FILE"
+    sizes = f"--frames {frames} --size {height} {width} --blocks {found['blocks']}"
+    command = f"python benchmarks/basicvsr_times.py --runs {found['runs']} {sizes} --json FILE"
     yield from head(reading, command)
     spread = (
         "The quartiles are in brackets; error bars are quartiles."
