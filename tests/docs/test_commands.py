@@ -19,6 +19,7 @@ import pytest
 from support.documents import DOCUMENTS, blocks, commands, name
 from support.paths import ROOT
 
+from oxijax.__main__ import main
 from oxijax._cli.kernel_registry import registered_kernels
 from ptx import registry
 
@@ -44,7 +45,7 @@ class ReadError(Exception):
 
 @pytest.fixture
 def parsed(monkeypatch) -> Callable[..., argparse.Namespace]:
-    """Runs a module or file until it has read its arguments, and returns them."""
+    """Runs a program until it has read its arguments, and returns them."""
     read = argparse.ArgumentParser.parse_args
 
     def stop(self, args=None, namespace=None):
@@ -99,7 +100,7 @@ def check_setting(variable: str) -> None:
 def check_python(arguments: list[str], parsed, document) -> None:
     match arguments:
         case ["-m", "oxijax", *rest]:
-            read = parsed(runpy.run_module, "oxijax", rest)
+            read = parsed(lambda program, run_name: main(), "oxijax", rest)
             if rest[0] in ("check", "ptx") and read.kernel:
                 check_kernels([read.kernel] if rest[0] == "ptx" else read.kernel, document)
         case ["-m", "pytest", *rest]:
@@ -108,8 +109,6 @@ def check_python(arguments: list[str], parsed, document) -> None:
             check_pip(rest)
         case ["-m", "venv", _]:
             pass
-        case ["-m", module, *rest]:
-            parsed(runpy.run_module, module, rest)
         case ["-c", code]:
             compile(code, "-c", "exec")
         case ["setup.py", "build_ext", "--inplace"]:
@@ -123,7 +122,7 @@ def check_python(arguments: list[str], parsed, document) -> None:
             else:
                 assert rest == [], f"{script} takes no arguments"
         case _:
-            raise AssertionError("python without a program")
+            raise AssertionError("no test knows this module or program")
 
 
 def check_kernels(kernels: list[str], document) -> None:
