@@ -89,7 +89,7 @@ class Config:
         return f"oxijax.config(deterministic={self.deterministic})"
 
 
-config = Config()
+config: Config = Config()
 
 
 def is_deterministic() -> bool | None:

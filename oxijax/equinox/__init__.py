@@ -2,11 +2,12 @@
 
 try:
     import equinox as equinox
-except ImportError as error:
+except ImportError as _error:
     from oxijax._core.install import install_command
 
-    command = install_command("test", "equinox")
-    raise ImportError(f"oxijax.equinox needs Equinox: {command}") from error
+    raise ImportError(
+        f"oxijax.equinox needs Equinox: {install_command('test', 'equinox')}"
+    ) from _error
 
 from oxijax.equinox._dcn import DCNv3, DCNv4
 from oxijax.equinox._deform_conv import DeformConv

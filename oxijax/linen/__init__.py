@@ -2,10 +2,10 @@
 
 try:
     import flax as flax
-except ImportError as error:
+except ImportError as _error:
     from oxijax._core.install import install_command
 
-    raise ImportError(f"oxijax.linen needs Flax: {install_command('demo', 'flax')}") from error
+    raise ImportError(f"oxijax.linen needs Flax: {install_command('demo', 'flax')}") from _error
 
 from oxijax.linen._dcn import DCNv3, DCNv4
 from oxijax.linen._deform_conv import DeformConv

@@ -82,7 +82,8 @@ class DCNv3(nn.Module):
     offset_dtype: Dtype = jnp.float32
     implementation: ImplementationLike = None
 
-    def setup(self):
+    def setup(self) -> None:
+        self.sums: WindowSums
         self.sums = sums = WindowSums.read(
             *("features", self.features, self.groups, self.kernel_size),
             *("kernel_dilation", self.kernel_dilation, self.offset_scale, self.remove_center),
@@ -95,12 +96,13 @@ class DCNv3(nn.Module):
         arguments.check_callable("activation", self.activation)
         scaled = arguments.read_bool("center_feature_scale", self.center_feature_scale)
         size = self.kernel_size if self.dw_kernel_size is None else self.dw_kernel_size
-        self.dw_conv = parts.depthwise(arguments.read_pair("dw_kernel_size", size))
-        self.dw_norm = parts.norm()
-        self.offset = parts.predictor(sums.offset_features)
-        self.mask = parts.predictor(sums.mask_features)
-        self.input_proj, self.output_proj = parts.projection(), parts.projection()
-        self.center_scale = parts.predictor(sums.groups) if scaled else None
+        self.dw_conv: nn.Conv = parts.depthwise(arguments.read_pair("dw_kernel_size", size))
+        self.dw_norm: nn.LayerNorm = parts.norm()
+        self.offset: nn.Dense = parts.predictor(sums.offset_features)
+        self.mask: nn.Dense = parts.predictor(sums.mask_features)
+        self.input_proj: nn.Dense = parts.projection()
+        self.output_proj: nn.Dense = parts.projection()
+        self.center_scale: nn.Dense | None = parts.predictor(sums.groups) if scaled else None
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Applies the layer.
@@ -193,7 +195,8 @@ class DCNv4(nn.Module):
     offset_dtype: Dtype = jnp.float32
     implementation: ImplementationLike = None
 
-    def setup(self):
+    def setup(self) -> None:
+        self.sums: WindowSums
         self.sums = sums = WindowSums.read(
             *("features", self.features, self.groups, self.kernel_size),
             *("kernel_dilation", self.kernel_dilation, self.offset_scale, self.remove_center),
@@ -206,14 +209,16 @@ class DCNv4(nn.Module):
         output_bias = arguments.read_bool("output_bias", self.output_bias)
         scaled = arguments.read_bool("center_feature_scale", self.center_feature_scale)
         without_pointwise = arguments.read_bool("without_pointwise", self.without_pointwise)
-        self.offset_mask_dw = None
+        self.offset_mask_dw: nn.Conv | None = None
         if self.dw_kernel_size is not None:
             size = arguments.read_pair("dw_kernel_size", self.dw_kernel_size)
             self.offset_mask_dw = parts.depthwise(size)
-        self.offset_mask = parts.predictor(sums.packed_features)
-        self.value_proj = None if without_pointwise else parts.projection()
-        self.output_proj = None if without_pointwise else parts.projection(output_bias)
-        self.center_scale = parts.predictor(sums.groups) if scaled else None
+        self.offset_mask: nn.Dense = parts.predictor(sums.packed_features)
+        self.value_proj: nn.Dense | None = None if without_pointwise else parts.projection()
+        self.output_proj: nn.Dense | None = (
+            None if without_pointwise else parts.projection(output_bias)
+        )
+        self.center_scale: nn.Dense | None = parts.predictor(sums.groups) if scaled else None
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Applies the layer.

@@ -77,7 +77,8 @@ class MSDeformAttn(nn.Module):
     offset_dtype: Dtype = jnp.float32
     implementation: ImplementationLike = None
 
-    def setup(self):
+    def setup(self) -> None:
+        self.attention: Attention
         self.attention = attention = Attention.read(
             *(_NAMES, self.features, self.num_heads, self.num_levels),
             *(self.num_points, self.method, self.implementation),
@@ -90,10 +91,10 @@ class MSDeformAttn(nn.Module):
         def offset_bias(key: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
             return jnp.asarray(attention.offset_bias(), dtype)
 
-        self.sampling_offsets = parts.predictor(attention.offset_features, offset_bias)
-        self.attention_weights = parts.predictor(attention.weight_features, ZEROS)
-        self.value_proj = parts.projection()
-        self.output_proj = parts.projection()
+        self.sampling_offsets: nn.Dense = parts.predictor(attention.offset_features, offset_bias)
+        self.attention_weights: nn.Dense = parts.predictor(attention.weight_features, ZEROS)
+        self.value_proj: nn.Dense = parts.projection()
+        self.output_proj: nn.Dense = parts.projection()
 
     def __call__(
         self,

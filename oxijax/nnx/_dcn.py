@@ -88,6 +88,7 @@ class DCNv3(nnx.Module):
         offset_dtype: Dtype = jnp.float32,
         implementation: ImplementationLike = None,
     ):
+        self.sums: WindowSums
         self.sums = sums = WindowSums.read(
             *("in_features", in_features, groups, kernel_size),
             *("kernel_dilation", kernel_dilation, offset_scale, remove_center, implementation),
@@ -100,12 +101,17 @@ class DCNv3(nnx.Module):
         if dw_kernel_size is None:
             dw_kernel_size = kernel_size
         self.activation = activation
-        self.dw_conv = parts.depthwise(arguments.read_pair("dw_kernel_size", dw_kernel_size))
-        self.dw_norm = parts.norm()
-        self.offset = parts.predictor(sums.offset_features)
-        self.mask = parts.predictor(sums.mask_features)
-        self.input_proj, self.output_proj = parts.projection(), parts.projection()
-        self.center_scale = nnx.data(parts.predictor(sums.groups) if center_feature_scale else None)
+        self.dw_conv: nnx.Conv = parts.depthwise(
+            arguments.read_pair("dw_kernel_size", dw_kernel_size)
+        )
+        self.dw_norm: nnx.LayerNorm = parts.norm()
+        self.offset: nnx.Linear = parts.predictor(sums.offset_features)
+        self.mask: nnx.Linear = parts.predictor(sums.mask_features)
+        self.input_proj: nnx.Linear = parts.projection()
+        self.output_proj: nnx.Linear = parts.projection()
+        self.center_scale: nnx.Linear | None = nnx.data(
+            parts.predictor(sums.groups) if center_feature_scale else None
+        )
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Applies the layer.
@@ -204,6 +210,7 @@ class DCNv4(nnx.Module):
         offset_dtype: Dtype = jnp.float32,
         implementation: ImplementationLike = None,
     ):
+        self.sums: WindowSums
         self.sums = sums = WindowSums.read(
             *("in_features", in_features, groups, kernel_size),
             *("kernel_dilation", kernel_dilation, offset_scale, remove_center, implementation),
@@ -218,10 +225,16 @@ class DCNv4(nnx.Module):
         if dw_kernel_size is not None:
             size = arguments.read_pair("dw_kernel_size", dw_kernel_size)
             self.offset_mask_dw = parts.depthwise(size)
-        self.offset_mask = parts.predictor(sums.packed_features)
-        self.value_proj = nnx.data(None if without_pointwise else parts.projection())
-        self.output_proj = nnx.data(None if without_pointwise else parts.projection(output_bias))
-        self.center_scale = nnx.data(parts.predictor(sums.groups) if center_feature_scale else None)
+        self.offset_mask: nnx.Linear = parts.predictor(sums.packed_features)
+        self.value_proj: nnx.Linear | None = nnx.data(
+            None if without_pointwise else parts.projection()
+        )
+        self.output_proj: nnx.Linear | None = nnx.data(
+            None if without_pointwise else parts.projection(output_bias)
+        )
+        self.center_scale: nnx.Linear | None = nnx.data(
+            parts.predictor(sums.groups) if center_feature_scale else None
+        )
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Applies the layer.

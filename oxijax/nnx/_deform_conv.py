@@ -138,10 +138,12 @@ class DeformConv(nnx.Module):
         layers.check_predictor(predictor)
         self.in_features = in_features
         self.out_features = out_features
-        self.kernel_size = arguments.read_pair("kernel_size", kernel_size)
-        self.strides = arguments.read_pair("strides", 1 if strides is None else strides)
-        self.padding = layers.read_padding(padding)
-        self.kernel_dilation = arguments.read_pair(
+        self.kernel_size: tuple[int, int] = arguments.read_pair("kernel_size", kernel_size)
+        self.strides: tuple[int, int] = arguments.read_pair(
+            "strides", 1 if strides is None else strides
+        )
+        self.padding: str | arguments.Pads = layers.read_padding(padding)
+        self.kernel_dilation: tuple[int, int] = arguments.read_pair(
             "kernel_dilation", 1 if kernel_dilation is None else kernel_dilation
         )
         self.feature_group_count = feature_group_count
@@ -152,14 +154,15 @@ class DeformConv(nnx.Module):
         self.implementation = read_implementation(implementation)
         self.promote_dtype = promote_dtype
         self.offset_groups = offset_groups
-        self.prediction = layers.Prediction.read(
+        self.prediction: layers.Prediction = layers.Prediction.read(
             *(self.kernel_size, offset_groups, use_mask, mask_scale, max_residue, max_offset)
         )
-        self.use_mask, self.mask_scale = self.prediction.use_mask, self.prediction.mask_scale
-        self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
+        self.use_mask: bool = self.prediction.use_mask
+        self.mask_scale: int = self.prediction.mask_scale
+        self.offset_dtype: jnp.dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         kernel_shape = (*self.kernel_size, in_features // feature_group_count, out_features)
-        self.kernel = nnx.Param(
+        self.kernel: nnx.Param[jax.Array] = nnx.Param(
             kernel_init(rngs.params(), kernel_shape, param_dtype), **kernel_metadata
         )
         self.bias: nnx.Param[jax.Array] | None = nnx.data(None)
@@ -167,7 +170,7 @@ class DeformConv(nnx.Module):
             self.bias = nnx.Param(
                 bias_init(rngs.params(), (out_features,), param_dtype), **bias_metadata
             )
-        self.offset_features = in_features if predictor == "conv" else None
+        self.offset_features: int | None = in_features if predictor == "conv" else None
         if predictor == "conv":
             predictor = nnx.Conv(
                 in_features,

@@ -79,6 +79,7 @@ class MSDeformAttn(nnx.Module):
         offset_dtype: Dtype = jnp.float32,
         implementation: ImplementationLike = None,
     ):
+        self.attention: Attention
         self.attention = attention = Attention.read(
             *(_NAMES, in_features, num_heads, num_levels, num_points, method, implementation)
         )
@@ -89,10 +90,10 @@ class MSDeformAttn(nnx.Module):
         def offset_bias(key: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
             return jnp.asarray(attention.offset_bias(), dtype)
 
-        self.sampling_offsets = parts.predictor(attention.offset_features, offset_bias)
-        self.attention_weights = parts.predictor(attention.weight_features, ZEROS)
-        self.value_proj = parts.projection()
-        self.output_proj = parts.projection()
+        self.sampling_offsets: nnx.Linear = parts.predictor(attention.offset_features, offset_bias)
+        self.attention_weights: nnx.Linear = parts.predictor(attention.weight_features, ZEROS)
+        self.value_proj: nnx.Linear = parts.projection()
+        self.output_proj: nnx.Linear = parts.projection()
 
     def __call__(
         self,

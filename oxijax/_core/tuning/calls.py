@@ -26,7 +26,7 @@ class KernelCall:
 
     gpu: str
     target: Target
-    kernel: KernelDefinition
+    kernel: KernelDefinition[Any]
     config: Any
     shapes: tuple[tuple[int, ...], ...]
 
