@@ -166,7 +166,9 @@ def rms_norm(x, scale, *, epsilon=1e-6, swish=False):
         raise TypeError(f"x must have one of the dtypes {', '.join(FLOAT_TYPES)}, got {x.dtype}")
     if scale.dtype != x.dtype:
         raise TypeError(f"scale must have the dtype of x, {x.dtype}, got {scale.dtype}")
-    if x.ndim == 0 or scale.shape != x.shape[-1:]:
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x must have shape (..., C) with C at least 1, got {x.shape}")
+    if scale.shape != x.shape[-1:]:
         raise ValueError(f"scale must have shape (C,) = {x.shape[-1:]}, got {scale.shape}")
     config = RmsNormConfig(FLOAT_TYPES[x.dtype.name], float(epsilon), bool(swish))
     config.validate()
