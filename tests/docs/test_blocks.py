@@ -109,8 +109,11 @@ def made_up_times(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 AROUND = {
     "docs/architecture.md": a_copied_registry,
+    "docs/builder.md": a_copied_registry,
+    "docs/debugging.md": a_copied_registry,
     "docs/ptx.md": its_own_registry,
     "docs/tuning.md": made_up_times,
+    "docs/write_a_kernel.md": a_copied_registry,
 }
 
 # What some pages say beside their Python.
