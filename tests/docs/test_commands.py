@@ -26,11 +26,16 @@ from ptx import registry
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, PYTEST = SETTINGS["project"], SETTINGS["tool"]["pytest"]["ini_options"]
 EXTRAS = PROJECT["optional-dependencies"]
-REQUIREMENTS = [*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)]
+RELEASING = ["auditwheel", "build"]
+REQUIREMENTS = [
+    *RELEASING,
+    *PROJECT["dependencies"],
+    *(line for lines in EXTRAS.values() for line in lines),
+]
 PACKAGES = {re.match(r"[\w-]+", line)[0].replace("_", "-") for line in REQUIREMENTS}  # pyright: ignore
 OPERATORS = {"and", "not", "or"}
 TORCH = ("torch", "torch.nn", "torch.nn.functional", "torchvision", "torchvision.ops")
-OWN_PROGRAMS = {"train.py"}  # what a reader has written
+OWN_PROGRAMS = {"program.py", "train.py"}  # what a reader has written
 PLACEHOLDER = re.compile(r"^[A-Z][A-Z_]*$")  # of a sentence: NAME, KERNEL
 SIZE = re.compile(r"(?<= )[A-Z](?= |$)")  # of a sentence: M, N, K
 
@@ -86,7 +91,7 @@ def check(words: list[str], parsed, document) -> None:
         words = words[1:]
     if not words:
         return
-    program, arguments = words[0].removeprefix(".venv/bin/"), words[1:]
+    program, arguments = re.sub(r"^\.venv[\w-]*/bin/", "", words[0]), words[1:]
     assert program in PROGRAMS, f"no test knows what {program} takes"
     PROGRAMS[program](arguments, parsed, document)
 
@@ -107,7 +112,7 @@ def check_python(arguments: list[str], parsed, document) -> None:
             check_pytest(rest)
         case ["-m", "pip", *rest]:
             check_pip(rest)
-        case ["-m", "venv", _]:
+        case ["-m", "venv", _] | ["-m", "build"]:
             pass
         case ["-c", code]:
             compile(code, "-c", "exec")
@@ -119,8 +124,8 @@ def check_python(arguments: list[str], parsed, document) -> None:
             if re.search(r"\bargparse\b|\barguments\(", (ROOT / script).read_text()):
                 sys.path.insert(0, str((ROOT / script).parent))
                 parsed(runpy.run_path, script, rest)
-            else:
-                assert rest == [], f"{script} takes no arguments"
+            elif rest:
+                assert "sys.argv" in (ROOT / script).read_text(), f"{script} takes no arguments"
         case _:
             raise AssertionError("no test knows this module or program")
 
@@ -172,7 +177,8 @@ def check_pip(arguments: list[str]) -> None:
             assert not unknown, f"no extra {unknown}"
         else:
             package = re.match(r"^[\w-]+", word)
-            assert word == "." or (package and package[0] in PACKAGES), f"what is {word}?"
+            known = word in (".", "dist/*.whl") or (package and package[0] in PACKAGES)
+            assert known, f"what is {word}?"
 
 
 def check_make(arguments: list[str]) -> None:
@@ -190,22 +196,30 @@ def check_virtual_gpu(arguments: list[str], parsed, document) -> None:
     check(shlex.split(command or own.removeprefix("-- ")), parsed, document)
 
 
-def check_nothing_but(*words: str) -> Callable[..., None]:
+def check_first(*words: str) -> Callable[..., None]:
     def check_words(arguments: list[str], parsed, document) -> None:
-        assert arguments[: len(words)] == list(words), f"expected {words}"
+        assert not words or arguments[0] in words, f"expected one of {words}"
 
     return check_words
 
 
+def check_nothing(arguments: list[str]) -> None:
+    assert arguments == [], "it takes no arguments"
+
+
 # What is checked of the arguments of each program.
 PROGRAMS: dict[str, Callable[..., None]] = {
-    "cd": check_nothing_but("oxijax"),
-    "diff": check_nothing_but("-r"),
-    "git": check_nothing_but("clone"),
+    ".ci/run": lambda arguments, parsed, document: check_nothing(arguments),
+    "auditwheel": check_first("show"),
+    "cd": check_first("oxijax"),
+    "compute-sanitizer": check_first("--tool"),
+    "diff": check_first("-r"),
+    "export": lambda arguments, parsed, document: check_setting(arguments[0].partition("=")[0]),
+    "git": check_first("clone", "push", "tag"),
     "make": lambda arguments, parsed, document: check_make(arguments),
-    "mkdocs": check_nothing_but(),
+    "mkdocs": check_first(),
     "pip": lambda arguments, parsed, document: check_pip(arguments),
-    "pre-commit": check_nothing_but("install"),
+    "pre-commit": check_first("install"),
     "pytest": lambda arguments, parsed, document: check_pytest(arguments),
     "python": check_python,
     "python3": check_python,
