@@ -54,7 +54,7 @@ def window(offset: np.ndarray, mask: np.ndarray | None = None) -> oxijax.Samples
 def show(axes: Axes, image: np.ndarray, title: str, *, near: bool = False) -> None:
     """Draws an image, or only what is near PIXEL."""
     axes.imshow(image, cmap="Greys", vmin=0, vmax=1.6 * image.max())
-    axes.set_title(title, fontsize=11)
+    axes.set_title(title, fontsize=10)
     axes.set(xticks=[], yticks=[])
     if near:
         axes.set(xlim=(-0.5, 8.5), ylim=(12.5, 3.5))
@@ -82,7 +82,7 @@ def draw_window(figure: Figure) -> None:
             samples.weights[0, *PIXEL, 0],
             center=PIXEL,
             color=ORANGE,
-            area=70,
+            area=45,
             axes=axes,
         )
 
@@ -93,7 +93,7 @@ def draw_offset_groups(figure: Figure) -> None:
     samples = window(np.stack([first, second]))
     y, x = np.indices((SIZE, SIZE))
     images = ring(), np.cos(0.9 * x + 0.4 * y) ** 2
-    names = "channels of offset group 0", "channels of offset group 1"
+    names = "offset group 0", "offset group 1"
     for group, axes in enumerate(figure.subplots(1, 2)):
         show(axes, images[group], names[group], near=True)
         oxijax.draw_samples(
@@ -101,7 +101,7 @@ def draw_offset_groups(figure: Figure) -> None:
             samples.locations[0, *PIXEL, group],
             center=PIXEL,
             color=(ORANGE, BLUE)[group],
-            area=70,
+            area=45,
             axes=axes,
         )
 
@@ -126,29 +126,29 @@ def draw_bilinear(figure: Figure) -> None:
         weights = corner_weights(place, 4)
         axes.imshow(weights, cmap="Oranges", vmin=0, vmax=1)
         for y, x in np.argwhere(weights > 1e-4):
-            axes.text(x, y - 0.2, f"{weights[y, x]:.2f}", ha="center", fontsize=10)
+            axes.text(x, y - 0.2, f"{weights[y, x]:.2f}", ha="center", fontsize=8)
         axes.set(xlim=(-0.55, 4.7), ylim=(3.55, -0.55), xticks=range(4), yticks=range(4))
         for line in np.arange(-0.5, 4.5):
             axes.plot([line, line], [-0.5, 3.5], color="0.7", linewidth=0.8)
             axes.plot([-0.5, 3.5], [line, line], color="0.7", linewidth=0.8)
         oxijax.draw_samples(None, np.asarray(place), color=BLUE, area=50, axes=axes)
-        axes.set_title(title, fontsize=11)
+        axes.set_title(title, fontsize=10)
     places = np.linspace(-2, 5, 141)
     image = jnp.ones((1, 4, 4, 1))
     grid = jnp.stack([(places + 0.5) * 2 / 4 - 1, jnp.full_like(places, -0.25)], axis=-1)
     fading.plot(places, oxijax.grid_sample(image, grid[None])[0, :, 0], color=BLUE)
     fading.set(xlabel="x of the sample", xticks=range(-2, 6), yticks=[0, 0.5, 1])
     fading.axvspan(-0.5, 3.5, color="0.9")
-    fading.set_title("value, in an image of ones", fontsize=11)
+    fading.set_title("value, if pixels are 1", fontsize=10)
 
 
 def offset_gradients(image: np.ndarray) -> np.ndarray:
-    """The gradient [9, 2], (y, x), of the output at PIXEL with respect to its offsets."""
+    """The gradient [9, 2], (y, x), for the offsets of the output at PIXEL; taps are 2 apart."""
     x = jnp.asarray(image, jnp.float32)[None, ..., None]
     weight = jnp.ones((3, 3, 1, 1))
 
     def output(offset):
-        return oxijax.deform_conv(x, offset, weight)[0, *PIXEL, 0]
+        return oxijax.deform_conv(x, offset, weight, dilation=2)[0, *PIXEL, 0]
 
     # Not at whole numbers, where the slope changes.
     offset = jnp.full((1, SIZE, SIZE, 18), 0.01)
@@ -169,9 +169,9 @@ def draw_gradients(figure: Figure) -> None:
     """Which way the offsets would be moved, and which pixels get a gradient."""
     offsets, images = figure.subplots(1, 2)
     show(offsets, ring(), "with respect to offsets", near=True)
-    places = PIXEL + np.indices((3, 3)).reshape(2, -1).T - 1
-    oxijax.draw_samples(None, places, color=ORANGE, area=70, axes=offsets)
-    for (y, x), (step_y, step_x) in zip(places, 1.4 * offset_gradients(ring()), strict=True):
+    places = PIXEL + 2 * (np.indices((3, 3)).reshape(2, -1).T - 1)
+    oxijax.draw_samples(None, places, color=ORANGE, area=18, axes=offsets)
+    for (y, x), (step_y, step_x) in zip(places, 2.5 * offset_gradients(ring()), strict=True):
         offsets.annotate(
             "",
             xy=(x + step_x, y + step_y),
@@ -207,7 +207,7 @@ def draw_windows_of_samples(figure: Figure) -> None:
     ]
     titles = "DCNv3: softmax", "DCNv3: offset_scale=2", "DCNv4: any weight"
     for axes, samples, title, area in zip(
-        figure.subplots(1, 3), found, titles, (700, 700, 110), strict=True
+        figure.subplots(1, 3), found, titles, (450, 450, 70), strict=True
     ):
         show(axes, ring(), title, near=True)
         oxijax.draw_samples(
@@ -253,7 +253,7 @@ def draw_levels(figure: Figure) -> None:
                 samples.weights[0, 0, head, chosen],
                 center=center,
                 color=color,
-                area=350,
+                area=220,
                 axes=axes,
             )
 
@@ -288,13 +288,13 @@ def draw_grid_sample(figure: Figure) -> None:
 
 # Name of a picture, what draws it, and its width and height in inches.
 PICTURES = {
-    "window": (draw_window, (8, 3)),
-    "offset_groups": (draw_offset_groups, (5.4, 3)),
-    "bilinear": (draw_bilinear, (8, 2.9)),
-    "gradients": (draw_gradients, (5.4, 3)),
-    "sampled_windows": (draw_windows_of_samples, (8, 3)),
-    "levels": (draw_levels, (8, 2.5)),
-    "grid_sample": (draw_grid_sample, (8, 3)),
+    "window": (draw_window, (6.2, 2.3)),
+    "offset_groups": (draw_offset_groups, (4.2, 2.35)),
+    "bilinear": (draw_bilinear, (6.2, 2.4)),
+    "gradients": (draw_gradients, (4.2, 2.35)),
+    "sampled_windows": (draw_windows_of_samples, (6.2, 2.3)),
+    "levels": (draw_levels, (6.2, 1.9)),
+    "grid_sample": (draw_grid_sample, (6.2, 2.3)),
 }
 
 
@@ -309,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         FigureCanvasAgg(figure)
         draw(figure)
         path = folder / f"explained_{name}.png"
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=140)
         print(f"drawn: {path}")
 
 

@@ -28,7 +28,8 @@ SHOTS = ("", "start/", "explained/", "deform_conv/", "api/operators/", "faq/")
 
 # What reaches beyond the right edge, and is in no box that scrolls.
 STICKS_OUT = """
-const scrolls = e => e && (getComputedStyle(e).overflowX != 'visible' || scrolls(e.parentElement));
+const scrolls = e => !e.matches('.md-content') &&
+  (getComputedStyle(e).overflowX != 'visible' || scrolls(e.parentElement));
 return [...document.querySelectorAll('.md-content *')]
   .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !scrolls(e.parentElement))
   .slice(0, 3).map(e => e.tagName + ': ' + e.textContent.trim().slice(0, 60));

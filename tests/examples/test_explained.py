@@ -28,7 +28,7 @@ def test_gradients():
         corners = ring()[int(y) : int(y) + 2, int(x) : int(x) + 2]
         return np.array([1 - y % 1, y % 1]) @ corners @ np.array([1 - x % 1, x % 1])
 
-    y, x = np.asarray(PIXEL) - 0.99  # of the first tap
+    y, x = np.asarray(PIXEL) - 1.99  # of the first tap
     slopes = [value(y + 0.1, x) - value(y, x), value(y, x + 0.1) - value(y, x)]
     np.testing.assert_allclose(offset_gradients(ring())[0], np.multiply(10, slopes), rtol=1e-4)
     np.testing.assert_allclose(read_weights(along_the_ring(PIXEL)).sum(), 9, rtol=1e-5)
