@@ -24,7 +24,7 @@ from oxijax._core import launch as _launch
 from oxijax._core.tuning import plans, tune
 from oxijax.testing import emulate_gpu
 from ptx import registry
-from ptx.emulator.parse import parse
+from ptx.emulator import LoadedModule
 from ptx.testing.mutate import MutationReport
 
 BLOCKS = {name(document): blocks(document) for document in DOCUMENTS}
@@ -218,7 +218,8 @@ def check_block(block: Block) -> None:
     elif block.language == "json":
         json.loads(block.text)
     elif block.language == "ptx" and ".entry" in block.text:
-        assert parse(block.text).kernels, block.where
+        module = LoadedModule(block.text)
+        assert all(module.facts(kernel) for kernel in module.kernels), block.where
     elif block.language == "c":
         driver = sorted((ROOT / "tests" / "virtual_gpu" / "driver").rglob("*.[ch]"))
         sources = "".join(path.read_text() for path in driver)
