@@ -2,7 +2,7 @@
 
 python benchmarks/basicvsr_times.py --json FILE
 
-It needs an environment with `pip install "oxijax[demo]"` and what
+It needs an environment with `pip install ".[demo]"` and what
 `benchmarks/requirements-torchvision.txt` lists. Both networks have the same weights and are given
 the same video in float32; results are compared before anything is timed. Programs take turns in
 one process, on as many threads. Medians are printed, and the file has the spread over the runs too.

@@ -2,7 +2,7 @@
 
     python benchmarks/measure_cpu.py [KIND...]
 
-It needs an idle machine, `pip install "oxijax[demo]"` and what
+It needs an idle machine, `pip install ".[demo]"` and what
 `benchmarks/requirements-torchvision.txt` lists. Without a kind it measures deformable convolution,
 the launch and the sampling operators, in about ten minutes on two cores. README.md in this folder
 has the other kinds. A result is put in its place when its program has ended well.
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = sorted(name for name in missing if importlib.util.find_spec(name) is None)
     if missing:
         parser.error(
-            f'{", ".join(missing)} must be installed: pip install "oxijax[demo]" '
+            f'{", ".join(missing)} must be installed: pip install ".[demo]" '
             "-r benchmarks/requirements-torchvision.txt"
         )
     if not args.busy and _is_busy(where):

@@ -6,7 +6,7 @@ frames: samples follow the flows, and a predicted residue corrects them.
 
 `python examples/basicvsr_pp.py` trains for as many seconds as it is told, compares what is aligned
 with the last frame on a part of the photograph that it has not seen, and draws both. It needs
-`pip install "oxijax[demo]"`. `basicvsr_network.py` has the whole network, for videos and for
+`pip install ".[demo]"`. `basicvsr_network.py` has the whole network, for videos and for
 pretrained weights.
 """
 

@@ -3,7 +3,7 @@
 `python examples/detect_digits.py` composes scenes of scikit-learn's digits, trains both detectors
 for the same time, prints the average precision of each for digits that neither has seen, and draws
 what they find and where the deformable one looks. That takes four minutes on two cores. It needs
-`pip install "oxijax[demo]"`.
+`pip install ".[demo]"`.
 
 The two differ in `DeformableAttention` and `PlainAttention`, and in nothing else: how pixels of the
 feature maps look at each other, and how queries look at them.

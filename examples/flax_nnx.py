@@ -1,6 +1,6 @@
 """A jitted Flax NNX model with a deformable layer, trained for a few steps.
 
-Run it with `python examples/flax_nnx.py`; it needs `pip install "oxijax[demo]"`.
+Run it with `python examples/flax_nnx.py`; it needs `pip install ".[demo]"`.
 """
 
 import jax

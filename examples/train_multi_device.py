@@ -2,7 +2,7 @@
 
 `python examples/train_multi_device.py --checkpoint /tmp/run` uses all devices that there are, and
 where CPUs stand in for them, as many as `--devices 4` says. Started again, it goes on after the
-newest checkpoint. It needs `pip install "oxijax[demo]"`.
+newest checkpoint. It needs `pip install ".[demo]"`.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Draws which pixels the sampling operators read for one of their outputs, and with which weight.
 
 `python examples/what_is_read.py` asks the operators themselves: the gradient of an output with
-respect to the images is the weight of each pixel in it. It needs `pip install "oxijax[demo]"`.
+respect to the images is the weight of each pixel in it. It needs `pip install ".[demo]"`.
 """
 
 import argparse
