@@ -1,5 +1,6 @@
 """What documents point to is there: files, pages, sections, targets of make; the examples run."""
 
+import importlib
 import re
 import runpy
 import urllib.parse
@@ -59,6 +60,15 @@ def sections(page: str) -> set[str]:
         if re.sub(r"[-\s]+", "-", words) == re.sub(r"\s", "-", words):
             found.add(re.sub(r"\s", "-", words))
     return found
+
+
+def test_the_reference_has_every_public_name():
+    text = "".join(path.read_text() for path in sorted((DOCS / "api").glob("*.md")))
+    suffixes = "", ".nnx", ".linen", ".equinox", ".convert", ".onnx", ".reference", ".testing"
+    for module in (*(f"oxijax{suffix}" for suffix in suffixes), "ptx"):
+        names = importlib.import_module(module).__all__
+        missing = [n for n in names if not re.search(rf"\b{module}\.{n}\b", text)]
+        assert [n for n in missing if not n.startswith("__")] == [], module
 
 
 def test_make_targets_exist():
