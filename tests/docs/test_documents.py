@@ -64,7 +64,11 @@ def sections(page: str) -> set[str]:
 
 def test_the_reference_has_every_public_name():
     text = "".join(path.read_text() for path in sorted((DOCS / "api").glob("*.md")))
-    suffixes = "", ".nnx", ".linen", ".equinox", ".convert", ".onnx", ".reference", ".testing"
+    layers, others = (
+        ("nnx", "linen", "equinox"),
+        ("convert", "extend", "onnx", "reference", "testing"),
+    )
+    suffixes = ("", *(f".{module}" for module in (*layers, *others)))
     for module in (*(f"oxijax{suffix}" for suffix in suffixes), "ptx"):
         names = importlib.import_module(module).__all__
         missing = [n for n in names if not re.search(rf"\b{module}\.{n}\b", text)]
