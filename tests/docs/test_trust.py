@@ -143,8 +143,9 @@ def test_what_has_not_run_is_said(recorded):
 def test_a_changed_text_makes_its_proofs_stale(recorded):
     recorded["texts"]["conv_forward"]["sm_80"]["key"] = "another"
     before, after = page.PAGE.read_text(), page.render(recorded, hardware())
-    stale = row(after, "conv_forward", "sm_80")
-    assert stale.count(STALE) == 7  # every cell, but for the state on a GPU
+    cells = row(after, "conv_forward", "sm_80").split(" | ")[2:]
+    assert cells.count(STALE) >= 5
+    assert not re.search(r"\d", " ".join(cells))  # no figure is left
     assert f"; some {STALE} |" in after  # of the family
     assert "Something is wrong" not in after
     for name in texts.kernels():

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _finish(evidence)
 
     chosen = {name: job for name, job in jobs.JOBS.items() if {*job.families} & {*families}}
-    about = {family for job in chosen.values() for family in job.families}
+    about = {*families} if args.texts else {f for job in chosen.values() for f in job.families}
     start = time.monotonic()
     known = evidence["texts"]
     for name, kernel in texts.kernels().items():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from support.places import PRECISIONS
 
 from trust.evidence import Fact, noticed_of
 
@@ -17,6 +20,7 @@ __all__ = [
     "nearest",
     "noticed",
     "proven",
+    "share_of",
     "spilled",
     "total",
 ]
@@ -68,6 +72,13 @@ def proven(values: list[Any]) -> str:
 
 
 def nearest(values: list[Any]) -> str:
-    share, precision = max((v["error"] / v["tolerance"], v["precision"]) for v in values)
-    label = LABELS[precision].split(",")[0]
-    return bold(f"{share:.0%} ({label})", not share <= 1)
+    """The largest error, as a share of what is allowed."""
+    worst = max(values, key=share_of)
+    label = LABELS[worst["precision"]].split(",")[0]
+    return bold(f"{share_of(worst):.0%} ({label})", not share_of(worst) <= 1)
+
+
+def share_of(value: Mapping[str, Any]) -> float:
+    """An error, as a share of what is allowed; one that is no number is beyond all."""
+    share = value["error"] / PRECISIONS[value["precision"]][2]
+    return math.inf if math.isnan(share) else share

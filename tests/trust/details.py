@@ -9,7 +9,7 @@ from typing import Any
 from gpu_suite.tables import table
 from support.places import PRECISIONS
 
-from trust.cells import LABELS, STALE, bold, cell, launched, total
+from trust.cells import LABELS, STALE, bold, cell, launched, share_of, total
 from trust.evidence import Evidence, Fact, family_kernels, noticed_of
 from trust.texts import TARGETS
 
@@ -36,8 +36,8 @@ def errors(evidence: Evidence, family: str) -> Iterator[str]:
 
 
 def _worst(values: list[Any]) -> str:
-    error, tolerance = max((value["error"], value["tolerance"]) for value in values)
-    return bold(f"{error:.1e}", not error <= tolerance)
+    worst = max(values, key=share_of)
+    return bold(f"{worst['error']:.1e}", not share_of(worst) <= 1)
 
 
 def launches(evidence: Evidence, family: str) -> Iterator[str]:

@@ -200,7 +200,7 @@ class Observer:
                 )
                 study = {
                     "probe": name,
-                    "kernel": self._kernels[probes[0].text],
+                    **self._kernels[probes[0].text]._asdict(),
                     "mutants": report.total,
                     "tried": len(report.outcomes),
                     "noticed": dict(report.killed),

@@ -59,8 +59,9 @@ is ([Performance](performance.md)); and anything of configurations and sizes tha
 
 {wrong}{glance}
 Every figure on this page comes from the output of the proofs, as
-[evidence/trust.json](evidence/trust.json) has it. A proof is about a kernel's texts for one
-architecture of GPUs. Where any of them has changed since, the page says *{stale}*.
+[evidence/trust.json](evidence/trust.json) has it. A proof is about a kernel's text for one
+architecture of GPUs. Where the text of any named configuration has changed since, the page says
+*{stale}*.
 
 ```sh
 python tests/trust              # the proofs of what has changed, and this page
@@ -78,7 +79,7 @@ COLUMNS = """\
   passed; in brackets, how many of them had their warps in a random order.
 - **mutants**: copies of the text with one instruction changed. It says how many of a sample a test
   noticed, of those that are another program. The rest survived: for each a reason is written down
-  why no result shows it, and checked. They are studied for sm_80.
+  why no result shows it, and checked. Those of some kernels are studied, for sm_80.
 - **any order**: small launches that the verifier, sentryward, has proven free of races in every
   order of warps. *No barriers*: threads of a block never wait for each other. *Emulator only*:
   they do, and only the emulator has looked for races, in the orders that it ran. *Without one
@@ -167,12 +168,14 @@ def _summary(
     """A line for each kernel and architecture."""
     rows = []
     for name in family_kernels(family):
-        studied = evidence.facts("mutants", name)
+        not_studied = "not studied" if f"mutants-{family}" in evidence.jobs else NONE
+        if evidence.facts("mutants", name):
+            not_studied = "for sm_80"
         for target in TARGETS:
             facts = {kind: evidence.facts(kind, name, target) for kind in KINDS}
             text = evidence.texts.get(name, {}).get(target, {})
             registers = cell(facts["assembly"], lambda v: "{} to {}".format(*v[0]["registers"]))
-            cells = _cells(facts, bool(text.get("synchronised")), "for sm_80" if studied else NONE)
+            cells = _cells(facts, bool(text.get("synchronised")), not_studied)
             state = _on_gpu(text, hardware.get(family))
             rows.append([f"`{name}`", target, registers, *cells, state, _oldest(facts)])
     headings = ["kernel", "GPU", "registers", "spilled", "launches", "mutants", "any order"]
