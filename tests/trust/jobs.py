@@ -79,12 +79,12 @@ JOBS: Mapping[str, Job] = {
         ("deform_conv", "conv", "gemm"),
         _in(_TEXTS, "test_race_freedom.py", "test_lost_synchronisation.py"),
     ),
-    "calls-conv": Job(("conv",), _in(f"{_CALLS}/conv", "test_emulated.py"), 2),
+    "calls-conv": Job(("conv",), _in(f"{_CALLS}/conv", "test_emulated.py")),
     "calls-gemm": Job(("gemm",), _in(f"{_CALLS}/gemm", "test_emulated.py"), 4),
     "calls-deform_conv": Job(
         ("deform_conv",),
         _in(f"{_CALLS}/deform_conv", "test_emulated.py", "test_deterministic.py"),
-        4,
+        2,
     ),
     "calls-sampling": Job(
         ("sampling",), _in(f"{_CALLS}/sampling", "test_emulated.py", "test_packed.py"), 6
@@ -106,11 +106,11 @@ JOBS: Mapping[str, Job] = {
         ),
     ),
     "texts-deform_conv": Job(
-        ("deform_conv",), _in(f"{_TEXTS}/deform_conv", "test_coverage.py", "test_direct.py"), 10
+        ("deform_conv",), _in(f"{_TEXTS}/deform_conv", "test_coverage.py", "test_direct.py"), 3
     ),
-    "texts-sampling": Job(("sampling",), _in(f"{_TEXTS}/sampling", "test_coverage.py"), 8),
-    "texts-conv": Job(("conv",), _in(f"{_TEXTS}/conv", "test_coverage.py", "test_direct.py"), 4),
-    "texts-gemm": Job(("gemm",), _in(f"{_TEXTS}/gemm", "test_kernels.py"), 6),
+    "texts-sampling": Job(("sampling",), _in(f"{_TEXTS}/sampling", "test_coverage.py"), 2),
+    "texts-conv": Job(("conv",), _in(f"{_TEXTS}/conv", "test_coverage.py", "test_direct.py")),
+    "texts-gemm": Job(("gemm",), _in(f"{_TEXTS}/gemm", "test_kernels.py"), 2),
 }
 
 
