@@ -97,6 +97,7 @@ JOBS: Mapping[str, Job] = {
         ("deform_conv", "sampling"),
         (
             f"{_CALLS}/deform_conv/test_torchvision_suite.py",
+            f"{_CALLS}/deform_conv/test_mmcv_constants.py",
             f"{_CALLS}/deform_conv/test_values.py::test_golden",
             f"{_CALLS}/onnx/test_deform_conv.py",
             f"{_CALLS}/sampling/test_values.py::test_recorded",
