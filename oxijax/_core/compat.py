@@ -68,6 +68,12 @@ def match_varying(*operands: jax.Array) -> list[jax.Array]:
     Outside `jax.shard_map` they come back as they are. The transpose of the cast is the
     sum over the mesh that a replicated operand's gradient needs.
 
+    Args:
+      *operands: arrays of any shapes and dtypes.
+
+    Returns:
+      A list of them, in their order.
+
     `jax._src.core.auto_insert_reshard`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
     """
     return list(core.auto_insert_reshard(*operands))

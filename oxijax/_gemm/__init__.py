@@ -44,8 +44,8 @@ def gemm(
 ) -> jax.Array:
     """Matrix products, scaled and added to others: alpha * op(a) @ op(b) + beta * c.
 
-    On a GPU this is for products that memory bounds, of a large matrix and a narrow one. The large
-    one is read once, and alpha, beta and c cost no pass of their own.
+    On a GPU this is for memory-bound products, of a large matrix and a narrow one. The large one is
+    read once, and alpha, beta and c cost no pass of their own.
 
     Args:
       a: [..., M, K], or [..., K, M] with `transpose_a`; float16, bfloat16, float32 or float64.
