@@ -1,4 +1,16 @@
-"""Deformable operators, convolution and memory-bound matrix products for JAX, as primitives."""
+"""Deformable operators, convolution and memory-bound matrix products for JAX, as primitives.
+
+Operators: `deform_conv`, `ms_deform_attn`, `dcnv3`, `dcnv4`, `grid_sample`, `conv`,
+`conv_general_dilated`, `gemm`; `reference` has them in pure JAX.
+
+Layers: `nnx`, `linen` and `equinox` each have `DeformConv`, `MSDeformAttn`, `DCNv3` and `DCNv4`.
+`convert` has PyTorch's weights for them, and `onnx` exports models.
+
+Where operators sample: `sampling_locations`, `draw_samples`, `offset_statistics`.
+
+Settings and tools: `config`, `tune`, `roofline`, `testing.emulate_gpu`, and `extend` for kernels of
+your own; `python -m oxijax` has commands.
+"""
 
 import difflib
 import importlib.util

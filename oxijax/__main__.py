@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="oxijax",
-        description="Deformable convolution, convolution and matrix products for JAX: kernels, "
+        description="Deformable operators, convolution and matrix products for JAX: kernels, "
         "checks and measurements.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

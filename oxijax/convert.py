@@ -91,7 +91,9 @@ def from_torch(
         if found:
             shown = ", ".join(repr(name) for name in sorted(found)[:8])
             more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-            raise ValueError(f"state_dict {word} {shown}{more}")
+            raise ValueError(
+                f"state_dict {word} {shown}{more}, with prefix {prefix!r} and as the layer is made"
+            )
 
     def convert(path: Any, parameter: jax.Array) -> jax.Array:
         weight = weights[_name(path)]

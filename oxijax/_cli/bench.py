@@ -6,6 +6,7 @@ that a busy machine disturbs both alike. The JSON has the spread over the rounds
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         from rich.console import Console
 
     limits = args.repeats, args.seconds
+    print("Timing takes some minutes; tables come at the end.", file=sys.stderr, flush=True)
     where = machine()  # before there is any load of our own
     torch, torchvision, missing = import_torchvision(core_count())
     with jax.default_device(jax.devices("cpu")[0]):

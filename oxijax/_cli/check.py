@@ -256,6 +256,7 @@ class _Rows:
         self._names = [max(map(len, column)) for column in zip(headings, *names, strict=True)]
         self._headings = headings
         self._previous: tuple[str, str] | None = None
+        self._apart = len({target.name for *_, target in cases}) > 1
 
     def heading(self) -> Iterator[str]:
         line = self._line(self._headings, self._FIGURES)
@@ -263,11 +264,12 @@ class _Rows:
         yield "-" * len(line)
 
     def of(self, result: CheckResult) -> Iterator[str]:
-        """The rows of a result, one for each of its entry functions, after an empty one where
-        another configuration begins.
+        """The rows of a result, one for each of its entry functions.
+
+        An empty one comes before another configuration, where each has rows of several targets.
         """
         group = (result.kernel, result.configuration)
-        if self._previous not in (None, group):
+        if self._apart and self._previous not in (None, group):
             yield ""
         self._previous = group
         names = (*group, result.target.name)

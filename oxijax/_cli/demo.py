@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
     start = time.perf_counter()
     console = Console(highlight=False)
+    console.print("Training takes two to three minutes on two cores.")
     splits = [demo_training.Digits.split(seed) for seed in range(args.seeds)]
     contestants = [_Contestant("plain"), _Contestant("deformable")]
     _train_all(contestants, splits, args.steps, console)

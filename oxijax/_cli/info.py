@@ -101,7 +101,7 @@ def _cuda(missing: list[str]) -> dict[str, Any]:
     try:
         driver = _driver.driver()
     except _driver.DriverError as error:
-        missing.append(_one_line(error))
+        missing.append(f"only for NVIDIA GPUs: {_one_line(error)}")
         return report
     report["driver"] = _dotted(driver.version)
     for device in driver.devices:

@@ -2,6 +2,9 @@
 
 import argparse
 import importlib
+import os
+import pathlib
+import sys
 from collections.abc import Mapping
 
 from oxijax._cli import CommandError
@@ -31,8 +34,13 @@ def registered_kernels(module: str) -> Mapping[str, KernelDefinition]:
     for `ptx.kernels` and what is in it, and for no other module.
 
     Raises:
-      CommandError: there is no such module, or it registers no kernel.
+      CommandError: there is no such module, or it registers no kernel; or a file's name.
     """
+    if module.endswith(".py"):
+        raise CommandError(f"--registry takes a module's name, such as {pathlib.Path(module).stem}")
+    # As for `python -m oxijax`: modules of this folder are found by the command `oxijax` too.
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -20,8 +20,9 @@ from oxijax._cli import (
     tool_message,
     write_json,
 )
-from ptx.isa.assembler import ToolNotFoundError
+from ptx.isa.assembler import ToolNotFoundError, find_ptxas
 from ptx.isa.dtypes import bf16, f16, f32
+from ptx.isa.sass import find_nvdisasm
 from ptx.kernel import KernelDefinition
 from ptx.kernels.conv import model as conv
 from ptx.kernels.deform_conv import model as deform_conv
@@ -76,6 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
+        find_ptxas()
+        find_nvdisasm()
         rows = _published() if args.published else _modelled(args)
     except ToolNotFoundError as error:
         raise CommandError(tool_message(error)) from error

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from oxijax._core.sizes import is_known, require_at_least
 
@@ -62,6 +63,8 @@ _MOST_PIXELS = 2**40
 
 def shown(value: Any) -> str:
     """`value` in the text of an error, cut off where it is long."""
+    if isinstance(value, Tracer):
+        return f"{value}, traced by JAX where it must be static (as by functools.partial)"
     try:
         text = repr(value)
     except ValueError:  # Python writes no int of more than 4,300 digits
@@ -203,18 +206,21 @@ def check_keywords(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a mapping from strings, got {shown(value)}")
 
 
-def read_groups(channels: int, in_group: int, out_channels: int, shape: tuple[int, ...]) -> int:
+def read_groups(
+    channels: int, in_group: int, out_channels: int, shape: tuple[int, ...], why: str = ""
+) -> int:
     """Groups, from x's channels and those of a weight of this shape: inputs of a group, outputs."""
     if channels % in_group:
         raise ValueError(
             f"weight must have a number of input channels that divides those of x, "
-            f"{channels}, got {in_group} in shape {shape}"
+            f"{channels}, got {in_group} in shape {shape}{why}"
         )
     groups = channels // in_group
     if out_channels % groups:
         raise ValueError(
             f"weight must have a number of output channels that is a multiple of the groups, "
-            f"{groups} (C = {channels} over C/G = {in_group}), got {out_channels} in shape {shape}"
+            f"{groups} (C = {channels} over C/G = {in_group}), got {out_channels} in shape "
+            f"{shape}{why}"
         )
     return groups
 

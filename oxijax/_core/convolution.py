@@ -116,7 +116,7 @@ def read_arguments(
         raise ValueError(f"x must have {extents}, got shape {x.shape}")
     if min(weight.shape) < 1:
         raise ValueError(f"weight must have no dimension of size 0, got shape {weight.shape}")
-    groups = arguments.read_groups(channels, in_group, out_channels, weight.shape)
+    groups = arguments.read_groups(channels, in_group, out_channels, weight.shape, why)
     if bias is not None:
         arguments.check_shape("bias", bias, ("Co",), (out_channels,))
 

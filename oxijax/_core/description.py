@@ -5,8 +5,15 @@ from typing import Any
 
 from oxijax._core.arguments import shown
 from oxijax._core.fold import Dims, Fold
+from oxijax._core.sizes import is_known
 
-__all__ = ["check_description", "check_operands", "check_results", "check_sizes"]
+__all__ = [
+    "check_description",
+    "check_operands",
+    "check_results",
+    "check_shapes",
+    "check_sizes",
+]
 
 
 def check_description(
@@ -62,6 +69,25 @@ def check_sizes(name: str, results: Mapping[str, str], sizes: Mapping[str, Any])
                 f"{name}: result {result} has the dimensions {dims.split()}, and sizes gives none "
                 f"for {', '.join(missing)}, which no operand has"
             )
+
+
+def check_shapes(name: str, results: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Checks what a primitive's reference, or its function for GPUs, has computed.
+
+    Raises:
+      ValueError: results of another number, shape or dtype than abstract evaluation says.
+    """
+    found, wanted = ([(r.dtype.name, *r.shape) for r in each] for each in (results, expected))
+    if [*map(len, found)] != [*map(len, wanted)] or any(
+        # What is not known yet, in a program with symbolic sizes, may be written in several ways.
+        one != other and (isinstance(one, str) or is_known(one, other))
+        for ours, theirs in zip(found, wanted, strict=True)
+        for one, other in zip(ours, theirs, strict=True)
+    ):
+        raise ValueError(
+            f"{name}: its reference, or its function for GPUs, must return arrays of these dtypes "
+            f"and sizes: {wanted}; got {found}"
+        )
 
 
 def check_results(name: str, of: str, results: Any, expected: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from oxijax._core.description import (
     check_description,
     check_operands,
     check_results,
+    check_shapes,
     check_sizes,
 )
 from oxijax._core.fold import Dims, Fold, broadcast, split
@@ -275,7 +276,9 @@ class KernelPrimitive:
         cuda = self.cuda
         assert cuda is not None
         if mesh is None or not call.parallel or any(0 in aval.shape for aval in ctx.avals_in):
-            return _lowering(self.name, cuda)(ctx, *values, config=config, present=present)
+            return _lowering(self.name, cuda, ctx.avals_out)(
+                ctx, *values, config=config, present=present
+            )
         gpu, deterministic = emulation.value, is_deterministic()
 
         def bind(config: Config, *parts: jax.Array) -> list[jax.Array]:
@@ -306,7 +309,9 @@ class KernelPrimitive:
         function = self._rounded_reference
         if groups > 1:
             function = functools.partial(self._reference_on_groups, groups, in_axes)
-        return _lowering(self.name, function)(ctx, *arrays, config=config, present=present)
+        return _lowering(self.name, function, ctx.avals_out)(
+            ctx, *arrays, config=config, present=present
+        )
 
     def _reference_on_groups(self, groups, in_axes, config, *operands):
         axes = iter(in_axes)
@@ -471,10 +476,12 @@ def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -
     return [result for result in results if result is not None]
 
 
-def _lowering(name: str, function: Callable):
+def _lowering(name: str, function: Callable, expected: Sequence[Any]):
     def on_arrays(*arrays: jax.Array, config: Config, present: Sequence[bool]):
         with jax.named_scope(name):  # for profiles: every operation is known by its kernel
-            return _call(function, arrays, config, present)
+            results = _call(function, arrays, config, present)
+        check_shapes(name, results, expected)
+        return results
 
     return mlir.lower_fun(on_arrays, multiple_results=True)
 

@@ -181,7 +181,7 @@ class Attention:
         if references.shape not in ((*shape, 2), (*shape, 4)):
             raise ValueError(
                 f"reference_points must have the dimensions of {self.names.query} before its last, "
-                f"the levels and 2 or 4, {(*shape, '2 or 4')}, got {references.shape}"
+                f"the levels and 2 or 4: {(*shape, 2)} or {(*shape, 4)}, got {references.shape}"
             )
         return references
 

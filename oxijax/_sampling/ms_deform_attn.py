@@ -139,6 +139,11 @@ def read_ms_deform_attn(
 
 
 def read_spatial_shapes(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:
+    if isinstance(spatial_shapes, jax.Array):
+        raise TypeError(
+            "spatial_shapes must be known when a program is traced: a tuple of pairs of ints, got "
+            f"{arguments.shown(spatial_shapes)}"
+        )
     levels = []
     for i, pair in enumerate(arguments.read_sequence("spatial_shapes", spatial_shapes)):
         name = f"spatial_shapes[{i}]"

@@ -251,8 +251,8 @@ class DeformConv(eqx.Module):
         x = arguments.to_array("x", x)
         if x.ndim != 3 or x.shape[0] != self.in_channels:
             raise ValueError(
-                f"x must have shape (in_channels = {self.in_channels}, height, width), "
-                f"got {x.shape}"
+                f"x must have shape (in_channels = {self.in_channels}, height, width), got "
+                f"{x.shape}: a layer takes one image, and jax.vmap(layer) a batch"
             )
         arguments.check_same_dtype("x", x, "weight", self.weight)
         return x

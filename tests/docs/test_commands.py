@@ -121,6 +121,8 @@ def check_python(arguments: list[str], parsed, document) -> None:
         case [script, *_] if script in OWN_PROGRAMS:
             pass
         case [script, *rest]:
+            if (ROOT / script).is_dir():
+                script += "/__main__.py"
             if re.search(r"\bargparse\b|\barguments\(", (ROOT / script).read_text()):
                 sys.path.insert(0, str((ROOT / script).parent))
                 parsed(runpy.run_path, script, rest)

@@ -216,7 +216,9 @@ def test_signature_is_that_of_lax():
             (p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()
         ]
 
-    assert parameters(oxijax.conv_general_dilated) == parameters(jax.lax.conv_general_dilated)
+    *same, own = parameters(oxijax.conv_general_dilated)
+    assert same == parameters(jax.lax.conv_general_dilated)
+    assert own == ("implementation", inspect.Parameter.KEYWORD_ONLY, None)
 
 
 def test_arrays_of_other_kinds():

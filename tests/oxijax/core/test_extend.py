@@ -65,6 +65,11 @@ MISTAKES = {
         *(lambda: primitive(reference=lambda config, x: x)(Config(), X), TypeError),
         "doubled: its reference must return a tuple of 1, y, got ",
     ),
+    "a reference whose result has another shape": (
+        *(lambda: primitive(reference=lambda config, x: (x[:1],))(Config(), X), ValueError),
+        "doubled: its reference, or its function for GPUs, must return arrays of these dtypes and "
+        "sizes: [('float32', 2, 3)]; got [('float32', 1, 3)]",
+    ),
     "a reference with a result too many": (
         *(lambda: primitive(reference=lambda config, x: (x, x))(Config(), X), TypeError),
         "doubled: its reference must return a tuple of 1, y, got 2",
