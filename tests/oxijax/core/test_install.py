@@ -53,8 +53,10 @@ def test_in_a_checkout_they_are_those_of_pyproject():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = declared["optional-dependencies"]
     assert install.checkout() == ROOT
-    assert install.requirements("demo") == extras["demo"]
-    assert {*install.requirements("test")} >= {*extras["demo"], *extras["onnx"], "pytest>=8"}
+    assert extras["demo"][0] == "oxijax[flax]"
+    demo = [*extras["flax"], *extras["demo"][1:]]
+    assert install.requirements("demo") == demo
+    assert {*install.requirements("test")} >= {*demo, *extras["onnx"], "pytest>=8"}
     assert install.install_command("demo", "flax") == 'pip install "flax>=0.12"'
 
 
