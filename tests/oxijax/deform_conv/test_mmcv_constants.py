@@ -6,6 +6,7 @@ where mmcv has no gradient with respect to offsets and torchvision, which is fol
 """
 
 import contextlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import oxijax
 from oxijax.testing import emulate_gpu
 
 PLACES = {"cpu": contextlib.nullcontext, "emulated": lambda: emulate_gpu("sm_80")}
-EXACT = {"data_format": "NCHW", "precision": "highest"}
+EXACT: dict[str, Any] = {"data_format": "NCHW", "precision": "highest"}
 
 X = [[[[1.0, 2, 3], [0, 1, 2], [3, 5, 2]]]]
 OFFSET_WEIGHT = [
