@@ -120,8 +120,8 @@ class KernelPrimitive:
         cuda: Callable[..., tuple[jax.Array | None, ...]] | None = None,
     ):
         self.name = name
-        self.operands = {key: Dims.parse(dims) for key, dims in operands.items()}
-        self.results = dict(results)
+        self.operands: dict[str, Dims] = {key: Dims.parse(dims) for key, dims in operands.items()}
+        self.results: dict[str, Result] = dict(results)
         self.sizes = sizes
         self.folds = folds
         self.reference = reference
@@ -130,7 +130,8 @@ class KernelPrimitive:
         likes = {key: result.like for key, result in self.results.items()}
         check_description(name, self.operands, likes, folds)
 
-        self.primitive = primitive = Primitive(name)
+        primitive = Primitive(name)
+        self.primitive: Primitive = primitive
         primitive.multiple_results = True
         primitive.def_impl(functools.partial(_compat.apply_primitive, primitive))
         primitive.def_abstract_eval(self._abstract_eval)
@@ -399,7 +400,14 @@ class KernelPrimitive:
         outs = self._bind(*primals, config=config, present=present)
         return outs, self.reference_tangents(primals, tangents, config=config, present=present)
 
-    def reference_tangents(self, primals, tangents, *, config: Config, present: Sequence[bool]):
+    def reference_tangents(
+        self,
+        primals: Sequence[Any],
+        tangents: Sequence[Any],
+        *,
+        config: Config,
+        present: Sequence[bool],
+    ) -> Sequence[jax.Array]:
         """The tangents of the results, which are the reference's."""
         active = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
 

@@ -11,7 +11,11 @@ from flax.nnx.nn import dtypes
 from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
 
 from oxijax._core import arguments as arguments
-from oxijax._core.implementation import ImplementationLike, read_implementation
+from oxijax._core.implementation import (
+    Implementation,
+    ImplementationLike,
+    read_implementation,
+)
 from oxijax._layers import deform_conv as layers
 from oxijax.nnx._parts import check_rngs
 
@@ -151,7 +155,7 @@ class DeformConv(nnx.Module):
         self.dtype = dtype
         self.param_dtype = param_dtype
         self.precision = precision
-        self.implementation = read_implementation(implementation)
+        self.implementation: Implementation = read_implementation(implementation)
         self.promote_dtype = promote_dtype
         self.offset_groups = offset_groups
         self.prediction: layers.Prediction = layers.Prediction.read(

@@ -27,7 +27,7 @@ __all__ = ["TARGET_NAME", "call"]
 
 
 def call(
-    kernel: KernelDefinition,
+    kernel: KernelDefinition[Any],
     config: Any,
     *,
     batch: str = "",
