@@ -12,6 +12,7 @@ from evidence_pages.charts import Chart, Interval, digest_of
 from evidence_pages.gpu_page import gpu_page
 from evidence_pages.readings import load, newest, newest_of_gpus
 from evidence_pages.wording import number
+from support.paths import ROOT
 
 PAGES = evidence.pages(evidence.RESULTS)
 CPU = newest(evidence.RESULTS)["cpu"]
@@ -343,3 +344,21 @@ class TestMeasure:
         with pytest.raises(SystemExit):
             measure_cpu.main(options)
         assert message in capsys.readouterr().err
+
+
+def test_readme_has_the_figures_of_the_pages():
+    readme, pages = (ROOT / "README.md").read_text(), ROOT / "docs" / "evidence"
+    row = r"^\| torchvision's CPU operator \| ([\d.]+) \| ([\d.]+) \|$"
+    measured = re.search(row, (pages / "cpu.md").read_text(), re.M)
+    said = re.search(
+        r"forward \| ([\d.]+) of torchvision's.*with gradients \| ([\d.]+) of", readme, re.S
+    )
+    assert measured
+    assert said
+    assert [*map(float, measured.groups())] == [*map(float, said.groups())]
+    means = r"([\d.]+) times as fast forward, and ([\d.]+) times with the backward pass"
+    measured = re.search(means, (pages / "sampling.md").read_text())
+    said = re.search(r"1/([\d.]+) of plain JAX's forward, 1/([\d.]+) with gradients", readme)
+    assert measured
+    assert said
+    assert measured.groups() == said.groups()
