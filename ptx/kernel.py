@@ -17,6 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from ptx.builder import Kernel, provenance
+from ptx.builder.provenance import Origin
+from ptx.checks import Named, Parameters, check_grid, check_plan, check_text, checked_u32
 from ptx.isa.dtypes import DType, u32
 from ptx.isa.targets import TARGETS, Target, as_target
 from ptx.launch import BufferAddress, Launch
@@ -228,6 +230,14 @@ class KernelDefinition(Generic[Config]):
     def __post_init__(self):
         if not self.configs:
             raise ValueError(f"kernel {self.name!r} needs at least one configuration")
+        for parameter in self.parameters:
+            if not isinstance(parameter, In | Out | Size):
+                raise TypeError(
+                    f"parameters of kernel {self.name!r} must be In, Out or Size, got {parameter!r}"
+                )
+        names = [parameter.name for parameter in self.parameters]
+        if len(set(names)) < len(names):
+            raise ValueError(f"parameters of kernel {self.name!r} must differ in name, got {names}")
         if self.needs not in TARGETS:
             raise ValueError(f"needs of kernel {self.name!r} must be a target, got {self.needs!r}")
         if unknown := sorted(self.launch_sizes.keys() - self.configs.keys()):
@@ -313,9 +323,19 @@ class KernelDefinition(Generic[Config]):
         return {**ones, **sizes}
 
     def shapes(self, config: Config, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        """The shape in memory of every array of a call, by name: operands, then results."""
+        """The shape in memory of every array of a call, by name: operands, then results.
+
+        Raises:
+          ValueError: the size of a dimension is missing.
+        """
         sizes = {**self.known(config), **sizes}
         arrays = {**self.operands(config), **self.results(config)}
+        for name, array in arrays.items():
+            if missing := [dim for dim in array.layout_of(config) if dim not in sizes]:
+                raise ValueError(
+                    f"kernel {self.name}: sizes must have {', '.join(missing)}, of {name} "
+                    f"{list(array.layout_of(config))}, got {dict(sizes)}"
+                )
         return {
             name: tuple(sizes[dim] for dim in array.layout_of(config))
             for name, array in arrays.items()
@@ -375,7 +395,7 @@ class KernelDefinition(Generic[Config]):
         """
         target = as_target(target)
         self.validate(config)
-        return _written(self, config, target, plan or self.plan(config, target, sizes))
+        return _written(self, config, target, self._checked_plan(config, target, sizes, plan))
 
     def write_named(self, name: str, target: Target | str) -> Written:
         """The PTX of the configuration called `name`; raises as `write` and `config` do."""
@@ -403,9 +423,9 @@ class KernelDefinition(Generic[Config]):
                 f"{', '.join(results)}, and a call has {len(shapes)} buffers"
             )
         named = dict(zip([*operands, *results], shapes, strict=True))
-        sizes = self.sizes(config, named)
-        plan = plan or self.plan(config, target, sizes)
-        instance = Instance(config, target, plan, sizes, named)
+        sizes = Named(self.name, "dimension", self.sizes(config, named))
+        plan = self._checked_plan(config, target, sizes, plan)
+        instance = Instance(config, target, plan, sizes, Named(self.name, "array", named))
         self.check(instance)
         return instance
 
@@ -431,7 +451,7 @@ class KernelDefinition(Generic[Config]):
         """
         instance = self.instance(config, target, shapes, plan=plan)
         grid = self.grid(instance)
-        check_grid(grid)
+        check_grid(self.name, grid)
         written = _written(self, config, instance.target, instance.plan)
         buffers = list(self.operands(config)) + list(self.results(config))
         arguments: list[BufferAddress | np.generic] = []
@@ -439,18 +459,50 @@ class KernelDefinition(Generic[Config]):
             if not isinstance(parameter, Size):
                 arguments.append(BufferAddress(buffers.index(parameter.name)))
             else:
-                value = parameter.value(instance)
-                if not 0 <= value < 2**32:
-                    raise ValueError(f"kernel {self.name}: {parameter.name} is {value}, no u32")
+                value = checked_u32(self.name, parameter.name, parameter.value(instance))
                 arguments.append(np.uint32(value))
         block = (instance.plan.threads, 1, 1)
         return Launch(grid, block, tuple(arguments), written.text, written.dynamic_shared)
+
+    def origin(
+        self,
+        config: Config,
+        target: Target | str,
+        shapes: Shapes,
+        line: int,
+        *,
+        plan: PlanLike | None = None,
+    ) -> Origin | None:
+        """What wrote a line of the text of a launch, which is written again for this answer.
+
+        Args:
+          config: the configuration.
+          target: the GPU.
+          shapes: as for `launch`.
+          line: of the text, from 1.
+          plan: instead of the one that the kernel would choose.
+
+        Returns:
+          The place in Python; None for a line without an instruction of the builder.
+        """
+        instance = self.instance(config, target, shapes, plan=plan)
+        with provenance.recorded() as found:
+            written = _written(self, config, instance.target, instance.plan)
+        return found.get(written.text, {}).get(line)
 
     def validate(self, config: Config) -> None:
         """Raises ValueError, which names the field, for a configuration that makes no sense."""
         validate = getattr(config, "validate", None)
         if validate is not None:
             validate()
+
+    def _checked_plan(
+        self, config: Config, target: Target, sizes: Sizes | None, plan: PlanLike | None
+    ) -> PlanLike:
+        """The plan that is given, else the kernel's own."""
+        plan = self.plan(config, target, sizes) if plan is None else plan
+        check_plan(self.name, plan, target)
+        return plan
 
 
 def _written(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> Written:
@@ -463,7 +515,7 @@ def _write(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> 
     entry = kernel.name if kernel.entry is None else kernel.entry(config, plan)
     k = Kernel(entry, target, block=plan.threads, min_blocks=plan.min_blocks)
     k.limit_time(config)
-    parameters = types.SimpleNamespace(**dict.fromkeys(p.name for p in kernel.parameters))
+    parameters = Parameters(**dict.fromkeys(p.name for p in kernel.parameters))
     for parameter in kernel.present_parameters(config, plan):
         if isinstance(parameter, Size):
             value = k.param(parameter.name, u32)
@@ -472,6 +524,7 @@ def _write(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> 
             value = k.pointer(parameter.name, parameter.dtype_of(config), readonly=readonly)
         setattr(parameters, parameter.name, value)
     text = kernel.body(k, config, plan, parameters)
+    check_text(kernel.name, text)
     if text is None:
         text = k.text(kernel.signature(config, plan))
     return Written(text, k.dynamic_shared_bytes)
@@ -483,16 +536,3 @@ def clear_texts() -> None:
     For a process that writes ever new kernels, some 10 to 50 KB each. What has a text goes on.
     """
     _write.cache_clear()
-
-
-GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)  # blocks that a launch can have in x, y and z
-
-
-def check_grid(grid: tuple[int, int, int]) -> None:
-    """Raises ValueError, which names the limit, for more blocks than a launch can have."""
-    for axis, blocks, limit in zip("xyz", grid, GRID, strict=True):
-        if blocks > limit:
-            raise ValueError(
-                f"the grid would have {blocks} blocks in {axis}, and a launch takes {limit}: use "
-                "fewer groups or channels, or split the batch"
-            )

@@ -47,7 +47,7 @@ def needs_extra(extra: str) -> Iterator[None]:
 def tool_message(error: Exception) -> str:
     """A `ptx.isa.assembler.ToolNotFoundError` as a line, with the command that installs the tools.
 
-    `ptx` knows nothing of how it was installed, and names an extra.
+    `ptx` names a package; this names both that oxijax needs, in the versions that it needs.
     """
     what, _, _ = " ".join(str(error).split()).partition(": pip install ")
     return f"{what}: {install_command('test', 'nvidia-cuda-nvcc', 'nvidia-cuda-nvdisasm')}"

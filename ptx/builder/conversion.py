@@ -11,6 +11,7 @@ from ptx.isa.dtypes import (
     b64,
     bf16,
     bf16x2,
+    check_dtype,
     f16,
     f32,
     f64,
@@ -46,6 +47,7 @@ class Conversion(Emitter):
           TypeError: a conversion that may round without `rounding`, or none that exists.
           UnsupportedError: the target lacks it.
         """
+        check_dtype(dtype)
         source = value.dtype
         if source is dtype:
             return value
@@ -98,6 +100,7 @@ class Conversion(Emitter):
 
     def bitcast(self, value: Val, dtype: DType) -> Val:
         """The same bits as another type of the same width."""
+        check_dtype(dtype)
         if value.dtype is dtype:
             return value
         if value.dtype.bits != dtype.bits or pred in (value.dtype, dtype):

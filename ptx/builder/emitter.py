@@ -126,8 +126,8 @@ class Emitter:
         given = tuple(self._operand(operand) for operand in operands)
         self._check_operands(opcode, given)
         guard = None if where is None else self.predicate(where)
-        depth, emitted_by = len(self._blocks) - 1, provenance.functions()
-        self._items.append(Instruction(name, given, depth, guard, negate, emitted_by))
+        depth, origin = len(self._blocks) - 1, provenance.origin()
+        self._items.append(Instruction(name, given, depth, guard, negate, origin))
 
     # ---- names and comments
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable
 
 from ptx.builder import provenance, text
@@ -14,7 +15,7 @@ from ptx.builder.tensor_core import TensorCore
 from ptx.builder.text import Address, Register, Symbol
 from ptx.builder.values import Val
 from ptx.builder.warp import Warp
-from ptx.isa.dtypes import DType, b8, u32, u64
+from ptx.isa.dtypes import DType, b8, check_dtype, u32, u64
 from ptx.isa.targets import Target, UnsupportedError
 
 __all__ = ["Kernel"]
@@ -89,6 +90,7 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
           readonly: nothing writes the array while the kernel runs: loads are `ld.global.nc`, and
             stores raise TypeError.
         """
+        check_dtype(dtype)
         address = self._parameter(name, u64)
         with self._at_entry():
             self.emit("cvta.to.global.u64", address, address)
@@ -96,6 +98,7 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
 
     def param(self, name: str, dtype: DType) -> Val:
         """Declares a scalar parameter and reads it: a type of 16 to 64 bits."""
+        check_dtype(dtype)
         return self._parameter(name, dtype)
 
     # ---- shared memory
@@ -103,9 +106,18 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
     def shared(self, name: str, dtype: DType, count: int) -> Pointer:
         """Declares a static array in shared memory, aligned to 16 bytes.
 
+        Args:
+          name: the array's.
+          dtype: type of an element.
+          count: elements; of an array with several dimensions, the product of their sizes.
+
         Raises:
+          TypeError, ValueError: a dtype that is none of `ptx.isa.dtypes`, a count that is no
+            positive int, or a name that is taken or that PTX does not take.
           UnsupportedError: static arrays together are larger than 48 KiB.
         """
+        check_dtype(dtype)
+        _check_elements(count)
         if name in self._shared or name == _DYNAMIC.name:
             raise ValueError(f"shared array {name!r} is declared already")
         self._check_identifier(name)
@@ -125,8 +137,12 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
             byte on: what was there, and in what follows it, is overwritten.
 
         Raises:
+          TypeError, ValueError: a dtype that is none of `ptx.isa.dtypes`, a count that is no
+            positive int, or an array to lie over that is not an aligned one of these.
           UnsupportedError: more than a block of the target can have.
         """
+        check_dtype(dtype)
+        _check_elements(count)
         start = -(-self.dynamic_shared_bytes // _SHARED_ALIGNMENT) * _SHARED_ALIGNMENT
         if over is not None:
             if over.base is not _DYNAMIC or over.offset % _SHARED_ALIGNMENT:
@@ -161,16 +177,16 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         lines += ["{", *registers]
         for name, size in self._shared.items():
             lines.append(f"    .shared .align {_SHARED_ALIGNMENT} .b8 {name}[{size}];")
-        emitted_by = {}
+        origins = {}
         for items in (self._prologue, self._body):
             lines += [""] if items else []
             for item in items:
                 lines += text.printed([item])
-                if isinstance(item, text.Instruction):
-                    emitted_by[len(lines)] = item.emitted_by
+                if isinstance(item, text.Instruction) and item.origin is not None:
+                    origins[len(lines)] = item.origin
         lines += ["    ret;", "}", ""]
         finished = "\n".join(lines)
-        provenance.note(finished, emitted_by)
+        provenance.note(finished, origins)
         return finished
 
     # ---- for the other parts of the builder
@@ -219,3 +235,13 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
                 f"kernel {self.kernel_name}: {static + self.dynamic_shared_bytes} bytes of shared "
                 f"memory, and a block on {self.target} can have {self.target.shared_per_block}"
             )
+
+
+def _check_elements(count: object) -> None:
+    if not isinstance(count, numbers.Integral) or isinstance(count, bool):
+        product = "; of several dimensions their product" if isinstance(count, tuple) else ""
+        raise TypeError(
+            f"count of a shared array must be an int, its elements{product}: got {count!r}"
+        )
+    if count < 1:
+        raise ValueError(f"count of a shared array must be at least 1, got {count}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, overload
 
 from ptx.builder.text import Address, Constant, Register, Symbol, Vector, register_type
 from ptx.builder.values import Scalar, Val, Var
-from ptx.isa.dtypes import DType, bf16, f16, s32, s64, u32, u64
+from ptx.isa.dtypes import DType, bf16, check_dtype, f16, s32, s64, u32, u64
 
 if TYPE_CHECKING:
     from ptx.builder.kernel import Kernel
@@ -62,6 +62,7 @@ class Pointer:
 
     def view(self, dtype: DType) -> Pointer:
         """The same place as elements of another type, for example f16 as f16x2."""
+        check_dtype(dtype)
         return dataclasses.replace(self, dtype=dtype)
 
     def variable(self, name: str | None = None) -> Pointer:

@@ -1,4 +1,4 @@
-"""Which functions wrote each line of a kernel's text, for those who ask before it is generated."""
+"""What wrote each line of a kernel's text, for those who ask before it is generated."""
 
 from __future__ import annotations
 
@@ -6,25 +6,40 @@ import contextlib
 import contextvars
 import sys
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
-__all__ = ["Provenance", "functions", "is_recorded", "note", "recorded"]
+__all__ = ["Origin", "Provenance", "is_recorded", "note", "origin", "recorded"]
 
-Provenance = Mapping[str, Mapping[int, tuple[str, ...]]]
 
-_found: contextvars.ContextVar[dict[str, Mapping[int, tuple[str, ...]]] | None]
+class Origin(NamedTuple):
+    """What emitted an instruction.
+
+    Attributes:
+      functions: the functions of `ptx` that were active: qualified names, the outermost first. Of
+        the builder only loops and branches are among them.
+      file: of the Python code that called the builder.
+      line: in that file.
+    """
+
+    functions: tuple[str, ...]
+    file: str
+    line: int
+
+
+Provenance: TypeAlias = Mapping[str, Mapping[int, Origin]]
+
+_found: contextvars.ContextVar[dict[str, Mapping[int, Origin]] | None]
 _found = contextvars.ContextVar("provenance", default=None)
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[Provenance]:
-    """Notes, of every text that is finished inside, which functions emitted each instruction.
+    """Notes, of every text that is finished inside, what emitted each instruction.
 
     Yields:
-      text -> 1-based number of a line -> the functions of `ptx` that were active when the line's
-      instruction was emitted: qualified names, the outermost first. Of the builder only loops and
-      branches are among them.
+      text -> 1-based number of a line -> the origin of the line's instruction.
     """
-    found: dict[str, Mapping[int, tuple[str, ...]]] = {}
+    found: dict[str, Mapping[int, Origin]] = {}
     token = _found.set(found)
     try:
         yield found
@@ -33,26 +48,28 @@ def recorded() -> Iterator[Provenance]:
 
 
 def is_recorded() -> bool:
-    """Whether anybody asks which functions emit instructions: texts are then written anew."""
+    """Whether anybody asks what emits instructions: texts are then written anew."""
     return _found.get() is not None
 
 
-def functions() -> tuple[str, ...]:
-    """The functions that are active, if anybody asks for them; else none."""
+def origin() -> Origin | None:
+    """The origin of an instruction that is emitted now, if anybody asks for it."""
     if not is_recorded():
-        return ()
-    names, frame = [], sys._getframe(1)
+        return None
+    names, caller, frame = [], None, sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("ptx.") and (
-            not module.startswith("ptx.builder.") or module == "ptx.builder.control"
-        ):
+        builds = module.startswith("ptx.builder.")
+        if module.startswith("ptx.") and (not builds or module == "ptx.builder.control"):
             names.append(f"{module}.{frame.f_code.co_qualname}")
+        if caller is None and not builds and module != "contextlib":
+            caller = frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return tuple(reversed(names))
+    file, line = caller or ("", 0)
+    return Origin(tuple(reversed(names)), file, line)
 
 
-def note(text: str, lines: Mapping[int, tuple[str, ...]]) -> None:
+def note(text: str, lines: Mapping[int, Origin]) -> None:
     """Keeps what is known of a finished text, if anybody asks for it."""
     found = _found.get()
     if found is not None:

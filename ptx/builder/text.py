@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from ptx.isa.dtypes import DType, b16, b32
+from ptx.builder.provenance import Origin
+from ptx.isa.dtypes import DType, b16, b32, check_dtype
 
 __all__ = [
     "Address",
@@ -45,6 +46,9 @@ class Register:
     name: str | None = None
     origin: str = ""
     numbered: str = ""
+
+    def __post_init__(self):
+        check_dtype(self.dtype)
 
     def __str__(self) -> str:
         return self.name or self.numbered
@@ -104,7 +108,7 @@ class Instruction:
     depth: int
     predicate: Register | None = None
     negated: bool = False
-    emitted_by: tuple[str, ...] = ()  # see `ptx.builder.provenance`
+    origin: Origin | None = None  # where somebody asks for it
 
 
 @dataclasses.dataclass(eq=False)

@@ -23,20 +23,20 @@ class Warp(Emitter):
     # ---- who a thread is
 
     def tid(self, axis: str = "x", dtype: DType = u32) -> Val:
-        """Index of the thread in its block, as u32 or s32."""
-        return self.special(f"tid.{axis}", dtype)
+        """Index of the thread in its block along "x", "y" or "z", as u32 or s32."""
+        return self._of_axis("tid", axis, dtype)
 
     def ntid(self, axis: str = "x", dtype: DType = u32) -> Val:
-        """Threads of a block."""
-        return self.special(f"ntid.{axis}", dtype)
+        """Threads of a block along an axis."""
+        return self._of_axis("ntid", axis, dtype)
 
     def ctaid(self, axis: str = "x", dtype: DType = u32) -> Val:
-        """Index of the block in the grid."""
-        return self.special(f"ctaid.{axis}", dtype)
+        """Index of the block in the grid along an axis."""
+        return self._of_axis("ctaid", axis, dtype)
 
     def nctaid(self, axis: str = "x", dtype: DType = u32) -> Val:
-        """Blocks of the grid."""
-        return self.special(f"nctaid.{axis}", dtype)
+        """Blocks of the grid along an axis."""
+        return self._of_axis("nctaid", axis, dtype)
 
     def laneid(self, dtype: DType = u32) -> Val:
         """Index of the thread in its warp."""
@@ -51,6 +51,11 @@ class Warp(Emitter):
                 self.emit(f"mov.{dtype}", register, Constant(f"%{name}"))
                 self._special[name, dtype] = Val(self._kernel, register, self._blocks[-1])
         return self._special[name, dtype]
+
+    def _of_axis(self, register: str, axis: str, dtype: DType) -> Val:
+        if axis not in ("x", "y", "z"):
+            raise ValueError(f'the axis of {register} must be "x", "y" or "z", got {axis!r}')
+        return self.special(f"{register}.{axis}", dtype)
 
     # ---- shuffles
 

@@ -106,10 +106,12 @@ def launch(
     program = load(text, kernel)
     geometry = Geometry(triple(grid, "grid"), triple(block, "block"))
     check_launch(program, geometry, dynamic_shared)
+    _check_count(program, arguments)
     buffers = list({id(a): a for a in arguments if isinstance(a, Buffer)}.values())
+    names = [_name(program, arguments, buffer) for buffer in buffers]
     allocations = [
-        Allocation(own_address(i), _copy(b.array), b.writable, b.initialized, f"buffer {i}")
-        for i, b in enumerate(buffers, 1)
+        Allocation(own_address(i), _copy(b.array), b.writable, b.initialized, name)
+        for i, (b, name) in enumerate(zip(buffers, names, strict=True), 1)
     ]
     variables = Variables(program.variables)
     memory = GlobalMemory(
@@ -128,8 +130,7 @@ def launch(
     run_grid(program, geometry, parameters, memory, variables.addresses, told, options, ids)
     for allocation, missing in memory.unwritten():
         buffer = buffers[allocations.index(allocation)]
-        position = next(i for i, a in enumerate(arguments) if a is buffer)
-        raise _unwritten(program, position, buffer, missing)
+        raise _unwritten(program, allocation.name, buffer, missing)
     for buffer, allocation in zip(buffers, allocations, strict=True):
         data = allocation.data.view(buffer.array.dtype)
         buffer.array = data.reshape(buffer.array.shape)
@@ -145,15 +146,27 @@ def _copy(array: np.ndarray) -> np.ndarray:
     return memory
 
 
-def _unwritten(
-    program: Program, position: int, buffer: Buffer, missing: np.ndarray
-) -> UnwrittenError:
+def _check_count(program: Program, arguments: Sequence[object]) -> None:
+    declared = len(program.source.parameters)
+    if len(arguments) != declared:
+        raise TypeError(
+            f"{program.source.name} has {declared} parameters, and {len(arguments)} arguments are "
+            "given"
+        )
+
+
+def _name(program: Program, arguments: Sequence[object], buffer: Buffer) -> str:
+    """What errors call a buffer: by the first parameter that points to it."""
+    position = next(i for i, argument in enumerate(arguments) if argument is buffer)
+    return f"argument {position} ({program.source.parameters[position].name})"
+
+
+def _unwritten(program: Program, name: str, buffer: Buffer, missing: np.ndarray) -> UnwrittenError:
     first = int(missing[0]) // buffer.array.itemsize
     index = tuple(int(i) for i in np.unravel_index(first, buffer.array.shape))
-    name = program.source.parameters[position].name
     return UnwrittenError(
-        f"argument {position} ({name}): {len(missing)} of {buffer.array.nbytes} bytes are never "
-        f"written, the first of them in element {index}",
+        f"{name}: {len(missing)} of {buffer.array.nbytes} bytes are never written, the first of "
+        f"them in element {index}",
         kernel=program.source.name,
     )
 
@@ -169,14 +182,8 @@ def _chosen(blocks: Sequence[int], geometry: Geometry) -> np.ndarray:
 def _parameters(
     program: Program, arguments: Sequence[object], pointers: dict[int, int]
 ) -> dict[str, np.ndarray]:
-    declared = program.source.parameters
-    if len(arguments) != len(declared):
-        raise TypeError(
-            f"{program.source.name} has {len(declared)} parameters, and {len(arguments)} "
-            "arguments are given"
-        )
     values = {}
-    for parameter, argument in zip(declared, arguments, strict=True):
+    for parameter, argument in zip(program.source.parameters, arguments, strict=True):
         pointer = pointers.get(id(argument)) if isinstance(argument, Buffer) else None
         what = f"{program.source.name}: parameter {parameter.name} (.{parameter.dtype})"
         if isinstance(argument, bytes):

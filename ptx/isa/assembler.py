@@ -195,8 +195,8 @@ def find_tool(name: str, wheels: Sequence[str]) -> pathlib.Path:
             if file.stem == name and file.parent.name == "bin":
                 return pathlib.Path(str(file.locate())).resolve()
     raise ToolNotFoundError(
-        f"no {name} on PATH, and none of the wheels {', '.join(wheels)} has one here: "
-        'pip install "oxijax[test]"'
+        f"no {name} on PATH, and none of the wheels {', '.join(wheels)} is here: "
+        f"pip install {wheels[0]}"
     )
 
 

@@ -1,6 +1,7 @@
 """Every instruction that the builder can write: its operands, and what it needs of a GPU."""
 
 import dataclasses
+import difflib
 
 from ptx.isa.dtypes import DTYPES, DType, pred
 from ptx.isa.targets import Target, UnsupportedError
@@ -69,7 +70,24 @@ def lookup(name: str) -> Opcode:
     try:
         return OPCODES[name]
     except KeyError:
-        raise ValueError(f"no instruction {name!r} in ptx/isa/opcodes.py") from None
+        near = _nearest(name)
+        there = f"there {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
+        raise ValueError(
+            f"no instruction {name!r} in ptx/isa/opcodes.py: {there if near else 'none is like it'}"
+        ) from None
+
+
+def _nearest(name: str, most: int = 4) -> list[str]:
+    """Instructions that a misspelled name may mean.
+
+    They are those that have all of its parts and more, for example "ex2.approx.f32" for "ex2.f32";
+    else the most similar ones.
+    """
+    parts = str(name).split(".")
+    longer = [each for each in OPCODES if set(parts) <= set(each.split("."))]
+    if longer:
+        return sorted(longer, key=len)[:most]
+    return difflib.get_close_matches(str(name), OPCODES, most)
 
 
 # The table. Braces stand for each of their alternatives, as in a shell.

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ptx import emulator
-from ptx.emulator import Buffer, Report
+from ptx.emulator import Buffer, EmulatorError, Report
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64, s32, u32
 from ptx.isa.targets import Target
 from ptx.kernel import Array, KernelDefinition, PlanLike, Sizes
@@ -122,6 +122,8 @@ def launch(
 ) -> Report | None:
     """Launches a kernel on buffers, which hold its results then.
 
+    A fault of the kernel's own text has a note: the line of Python that wrote the instruction.
+
     Args:
       kernel: the kernel.
       config: its configuration.
@@ -161,14 +163,21 @@ def launch(
     blocks = how.grid if grid is None else grid(how.grid)
     if 0 in blocks:
         return None
-    return emulator.launch(
-        text or how.text,
-        blocks,
-        how.block,
-        arguments,
-        dynamic_shared=how.dynamic_shared,
-        **{"statistics": False, **options},
-    )
+    try:
+        return emulator.launch(
+            how.text if text is None else text,
+            blocks,
+            how.block,
+            arguments,
+            dynamic_shared=how.dynamic_shared,
+            **{"statistics": False, **options},
+        )
+    except EmulatorError as error:
+        if text is None and error.line is not None:
+            origin = kernel.origin(config, target, ordered, error.line, plan=plan)
+            if origin is not None:
+                error.add_note(f"  written at {origin.file}:{origin.line}")
+        raise
 
 
 def bytes_stored(text: str, report: Report) -> int:

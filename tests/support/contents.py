@@ -36,6 +36,7 @@ Sources = tuple[tuple[str, str], ...]  # names of files, and hashes of what they
 PACKAGES = Path(ptx.__file__).parents[1]  # of the `ptx` that is tested, in a checkout or not
 # What a proof in the emulator runs through, but for what writes a text and chooses its launch.
 EMULATION = (
+    "ptx/checks.py",
     "ptx/kernel.py",
     "ptx/launch.py",
     "ptx/builder/provenance.py",

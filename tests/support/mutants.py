@@ -150,8 +150,8 @@ def emitters_of(probe: Probe) -> Mapping[int, tuple[str, ...]]:
     # A comprehension is no function of its own from Python 3.12 on.
     comprehension = re.compile(r"(\.<locals>\.<(listcomp|genexpr|dictcomp|setcomp|lambda)>)+$")
     return {
-        line: tuple(comprehension.sub("", name) for name in names)
-        for line, names in found[text].items()
+        line: tuple(comprehension.sub("", name) for name in origin.functions)
+        for line, origin in found[text].items()
     }
 
 

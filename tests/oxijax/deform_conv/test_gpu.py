@@ -332,7 +332,7 @@ class TestErrors:
 
     def test_launch(self, gpu, monkeypatch):
         # A grid beyond the limits is refused before the driver sees it, which this is about.
-        monkeypatch.setattr("ptx.kernel.check_grid", lambda grid: None)
+        monkeypatch.setattr("ptx.kernel.check_grid", lambda kernel, grid: None)
         text = self.copy("gpu_bad_grid")
         with pytest.raises(jax.errors.JaxRuntimeError, match="CUDA_ERROR_INVALID_VALUE") as raised:
             self.call(gpu, "gpu_bad_grid", text, (1, 65536, 1))

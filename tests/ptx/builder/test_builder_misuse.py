@@ -322,3 +322,46 @@ def test_targets_that_lack_an_instruction():
     with raises(ptx.UnsupportedError, "red.global.add.v4.f32 needs sm_90"):
         k.pointer("y", f32).red(0, [1.0] * 4)
     assert ".version 6.3" in k.text()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda k: k.pointer("x", "float32"),
+        lambda k: k.param("n", "u32"),
+        lambda k: k.shared("tile", "f32", 4),
+        lambda k: k.dynamic_shared(float, 4),
+        lambda k: k.var("f32", 0.0),
+        lambda k: k.tid(dtype="u32"),
+        lambda k: k.convert(k.tid(), "f32", "rn"),
+        lambda k: k.bitcast(k.tid(), "f32"),
+        lambda k: k.op("mov.u32", "u32", k.tid()),
+        lambda k: k.pointer("x", f32).view("f16x2"),
+    ],
+)
+def test_what_is_no_dtype(k, use):
+    with raises(TypeError, "a dtype must be one of ptx.isa.dtypes, pred, b8", "f64, got "):
+        use(k)
+
+
+@pytest.mark.parametrize(
+    ("count", "error", "message"),
+    [
+        ((32, 33), TypeError, "of several dimensions their product: got (32, 33)"),
+        (2.0, TypeError, "must be an int, its elements: got 2.0"),
+        (True, TypeError, "must be an int, its elements: got True"),
+        (0, ValueError, "must be at least 1, got 0"),
+        (-4, ValueError, "must be at least 1, got -4"),
+    ],
+)
+def test_elements_of_a_shared_array(k, count, error, message):
+    for declare in (lambda: k.shared("tile", f32, count), lambda: k.dynamic_shared(f32, count)):
+        with raises(error, message):
+            declare()
+
+
+@pytest.mark.parametrize("register", ["tid", "ntid", "ctaid", "nctaid"])
+@pytest.mark.parametrize("axis", [1, 0, "w", "X", None])
+def test_axis_of_a_special_register(k, register, axis):
+    with raises(ValueError, f'the axis of {register} must be "x", "y" or "z", got {axis!r}'):
+        getattr(k, register)(axis)

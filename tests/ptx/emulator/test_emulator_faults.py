@@ -29,14 +29,14 @@ st.global.u32 [%aty], %r0;
 def test_read_after_the_end_of_a_buffer():
     text = kernel(COPY)
     fault = fails(OutOfBoundsError, text, Buffer(COUNTING[:31]), output(), thread=31)
-    assert "byte 124 of buffer 1, which has 124" in str(fault)
+    assert "byte 124 of argument 0 (p_x), which has 124" in str(fault)
     passes(text, Buffer(COUNTING[:32]), output(), expected=COUNTING[:32])
 
 
 def test_read_before_the_start_of_a_buffer():
     text = kernel("ld.global.u32 %r0, [%atx<>];  // fault\n st.global.u32 [%aty], %r0;")
     fault = fails(OutOfBoundsError, text.replace("<>", "+-4"), Buffer(COUNTING), output(), thread=0)
-    assert "byte -4 of buffer 1" in str(fault)
+    assert "byte -4 of argument 0 (p_x)" in str(fault)
     passes(text.replace("<>", "+4"), Buffer(COUNTING), output(), expected=COUNTING[1:33])
 
 

@@ -110,7 +110,7 @@ def test_without_ptxas(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(importlib.metadata, "files", absent)
     for function in (find_ptxas, ptxas_version, lambda: assemble(COPY, "sm_80")):
-        with pytest.raises(ToolNotFoundError, match=r'pip install "oxijax\[test\]"'):
+        with pytest.raises(ToolNotFoundError, match=r"pip install nvidia-cuda-nvcc$"):
             function()
 
 

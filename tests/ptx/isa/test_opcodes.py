@@ -1,6 +1,7 @@
 """The opcode table against ptxas: each form exists, and exists no earlier than the table says."""
 
 import collections
+import re
 
 import pytest
 
@@ -113,3 +114,20 @@ def test_lookup_names_the_instruction():
 def test_a_target_that_lacks_an_instruction():
     with pytest.raises(ptx.UnsupportedError, match=r"kernel k: cp\.async\.wait_all.*sm_80.*sm_75"):
         lookup("cp.async.wait_all").require(ptx.TARGETS["sm_75"], "k")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("ex2.f32", "there is ex2.approx.f32"),
+        ("ld.f32", "there are ld.param.f32, ld.global.f32, ld.shared.f32"),
+        ("sqrt.f32", "there are sqrt.rn.f32, sqrt.approx.f32"),
+        ("popcount.b32", "popc.b32"),
+        ("ad.u32", "add.u32"),
+        ("tanhyperbolic", "none is like it"),
+    ],
+)
+def test_a_misspelled_instruction_gets_the_nearest(name, near):
+    with pytest.raises(ValueError, match=re.escape(f"no instruction {name!r} in ")) as caught:
+        lookup(name)
+    assert near in str(caught.value)

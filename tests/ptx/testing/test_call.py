@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from ptx.emulator import UnwrittenError
+from ptx.emulator import OutOfBoundsError, UnwrittenError
 from ptx.isa.dtypes import DType, bf16, f32
 from ptx.kernel import In, KernelDefinition, Out, Plan, Size
 from ptx.testing.call import bytes_stored, launch, numpy_dtype, run
@@ -78,6 +78,33 @@ def test_what_is_replaced():
     assert without_stores != text
     with pytest.raises(UnwrittenError):
         run(KERNEL, Config(), "sm_80", {"x": X}, text=without_stores)
+
+
+def test_a_fault_names_the_line_of_python_that_wrote_it():
+    def stray(k, config, plan, p):
+        p.y.store(p.count, p.x.load(0))  # behind the end
+
+    kernel = dataclasses.replace(KERNEL, name="stray", body=stray)
+    with pytest.raises(OutOfBoundsError, match=r"write at byte 60 of argument 1 \(y\)") as caught:
+        run(kernel, Config(), "sm_80", {"x": X})
+    (note,) = caught.value.__notes__
+    assert note == f"  written at {__file__}:{stray.__code__.co_firstlineno + 1}"
+    text = kernel.write(Config(), "sm_80").text
+    with pytest.raises(OutOfBoundsError) as caught:
+        run(kernel, Config(), "sm_80", {"x": X}, text=text)
+    assert not hasattr(caught.value, "__notes__")  # of which nothing is known
+
+
+def test_origin_of_a_line():
+    text = KERNEL.write(Config(), "sm_80").text
+    lines = [line.strip() for line in text.splitlines()]
+    shapes = [(3, 5), (5, 3)]
+    store = lines.index(next(line for line in lines if line.startswith("st.global"))) + 1
+    origin = KERNEL.origin(Config(), "sm_80", shapes, store)
+    assert origin is not None
+    assert (origin.file, origin.line) == (__file__, body.__code__.co_firstlineno + 8)
+    assert origin.functions[-1] == "ptx.kernel._write"  # the innermost that is not of the test
+    assert KERNEL.origin(Config(), "sm_80", shapes, 1) is None
 
 
 def test_nothing_to_launch():
