@@ -15,15 +15,30 @@ import pytest
 from ptx.emulator.program import load
 from support.places import wants_gpu
 
+C_LIBRARY = ctypes.CDLL(None)
+
 # Resident bytes of a test process: with one for each core a laptop has to hold them all.
 MEMORY_LIMIT = 1.5 * 2**30
 FORGET_ABOVE = 0.8 * 2**30  # what is compiled is forgotten then, in the middle of a file too
 FORGET_AFTER_FILE = 0.6 * 2**30  # below it another file's programs do not hurt
 WORTH_FORGETTING = 0.1 * 2**30  # what came since the last time: to forget takes a while
 
+# Of glibc's malloc.h. An array that is larger gets pages of its own, which go back when it is
+# freed: left to itself glibc raises that size with use, up to 32 MiB, and keeps a heap full of
+# holes. The threads of XLA have few heaps, which have fewer holes.
+M_MMAP_THRESHOLD, OWN_PAGES_FROM = -3, 2**19  # bytes
+M_ARENA_MAX, HEAPS = -8, 2
+
 _resident_once_forgotten = [0]  # bytes, after the last time
 _reported = [0]  # the peak of which a test has failed: later ones are not to blame
 _peaks: list[int] = []  # of workers
+
+
+def pytest_configure():
+    """Has the C library give back what is freed."""
+    if hasattr(C_LIBRARY, "mallopt"):
+        assert C_LIBRARY.mallopt(M_MMAP_THRESHOLD, OWN_PAGES_FROM)
+        assert C_LIBRARY.mallopt(M_ARENA_MAX, HEAPS)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,8 +61,8 @@ def forget() -> None:
     jax.clear_caches()
     load.cache_clear()
     gc.collect()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)  # else the C library keeps what is free
+    if hasattr(C_LIBRARY, "malloc_trim"):
+        C_LIBRARY.malloc_trim(0)  # else it keeps what is free
 
 
 def resident_memory() -> int:
