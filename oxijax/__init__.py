@@ -74,6 +74,19 @@ _NEEDS = {
 }  # fmt: skip
 _LAYERS = ("DCNv3", "DCNv4", "DeformConv", "MSDeformAttn")
 
+# What others call it, where that is not close to our name.
+_ELSEWHERE = {
+    "DeformConv2dPack": "DeformConv",
+    "DeformableConv2d": "DeformConv",
+    "ModulatedDeformConv2d": "DeformConv",
+    "ModulatedDeformConv2dPack": "DeformConv",
+    "MultiScaleDeformableAttention": "MSDeformAttn",
+    "conv2d": "conv",
+    "modulated_deform_conv": "deform_conv",
+    "modulated_deform_conv2d": "deform_conv",
+    "multi_scale_deformable_attn": "ms_deform_attn",
+}
+
 # Whoever asks for one of these names pays for its import, and not everybody who imports oxijax.
 _PLACES = {
     **{module: f"oxijax.{module}" for module in ("convert", "reference", *_NEEDS)},
@@ -99,12 +112,14 @@ if not TYPE_CHECKING:
     _find = lazy_names(__name__, _PLACES)
 
     def __getattr__(name):
-        if name not in _PLACES and (close := difflib.get_close_matches(name, _LAYERS, 1, 0.8)):
-            message = (
-                f"module 'oxijax' has no attribute {name!r}; did you mean oxijax.nnx.{close[0]}, "
-                f"oxijax.linen.{close[0]} or oxijax.equinox.{close[0]}?"
-            )
-            raise AttributeError(message)
+        if name not in _PLACES:
+            ours = _ELSEWHERE.get(name, name)
+            for close in difflib.get_close_matches(ours, [*_LAYERS, *_PLACES], 1, 0.8):
+                where = f"oxijax.{close}"
+                if close in _LAYERS:
+                    where = f"oxijax.nnx.{close}, oxijax.linen.{close} or oxijax.equinox.{close}"
+                message = f"module 'oxijax' has no attribute {name!r}; did you mean {where}?"
+                raise AttributeError(message)
         return _find(name)
 
 

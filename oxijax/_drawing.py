@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.install import install_command
+from oxijax._core.keywords import explain_keywords
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_samples"]
 
 
+@explain_keywords
 def draw_samples(
     image: ArrayLike | None,
     locations: ArrayLike,

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from oxijax._core import arguments as arguments
 from oxijax._core.blocks import accumulator
 from oxijax._core.convolution import ConvParams
+from oxijax._core.keywords import explain_keywords, unknown_keywords
 from oxijax._deform_conv import deform_conv, read_deform_conv
 from oxijax._sampling import Call
 from oxijax._sampling.dcn import dcnv3, dcnv4, read_dcnv3, read_dcnv4
@@ -74,11 +75,15 @@ def sampling_locations(operator: Callable[..., jax.Array], *args: Any, **kwargs:
     if reader is None:
         names = ", ".join(f"oxijax.{known.__name__}" for known in _READERS)
         raise TypeError(f"operator must be one of {names}, got {arguments.shown(operator)}")
-    bound = inspect.signature(operator).bind(*args, **kwargs)
+    signature = inspect.signature(operator)
+    if error := unknown_keywords(operator.__name__, [*signature.parameters], kwargs):
+        raise error
+    bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return reader(*bound.args, *bound.kwargs.values())
 
 
+@explain_keywords
 def offset_statistics(offset: ArrayLike) -> dict[str, jax.Array]:
     """Numbers that tell, in training, whether offsets explode.
 

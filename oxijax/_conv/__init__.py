@@ -20,6 +20,7 @@ from oxijax._core.convolution import (
     read_arguments,
 )
 from oxijax._core.implementation import ImplementationLike
+from oxijax._core.keywords import explain_keywords
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
 from oxijax._core.twin import reference_twin
 
@@ -28,6 +29,7 @@ __all__ = ["conv", "conv_nhwc", "conv_reference"]
 _DATA_FORMATS = ("NHWC", "NCHW", "NWC", "NCW")
 
 
+@explain_keywords
 def conv(
     x: ArrayLike,
     weight: ArrayLike,

@@ -13,10 +13,12 @@ from oxijax._conv import conv_nhwc
 from oxijax._core import arguments as arguments
 from oxijax._core.convolution import ConvParams
 from oxijax._core.implementation import ImplementationLike, read_implementation
+from oxijax._core.keywords import explain_keywords
 
 __all__ = ["conv_general_dilated"]
 
 
+@explain_keywords
 def conv_general_dilated(
     lhs: ArrayLike,
     rhs: ArrayLike,

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec
 import jax
 
 from oxijax._core.implementation import read_implementation, requires_ptx
+from oxijax._core.keywords import explain_keywords
 
 __all__ = ["reference_twin"]
 
@@ -31,6 +32,7 @@ def reference_twin(
     """
     signature = inspect.signature(function)
 
+    @explain_keywords
     @functools.wraps(function)
     def twin(*args: Any, **kwargs: Any) -> jax.Array:
         bound = signature.bind(*args, **kwargs)

@@ -22,6 +22,7 @@ from oxijax._core.convolution import (
 )
 from oxijax._core.gradients import define_gradients
 from oxijax._core.implementation import ImplementationLike
+from oxijax._core.keywords import explain_keywords
 from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
 from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
@@ -30,6 +31,7 @@ from oxijax._deform_conv import reference as kernels
 __all__ = ["deform_conv", "deform_conv_reference", "read_deform_conv"]
 
 
+@explain_keywords
 def deform_conv(
     x: ArrayLike,
     offset: ArrayLike,

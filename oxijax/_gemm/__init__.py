@@ -19,6 +19,7 @@ from oxijax._core.implementation import (
     read_implementation,
     requires_ptx,
 )
+from oxijax._core.keywords import explain_keywords
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
 from oxijax._core.sizes import is_known
 from oxijax._core.twin import reference_twin
@@ -29,6 +30,7 @@ from oxijax._gemm.reference import GemmParams
 __all__ = ["gemm", "gemm_reference"]
 
 
+@explain_keywords
 def gemm(
     a: ArrayLike,
     b: ArrayLike,

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 import ptx
 from oxijax._core import arguments
 from oxijax._core.data_sheets import default_data_sheet
+from oxijax._core.keywords import explain_keywords
 from oxijax._core.precision import PTX_DTYPES
 from ptx.devices import DATA_SHEETS, DataSheet, data_sheet
 from ptx.kernels.gemm.plan import choose
@@ -60,6 +61,7 @@ class Roofline:
     strategy: str
 
 
+@explain_keywords
 def roofline(
     m: int,
     n: int,

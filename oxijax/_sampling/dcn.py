@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike, read_implementation
+from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.packed import packed_width
@@ -17,6 +18,7 @@ from oxijax._sampling.points import SampleParams
 __all__ = ["dcnv3", "dcnv3_reference", "dcnv4", "dcnv4_reference", "read_dcnv3", "read_dcnv4"]
 
 
+@explain_keywords
 def dcnv3(
     x: ArrayLike,
     offset: ArrayLike,
@@ -86,6 +88,7 @@ def dcnv3(
 dcnv3_reference = reference_twin(dcnv3, lambda *values: sample_reference(read_dcnv3(*values)))
 
 
+@explain_keywords
 def dcnv4(
     x: ArrayLike,
     offset_mask: ArrayLike,

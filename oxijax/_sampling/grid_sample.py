@@ -5,6 +5,7 @@ from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike, read_implementation
+from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Grid
@@ -13,6 +14,7 @@ from oxijax._sampling.points import SampleParams
 __all__ = ["grid_sample", "grid_sample_reference", "read_grid_sample"]
 
 
+@explain_keywords
 def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike, read_implementation
+from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Across
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 
+@explain_keywords
 def ms_deform_attn(
     value: ArrayLike,
     sampling_locations: ArrayLike,

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
+from oxijax._core.keywords import explain_keywords
 from oxijax._layers.window import WindowSums, exact_gelu
 from oxijax.equinox._parts import Parts, over_images, over_vectors
 
 __all__ = ["DCNv3", "DCNv4"]
 
 
+@explain_keywords
 class DCNv3(eqx.Module):
     """Deformable convolution v3 between two linear layers, as InternImage has it.
 
@@ -147,6 +149,7 @@ class DCNv3(eqx.Module):
         return y.transpose(2, 0, 1)
 
 
+@explain_keywords
 class DCNv4(eqx.Module):
     """Deformable convolution v4 between two linear layers, as FlashInternImage has it.
 

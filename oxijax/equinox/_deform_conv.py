@@ -13,6 +13,7 @@ from oxijax._core.implementation import (
     ImplementationLike,
     read_implementation,
 )
+from oxijax._core.keywords import explain_keywords
 from oxijax._deform_conv import deform_conv
 from oxijax._layers import deform_conv as layers
 from oxijax.equinox._parts import check_key
@@ -20,6 +21,7 @@ from oxijax.equinox._parts import check_key
 __all__ = ["DeformConv"]
 
 
+@explain_keywords
 class DeformConv(eqx.Module):
     """A deformable convolution that predicts its own offsets and modulation.
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
+from oxijax._core.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
 from oxijax.equinox._parts import Parts, over_vectors
 
@@ -17,6 +18,7 @@ __all__ = ["MSDeformAttn"]
 _NAMES = Names("query_size", "query", "value")
 
 
+@explain_keywords
 class MSDeformAttn(eqx.Module):
     """Multi-scale deformable attention: each query looks at a few points of feature maps.
 

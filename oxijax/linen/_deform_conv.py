@@ -11,6 +11,7 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
+from oxijax._core.keywords import explain_keywords
 from oxijax._layers import deform_conv as layers
 
 __all__ = ["DeformConv"]
@@ -18,6 +19,7 @@ __all__ = ["DeformConv"]
 _ZEROS = nn.initializers.zeros_init()
 
 
+@explain_keywords
 class DeformConv(nn.Module):
     """A deformable convolution that predicts its own offsets and modulation.
 

@@ -9,6 +9,7 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
+from oxijax._core.keywords import explain_keywords
 from oxijax._layers.deform_conv import read_inputs
 from oxijax._layers.window import WindowSums, exact_gelu
 from oxijax.nnx._parts import XAVIER, Parts
@@ -16,6 +17,7 @@ from oxijax.nnx._parts import XAVIER, Parts
 __all__ = ["DCNv3", "DCNv4"]
 
 
+@explain_keywords
 class DCNv3(nnx.Module):
     """Deformable convolution v3 between two linear layers, as InternImage has it.
 
@@ -139,6 +141,7 @@ class DCNv3(nnx.Module):
         )
 
 
+@explain_keywords
 class DCNv4(nnx.Module):
     """Deformable convolution v4 between two linear layers, as FlashInternImage has it.
 

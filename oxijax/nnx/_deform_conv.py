@@ -16,6 +16,7 @@ from oxijax._core.implementation import (
     ImplementationLike,
     read_implementation,
 )
+from oxijax._core.keywords import explain_keywords
 from oxijax._layers import deform_conv as layers
 from oxijax.nnx._parts import check_rngs
 
@@ -24,6 +25,7 @@ __all__ = ["DeformConv"]
 _LECUN, _ZEROS = nnx.initializers.lecun_normal(), nnx.initializers.zeros_init()
 
 
+@explain_keywords
 class DeformConv(nnx.Module):
     """A deformable convolution that predicts its own offsets and modulation.
 

@@ -8,6 +8,7 @@ from flax import nnx
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core.implementation import ImplementationLike
+from oxijax._core.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
 from oxijax.nnx._parts import XAVIER, ZEROS, Parts
 
@@ -16,6 +17,7 @@ __all__ = ["MSDeformAttn"]
 _NAMES = Names("in_features", "inputs_q", "inputs_v")
 
 
+@explain_keywords
 class MSDeformAttn(nnx.Module):
     """Multi-scale deformable attention: each query looks at a few points of feature maps.
 

@@ -168,12 +168,38 @@ def test_layers_are_those_of_each_library(library):
 
 @pytest.mark.parametrize(
     ("name", "layer"),
-    [("DeformConv", "DeformConv"), ("DeformConv2d", "DeformConv"), ("MSDeformAttn",) * 2],
+    [
+        ("DeformConv", "DeformConv"),
+        ("DeformConv2d", "DeformConv"),
+        ("ModulatedDeformConv2dPack", "DeformConv"),
+        ("MSDeformAttn", "MSDeformAttn"),
+        ("MultiScaleDeformableAttention", "MSDeformAttn"),
+    ],
 )
 def test_a_layer_without_its_library(name, layer):
     message = f"no attribute '{name}'; did you mean oxijax.nnx.{layer}, oxijax.linen.{layer} or "
     with pytest.raises(AttributeError, match=message):
         getattr(oxijax, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("conv2d", "conv"),
+        ("deform_conv2d", "deform_conv"),
+        ("modulated_deform_conv2d", "deform_conv"),
+        ("ms_deformable_attn", "ms_deform_attn"),
+    ],
+)
+def test_a_function_by_another_name(name, ours):
+    message = f"^module 'oxijax' has no attribute '{name}'; did you mean oxijax.{ours}[?]$"
+    with pytest.raises(AttributeError, match=message):
+        getattr(oxijax, name)
+
+
+def test_names_of_others_lead_to_ours():
+    assert {*oxijax._ELSEWHERE.values()} <= {*oxijax._LAYERS, *oxijax._PLACES}
+    assert not {*oxijax._ELSEWHERE} & {*oxijax._PLACES}
 
 
 def test_a_name_that_there_is_not():
