@@ -156,7 +156,7 @@ def test_ptxas(run, monkeypatch, no_cuda_python):
     assert value_of("ptxas", lines) == f"{ptxas_version()}, {report['ptxas']['path']}"
 
     def find_ptxas():
-        raise ToolNotFoundError('no ptxas: pip install "oxijax[test]"')
+        raise ToolNotFoundError("no ptxas: pip install nvidia-cuda-nvcc")
 
     monkeypatch.setattr(info, "find_ptxas", find_ptxas)
     lines, report = run()
