@@ -14,7 +14,21 @@ your own; `python -m oxijax` has commands.
 
 import difflib
 import importlib.util
+import sys
 from typing import TYPE_CHECKING
+
+try:
+    import jax as _jax  # noqa: F401, without which nothing here works
+except ImportError as _error:
+    from oxijax._core.install import install_command
+
+    _message = (
+        f"oxijax needs JAX, which {sys.executable} cannot import ({_error}): {install_command('')}"
+    )
+    # Python imports this before the commands, which have no traceback where something is missing.
+    if sys.argv[0] == "-m" and "oxijax" in sys.orig_argv:
+        sys.exit(_message)
+    raise ImportError(_message) from _error
 
 from oxijax._core import launch as _launch  # noqa: F401, registers what compiled programs call
 from oxijax._core.config import config

@@ -9,21 +9,18 @@ import argparse
 import contextlib
 import json
 import pathlib
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from oxijax._core.install import install_command
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 __all__ = [
     "CommandError",
+    "PrintedTable",
     "add_json_argument",
     "add_repeatable_argument",
     "check_picture_path",
     "needs_extra",
-    "plain_table",
     "print_labelled",
     "tool_message",
     "write_json",
@@ -93,25 +90,26 @@ def print_labelled(lines: Iterable[tuple[str, str]]) -> None:
         print(f"{label:<{width}}  {text}".rstrip())
 
 
-def plain_table(
-    title: str, words: Iterable[str], figures: Iterable[str], caption: str | None = None
-) -> "Table":
-    """An empty table of the extra "demo", whose cells are never cut.
+class PrintedTable:
+    """A table that is printed row by row, as soon as each is known.
 
     Args:
       title: above it.
-      words: headings of the columns on the left, which hold text.
-      figures: headings of the columns after them, which are flush right.
-      caption: below it.
+      heading: of the first column, which has names.
+      names: all names that rows will have, for the width of their column.
+      figures: headings of the other columns, which are flush right.
     """
-    from rich import box
-    from rich.table import Table
 
-    table = Table(
-        title=title, caption=caption, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False
-    )
-    for heading in words:
-        table.add_column(heading, no_wrap=True)
-    for heading in figures:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+    def __init__(
+        self, title: str, heading: str, names: Iterable[str], figures: Sequence[str]
+    ) -> None:
+        self._widths = [max(map(len, (heading, *names))), *(max(len(f), 7) for f in figures)]
+        print(f"\n{title}", flush=True)
+        self.row(heading, *figures)
+        print("-" * (sum(self._widths) + 2 * len(figures)), flush=True)
+
+    def row(self, name: str, *figures: str) -> None:
+        """Prints a row; figures that it lacks are left empty."""
+        first, *others = self._widths
+        cells = (f"{f:>{width}}" for f, width in zip(figures, others, strict=False))
+        print("  ".join((f"{name:<{first}}", *cells)).rstrip(), flush=True)

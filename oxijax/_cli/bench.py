@@ -6,16 +6,15 @@ that a busy machine disturbs both alike. The JSON has the spread over the rounds
 
 import argparse
 import math
-import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import oxijax
-from oxijax._cli import add_json_argument, needs_extra, plain_table, write_json
+from oxijax._cli import PrintedTable, add_json_argument, write_json
 from oxijax._cli.bench_rounds import (
     core_count,
     machine,
@@ -27,9 +26,6 @@ from oxijax._cli.bench_rounds import (
 from oxijax._cli.bench_torchvision import check_same, import_torchvision, torchvision_programs
 from oxijax.testing import BENCHMARK_CASES, IMAGE_SIZE_CASES, DeformConvCase
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 __all__ = [
     "add_arguments",
     "measure_against_torchvision",
@@ -38,6 +34,7 @@ __all__ = [
     "run",
 ]
 
+_MEAN = "mean (geom.)"
 _TORCHVISION = "pip install -r benchmarks/requirements-torchvision.txt"
 
 
@@ -56,51 +53,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with needs_extra("demo"):
-        from rich.console import Console
-
     limits = args.repeats, args.seconds
-    print("Timing takes some minutes; tables come at the end.", file=sys.stderr, flush=True)
+    print("Timing takes some minutes; each row is printed when it is measured.", flush=True)
     where = machine()  # before there is any load of our own
     torch, torchvision, missing = import_torchvision(core_count())
     with jax.default_device(jax.devices("cpu")[0]):
-        layers = {name: measure_layer(c, *limits) for name, c in BENCHMARK_CASES.items()}
-        sizes = measure_image_sizes(*limits)
+        layers = _print_layers(*limits)
+        sizes = _print_image_sizes(*limits)
         against = {}
-        if not missing:
-            modules = torch, torchvision
-            against = {
-                name: measure_against_torchvision(*modules, case, *limits)
-                for name, case in BENCHMARK_CASES.items()
-            }
-        from oxijax._cli.bench_launch import measure_launch  # registers a kernel
+        if missing:
+            print(
+                f"\ntorchvision's operator is not measured: {missing}. {_TORCHVISION}", flush=True
+            )
+        else:
+            against = _print_torchvision(torch, torchvision, *limits)
+        launches = _print_launch(max(1, args.repeats // 10))
 
-        launches = measure_launch(max(1, args.repeats // 10))
-
-    console = Console()
     means = _geometric_means(layers)
-    console.print(_layer_table(layers, means))
-    console.print(_image_size_table(sizes))
-    if missing:
-        print(f"torchvision's operator is not measured: {missing}. {_TORCHVISION}\n")
-    else:
-        console.print(_torchvision_table(against, _geometric_means(against)))
-
-    table = plain_table(
-        "one launch, but for the driver",
-        ["handler"],
-        ["idle \u00b5s", "busy \u00b5s", "busy / idle"],
-        caption="busy: beside a thread that runs Python",
-    )
-    for name, label in (("native", "oxijax's"), ("ctypes", "in Python, ctypes")):
-        table.add_row(
-            label,
-            f"{launches[f'{name}_us']:.3f}",
-            f"{launches[f'{name}_busy_us']:.3f}",
-            f"{launches[f'{name}_busy_ratio']:.1f}",
-        )
-    console.print(table)
-
     report = {
         "suite": args.suite,
         "date": time.strftime("%Y-%m-%d"),
@@ -125,15 +94,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _layer_table(layers: dict[str, dict], means: dict[str, float]) -> "Table":
-    table = plain_table(
-        "deform_conv on the CPU, float32, beside lax.conv_general_dilated",
-        ["layer"],
+def _print_layers(repeats: int, seconds: float) -> dict[str, dict[str, Any]]:
+    table = PrintedTable(
+        "deform_conv on the CPU, float32, beside lax.conv_general_dilated\n"
+        "MiB: temporaries of forward and backward pass together",
+        "layer",
+        [*BENCHMARK_CASES, _MEAN],
         ["forward ms", "conv ms", "ratio", "fwd+bwd ms", "conv ms", "ratio", "MiB"],
-        caption="MiB: temporaries of forward and backward pass together",
     )
-    for name, layer in layers.items():
-        table.add_row(
+    layers = {}
+    for name, case in BENCHMARK_CASES.items():
+        layers[name] = layer = measure_layer(case, repeats, seconds)
+        table.row(
             name,
             f"{layer['forward_ms']:.2f}",
             f"{layer['conv_forward_ms']:.2f}",
@@ -143,40 +115,48 @@ def _layer_table(layers: dict[str, dict], means: dict[str, float]) -> "Table":
             f"{layer['forward_backward_ratio']:.2f}",
             f"{layer['temporaries_mib']:.1f}",
         )
-    table.add_section()
-    table.add_row(
-        "mean (geom.)",
+    means = _geometric_means(layers)
+    table.row(
+        _MEAN,
         *("", "", f"{means['forward_ratio']:.2f}"),
-        *("", "", f"{means['forward_backward_ratio']:.2f}", ""),
+        *("", "", f"{means['forward_backward_ratio']:.2f}"),
     )
-    return table
+    return layers
 
 
-def _image_size_table(sizes: dict[str, dict]) -> "Table":
-    table = plain_table(
+def _print_image_sizes(repeats: int, seconds: float) -> dict[str, dict[str, Any]]:
+    table = PrintedTable(
         "a pixel of larger images, 64 channels",
-        ["image"],
+        "image",
+        IMAGE_SIZE_CASES,
         ["forward \u00b5s", "of the first", "fwd+bwd \u00b5s", "of the first"],
     )
+    sizes = measure_image_sizes(repeats, seconds)
     for name, size in sizes.items():
-        table.add_row(
+        table.row(
             name,
             f"{size['forward_us_per_pixel']:.3f}",
             f"{size['forward_growth']:.2f}",
             f"{size['forward_backward_us_per_pixel']:.3f}",
             f"{size['forward_backward_growth']:.2f}",
         )
-    return table
+    return sizes
 
 
-def _torchvision_table(layers: dict[str, dict], means: dict[str, float]) -> "Table":
-    table = plain_table(
+def _print_torchvision(
+    torch: Any, torchvision: Any, repeats: int, seconds: float
+) -> dict[str, dict[str, Any]]:
+    table = PrintedTable(
         "deform_conv on the CPU beside torchvision.ops.deform_conv2d",
-        ["layer"],
+        "layer",
+        [*BENCHMARK_CASES, _MEAN],
         ["forward ms", "theirs ms", "ratio", "fwd+bwd ms", "theirs ms", "ratio"],
     )
-    for name, layer in layers.items():
-        table.add_row(
+    layers = {}
+    for name, case in BENCHMARK_CASES.items():
+        layer = measure_against_torchvision(torch, torchvision, case, repeats, seconds)
+        layers[name] = layer
+        table.row(
             name,
             f"{layer['forward_ms']:.2f}",
             f"{layer['torchvision_forward_ms']:.2f}",
@@ -185,13 +165,34 @@ def _torchvision_table(layers: dict[str, dict], means: dict[str, float]) -> "Tab
             f"{layer['torchvision_forward_backward_ms']:.2f}",
             f"{layer['forward_backward_ratio']:.3f}",
         )
-    table.add_section()
-    table.add_row(
-        "mean (geom.)",
+    means = _geometric_means(layers)
+    table.row(
+        _MEAN,
         *("", "", f"{means['forward_ratio']:.3f}"),
         *("", "", f"{means['forward_backward_ratio']:.3f}"),
     )
-    return table
+    return layers
+
+
+def _print_launch(rounds: int) -> dict[str, Any]:
+    from oxijax._cli.bench_launch import measure_launch  # registers a kernel
+
+    handlers = {"native": "oxijax's", "ctypes": "in Python, ctypes"}
+    table = PrintedTable(
+        "one launch, but for the driver\nbusy: beside a thread that runs Python",
+        "handler",
+        handlers.values(),
+        ["idle \u00b5s", "busy \u00b5s", "busy / idle"],
+    )
+    launches = measure_launch(rounds)
+    for name, label in handlers.items():
+        table.row(
+            label,
+            f"{launches[f'{name}_us']:.3f}",
+            f"{launches[f'{name}_busy_us']:.3f}",
+            f"{launches[f'{name}_busy_ratio']:.1f}",
+        )
+    return launches
 
 
 def _geometric_means(layers: dict[str, dict]) -> dict[str, float]:

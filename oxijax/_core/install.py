@@ -30,7 +30,7 @@ def install_command(extra: str, *packages: str) -> str:
     """The command that installs packages of an extra, in the versions that oxijax needs.
 
     Args:
-      extra: of oxijax, for example "demo".
+      extra: of oxijax, for example "demo"; empty for what oxijax needs in any case.
       *packages: the names of those that are wanted; without any, all of them.
 
     Returns:
@@ -40,7 +40,8 @@ def install_command(extra: str, *packages: str) -> str:
     known = {_name(requirement): requirement for requirement in requirements(extra)}
     wanted = [known.get(package, package) for package in packages or known]
     if not wanted:
-        return f'install the packages of the extra "{extra}" in oxijax\'s pyproject.toml'
+        of = f'of the extra "{extra}"' if extra else "that oxijax depends on,"
+        return f"install the packages {of} in oxijax's pyproject.toml"
     quoted = (r if re.fullmatch(r"[\w.-]+", r) else f'"{r}"' for r in wanted)
     return f"pip install {' '.join(quoted)}"
 
@@ -48,6 +49,7 @@ def install_command(extra: str, *packages: str) -> str:
 def requirements(extra: str) -> list[str]:
     """The requirements of an extra, and of the extras of oxijax that it names.
 
+    Those of "" are what oxijax needs in any case.
     Conditions on the platform are left out. The list is empty where neither a checkout nor the
     metadata of an installed distribution says what the extra has.
     """
@@ -119,16 +121,15 @@ def _project() -> dict[str, Any] | None:
 
 
 def _extras() -> dict[str, list[str]]:
-    """The requirements of each extra, as they are declared."""
+    """The requirements of each extra, as they are declared, and by "" those of none."""
     project = _project()
     if project is not None:  # which is newer than what an editable installation has noted
-        return project["optional-dependencies"]
+        return {"": project["dependencies"], **project["optional-dependencies"]}
     extras: dict[str, list[str]] = {}
     for distribution in distributions():
         for requirement in distribution.requires or ():
             extra = re.search(r"""\bextra == ["']([\w-]+)["']$""", requirement)
-            if extra:
-                extras.setdefault(extra[1], []).append(requirement)
+            extras.setdefault(extra[1] if extra else "", []).append(requirement)
         break
     return extras
 

@@ -1,6 +1,7 @@
 """The benchmark's own arithmetic, and what it says of memory; never how fast a machine is."""
 
 import contextlib
+import io
 import json
 import math
 import sys
@@ -73,6 +74,40 @@ def test_table_and_json(tmp_path):
     for text in (printed, report["torchvision"]["not_measured"]):
         assert "torch" in text
         assert "requirements-torchvision.txt" in text
+
+
+class Terminal(io.StringIO):
+    """What a reader has seen is what was flushed."""
+
+    seen = ""
+
+    def flush(self):
+        self.seen = self.getvalue()
+
+
+@pytest.mark.quick
+def test_a_row_is_printed_when_it_is_measured(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    seen: list[str] = []
+
+    def measure_layer(case, repeats, seconds):
+        seen.append(terminal.seen)
+        passes = ("forward", "forward_backward")
+        return {
+            **{f"{prefix}{what}_ms": 2.5 for prefix in ("", "conv_") for what in passes},
+            **{f"{what}_ratio": 1.0 for what in passes},
+            "temporaries_mib": 3.0,
+        }
+
+    monkeypatch.setattr(bench, "measure_layer", measure_layer)
+    bench._print_layers(1, 1.0)
+    names = list(BENCHMARK_CASES)
+    assert len(seen) == len(names)
+    for i, text in enumerate(seen):
+        assert "forward ms" in text
+        assert [line.split()[0] for line in text.splitlines() if "2.50" in line] == names[:i]
+    assert terminal.seen.splitlines()[-1].split() == ["mean", "(geom.)", "1.00", "1.00"]
 
 
 def test_the_first_round_warms_up():

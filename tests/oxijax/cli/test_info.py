@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import sys
@@ -10,6 +11,8 @@ import jax
 import jax.extend.backend
 import pytest
 from support.fake_cuda import FakeCuda, Gpu
+from support.paths import ROOT
+from support.processes import python
 
 import oxijax
 from oxijax.__main__ import main
@@ -175,6 +178,33 @@ def test_nothing_is_missing(run, monkeypatch):
     lines, report = run()
     assert report["missing"] == []
     assert lines[-1] == "Nothing is missing."
+
+
+# ---- JAX itself is missing
+
+
+@pytest.fixture
+def without_jax(tmp_path, monkeypatch):
+    """Processes that are started find no JAX."""
+    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["jax"] = None\n')
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+
+
+@pytest.mark.quick
+def test_no_jax(without_jax):
+    status, printed = python("-m", "oxijax", "info")
+    assert status == 1
+    (line,) = printed.splitlines()
+    assert line.startswith(f"oxijax needs JAX, which {sys.executable} cannot import (")
+    assert '): pip install "jax>=' in line
+
+
+def test_importing_oxijax_without_jax(without_jax):
+    status, printed = python("-c", "import oxijax")
+    assert status == 1
+    last = printed.splitlines()[-1]
+    assert last.startswith("ImportError: oxijax needs JAX, which ")
+    assert '): pip install "jax>=' in last
 
 
 def test_without_json(capsys, no_cuda_python):

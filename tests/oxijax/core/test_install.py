@@ -72,6 +72,7 @@ def test_in_a_checkout_they_are_those_of_pyproject():
             'pip install "jax[cuda13]>=0.10.2" "flax>=0.12" "rich>=13" pytest "nvcc<14,>=13"',
         ),
         ("test", ("nvcc",), 'pip install "nvcc<14,>=13"'),
+        ("", (), 'pip install "jax>=0.10.2"'),
     ],
 )
 def test_elsewhere_they_are_those_of_the_metadata(packages, extra, wanted, command):
