@@ -75,6 +75,12 @@ def test_the_reference_has_every_public_name():
         assert [n for n in missing if not n.startswith("__")] == [], module
 
 
+def test_the_list_of_examples_has_each_file():
+    page = (DOCS / "examples.md").read_text()
+    files = {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert set(re.findall(r"`examples/(\w+\.py)`", page)) == files
+
+
 def test_make_targets_exist():
     contributing, makefile = ((ROOT / name).read_text() for name in ("CONTRIBUTING.md", "Makefile"))
     _, _, after = contributing.partition("`make` has the wider ones")
