@@ -81,6 +81,9 @@ class KernelPrimitive:
     Operands may be None where the kernel can do without them; results that are `like` an
     absent operand are None.
 
+    Their dtypes are for the caller to check. The reference takes any, and what a kernel takes is
+    known only inside of `cuda`, which may convert them first, and which no CPU runs.
+
     Args:
       name: name of the primitive in jaxprs and in HLO metadata.
       operands: dimensions of each operand, by its name, in order of the call. One with a
