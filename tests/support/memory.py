@@ -13,6 +13,7 @@ import jax
 import pytest
 
 from ptx.emulator.program import load
+from ptx.kernel import clear_texts
 from support.places import wants_gpu
 
 C_LIBRARY = ctypes.CDLL(None)
@@ -57,8 +58,9 @@ def pytest_runtest_teardown(item, nextitem):
 
 
 def forget() -> None:
-    """Frees the programs that JAX has compiled, and those that the emulator has parsed."""
+    """Frees programs that JAX has compiled, texts of kernels, and what is parsed of them."""
     jax.clear_caches()
+    clear_texts()
     load.cache_clear()
     gc.collect()
     if hasattr(C_LIBRARY, "malloc_trim"):

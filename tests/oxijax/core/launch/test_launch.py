@@ -291,7 +291,7 @@ FAULTS = {
     "unwritten": "UnwrittenError",
     "bad PTX": "UnknownInstructionError",
     "no PTX": "there is no PTX for this configuration",
-    "block of 1025": "block=1025 is not 1 to 1024 threads",
+    "block of 1025": "threads must be 1 to 1024, got Plan",
 }
 
 
