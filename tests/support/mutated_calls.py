@@ -118,6 +118,7 @@ def real_calls() -> tuple[Call, ...]:
             for dtype, deterministic in (
                 *(("float32", False), ("float32", True)),
                 *(("bfloat16", False), ("float16", True)),
+                *(("float64", False), ("float64", True)),
             ):
                 operands = [jax.ShapeDtypeStruct(shape, dtype) for shape in layer.shapes]
                 grad_y = jax.eval_shape(layer.function, *operands)
@@ -174,6 +175,8 @@ def run(call: Call, generator: np.random.Generator) -> str:
 
 
 def _values(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if dtype in ("int4", "uint4"):
+        return generator.integers(0, 8, shape).astype(jnp.dtype(dtype))
     if jnp.issubdtype(jnp.dtype(dtype), jnp.integer):
         bits = generator.integers(0, 256, (*shape, jnp.dtype(dtype).itemsize), np.uint8)
         return bits.view(jnp.dtype(dtype)).reshape(shape)
@@ -188,7 +191,11 @@ def _values(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) 
 # ---- changes
 
 _NUMBERS = (-(2**63), -1, 0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 100, 4096, 2**20, 2**31, 2**32, 2**63 - 1)
-_TYPES = ("float16", "bfloat16", "float32", "int32", "int8", "uint32", "uint8", "bool")
+_TYPES = (  # all that JAX has but its keys
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
+    *("int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64"),
+    *("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+)
 _ODD = (None, True, False, 1.5, "", "x", [], {}, [1], {"dtype": "f16"}, {"dtype": "u8"}, "1" * 500)
 
 
@@ -388,6 +395,7 @@ def _json(content: Any) -> bytes:
 
 
 def main(seed: int, count: int) -> None:
+    jax.config.update("jax_enable_x64", True)
     generator = np.random.default_rng(seed)
     called = {json.loads(call.spec)["kernel"] for call in real_calls()}
     assert called == set(registry.kernels()), "a layer is missing here that has the other kernels"

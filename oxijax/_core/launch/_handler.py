@@ -20,6 +20,7 @@ __all__ = [
     "LAUNCH_FUNCTION",
     "MAX_ARGUMENTS",
     "TARGET_NAME",
+    "XLA_NUMBERS",
     "BufferType",
     "CallRecord",
     "HandlerMissingError",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 TARGET_NAME = "oxijax_launch"  # of the custom call
-MAX_ARGUMENTS = 96
+MAX_ARGUMENTS = 96  # of a kernel, and buffers of a call
 MAX_ALIASES = 8
 
 
@@ -197,34 +198,40 @@ class LaunchRecord(ctypes.Structure):
         ("in_python", ctypes.c_uint32),
         ("argument_count", ctypes.c_uint64),
         ("alias_count", ctypes.c_uint64),
+        ("buffer_count", ctypes.c_uint64),
         ("arguments", ArgumentRecord * MAX_ARGUMENTS),
+        ("bytes", ctypes.c_uint64 * MAX_ARGUMENTS),
         ("aliases", AliasRecord * MAX_ALIASES),
     )
 
 
+# The types that a kernel's buffers may have, and XLA's numbers of them, as in xla_data.proto.
+XLA_NUMBERS = {
+    jnp.dtype(dtype): number
+    for dtype, number in (
+        (jnp.int32, 4),
+        (jnp.float16, 10),
+        (jnp.float32, 11),
+        (jnp.float64, 12),
+        (jnp.bfloat16, 16),
+    )
+}
+_DTYPES = {number: dtype for dtype, number in XLA_NUMBERS.items()}
+
+
 class BufferType(NamedTuple):
-    """What XLA says of a buffer.
+    """The type and the shape of a buffer, as XLA knows it.
 
     Attributes:
-      dtype: of its elements; None for one that no kernel has.
+      number: XLA's number of the type: one of `XLA_NUMBERS`.
       shape: its dimensions.
     """
 
-    dtype: np.dtype | None
+    number: int
     shape: tuple[int, ...]
 
-
-# By XLA's numbers of them, which are those of xla_data.proto.
-_DTYPES = {
-    number: jnp.dtype(dtype)
-    for number, dtype in (
-        (4, jnp.int32),
-        (10, jnp.float16),
-        (11, jnp.float32),
-        (12, jnp.float64),
-        (16, jnp.bfloat16),
-    )
-}
+    def __str__(self) -> str:
+        return f"{_DTYPES[self.number]}{list(self.shape)}"
 
 
 class CallRecord(ctypes.Structure):
@@ -245,11 +252,21 @@ class CallRecord(ctypes.Structure):
         return ctypes.string_at(self.spec, self.spec_size)
 
     def read_buffers(self) -> list[BufferType]:
+        """The call's operands, then its results.
+
+        Raises:
+          TypeError: a buffer has a type that no kernel has.
+        """
         found, at = [], 0
-        for _ in range(self.buffer_count):
-            code, rank = self.buffers[at : at + 2]
+        for index in range(self.buffer_count):
+            number, rank = self.buffers[at : at + 2]
+            if number not in _DTYPES:
+                names = ", ".join(dtype.name for dtype in XLA_NUMBERS)
+                raise TypeError(
+                    f"buffer {index} must have one of the types {names}, got XLA's type {number}"
+                )
             at += 2 + rank
-            found.append(BufferType(_DTYPES.get(code), tuple(self.buffers[at - rank : at])))
+            found.append(BufferType(number, tuple(self.buffers[at - rank : at])))
         return found
 
 

@@ -6,6 +6,7 @@ This runs once for each kind of call: each spec, each set of shapes, each device
 import contextlib
 import dataclasses
 import itertools
+import math
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ def resolve(call: _handler.CallRecord, record: _handler.LaunchRecord) -> None:
     if call.key != key_of(text):
         raise RuntimeError(f"oxijax: a call whose key is not that of its spec\n  {_excerpt(text)}")
     try:
-        spec = Spec.from_json(text)
+        spec, buffers = Spec.from_json(text), call.read_buffers()
     except Exception as error:
         reason = error.args[0] if isinstance(error, KeyError) else error
         raise RuntimeError(
@@ -60,7 +61,7 @@ def resolve(call: _handler.CallRecord, record: _handler.LaunchRecord) -> None:
         ) from error
     _handler.refuse_in_children()
     number = next(_numbers)
-    resolved = _Resolved(spec, tuple(call.read_buffers()), call.operand_count)
+    resolved = _Resolved(spec, tuple(buffers), call.operand_count)
     try:
         _fill(record, resolved, call.device)
     except Exception as error:
@@ -128,7 +129,7 @@ class _Resolved:
     def message(self, what: str, reason: object) -> str:
         spec = self.spec
         where = "the GPU" if spec.emulation is None else f"an emulated {spec.emulation.target}"
-        arrays = [f"{dtype}{list(shape)}" for dtype, shape in self.buffers]
+        arrays = [*map(str, self.buffers)]
         operands, results = arrays[: self.operand_count], arrays[self.operand_count :]
         kind = f"{type(reason).__name__}: " if isinstance(reason, Exception) else ""
         return (
@@ -194,6 +195,9 @@ def _fill(record: _handler.LaunchRecord, resolved: _Resolved, device: int) -> No
         else:
             place.buffer, place.value = -1, _bits(argument)
     record.dynamic_shared = launch.dynamic_shared
+    record.buffer_count = len(resolved.buffers)
+    for i, (buffer, dtype) in enumerate(zip(resolved.buffers, call.dtypes, strict=True)):
+        record.bytes[i] = math.prod(buffer.shape) * dtype.itemsize
     if spec.emulation is None:
         record.launch, record.in_python = _driver.driver().launch_pointer, False
         record.copy = _driver.driver().copy_pointer
@@ -249,8 +253,9 @@ def _checked_call(kernel: KernelDefinition, resolved: _Resolved) -> _Call:
     declared = {**operands, **results}
     for (name, array), buffer in zip(declared.items(), resolved.buffers, strict=True):
         expected = numpy_dtype(array.dtype_of(spec.config))
-        if buffer.dtype != expected:
-            raise TypeError(f"{kernel.name}: {name} must be {expected}, got {buffer.dtype}")
+        # By XLA's numbers: to NumPy a dtype may equal what is none, as float64 equals None.
+        if buffer.number != _handler.XLA_NUMBERS[expected]:
+            raise TypeError(f"{kernel.name}: {name} must be {expected}, got {buffer}")
     return _Call(
         operands=len(operands),
         shapes=spec.shapes([buffer.shape for buffer in resolved.buffers]),
@@ -266,6 +271,8 @@ def _check_launch(launch: Launch, call: _Call) -> None:
     """Raises ValueError for a launch that leaves a result unwritten, or does not fit."""
     if len(launch.arguments) > _handler.MAX_ARGUMENTS:
         raise ValueError(f"at most {_handler.MAX_ARGUMENTS} arguments, got {len(launch.arguments)}")
+    if len(call.shapes) > _handler.MAX_ARGUMENTS:
+        raise ValueError(f"at most {_handler.MAX_ARGUMENTS} buffers, got {len(call.shapes)}")
     if len(call.aliases) > _handler.MAX_ALIASES:
         raise ValueError(f"at most {_handler.MAX_ALIASES} aliases, got {len(call.aliases)}")
     passed = {a.buffer for a in launch.arguments if isinstance(a, BufferAddress)}

@@ -26,7 +26,7 @@ typedef XLA_FFI_Extension_Base XLA_FFI_InternalExtension;
 #endif
 
 #define EXPORT __attribute__((visibility("default")))
-#define MAX_ARGUMENTS 96
+#define MAX_ARGUMENTS 96 /* of a kernel, and buffers of a call */
 #define MAX_ALIASES 8
 #define MESSAGE_BYTES (64 * 1024)
 
@@ -57,8 +57,9 @@ typedef struct {
   uint32_t grid[3], block[3];
   uint32_t dynamic_shared;
   uint32_t in_python; /* whether `launch` is a Python function */
-  uint64_t argument_count, alias_count;
+  uint64_t argument_count, alias_count, buffer_count;
   Argument arguments[MAX_ARGUMENTS];
+  uint64_t bytes[MAX_ARGUMENTS]; /* of each operand and result, by what the kernel declares */
   Alias aliases[MAX_ALIASES]; /* results that hold an operand's values before the launch */
 } Launch;
 
@@ -390,9 +391,14 @@ static size_t size_of(const XLA_FFI_Buffer *buffer) {
   return bytes;
 }
 
+/* Whether a launch fits a call, in particular the sizes of the memory that it will read and write.
+ * They follow from the kernel's declaration on one side and from XLA's types on the other. */
 static bool is_sound(const Launch *launch, const XLA_FFI_CallFrame *frame) {
   int64_t operands = frame->args.size, buffers = buffers_of(frame);
   if (launch->argument_count > MAX_ARGUMENTS) return false;
+  if (launch->buffer_count > MAX_ARGUMENTS || launch->buffer_count != (uint64_t)buffers) return false;
+  for (int64_t i = 0; i < buffers; ++i)
+    if (launch->bytes[i] != size_of(buffer_of(frame, i))) return false;
   for (uint64_t i = 0; i < launch->argument_count; ++i)
     if (launch->arguments[i].buffer < -1 || launch->arguments[i].buffer >= buffers) return false;
   if (launch->alias_count > MAX_ALIASES) return false;
@@ -520,10 +526,29 @@ static int copy_operands(XLA_FFI_CallFrame *frame, const Launch *launch, void *s
   return status;
 }
 
+/* Whether no result shares memory with another buffer, but for an operand whose values it holds. */
+static bool results_are_apart(const XLA_FFI_CallFrame *frame, const Launch *launch) {
+  for (int64_t r = frame->args.size; r < buffers_of(frame); ++r) {
+    uintptr_t result = (uintptr_t)buffer_of(frame, r)->data, end = result + launch->bytes[r];
+    for (int64_t b = 0; b < r; ++b) {
+      uintptr_t other = (uintptr_t)buffer_of(frame, b)->data;
+      bool overlaps = result < other + launch->bytes[b] && other < end;
+      if (!overlaps || !launch->bytes[r] || !launch->bytes[b]) continue;
+      bool declared = false;
+      for (uint64_t i = 0; i < launch->alias_count; ++i)
+        declared |= launch->aliases[i].operand == b && launch->aliases[i].result == r;
+      if (!declared || result != other) return false;
+    }
+  }
+  return true;
+}
+
 /* `again`: the launch is forgotten, and has to be found anew. */
 static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, void *stream,
                                 bool *again) {
   if (launch == &abandoned) return abandon(frame);
+  if (!results_are_apart(frame, launch))
+    return error(frame, "oxijax: a call in which results share memory that its kernel keeps apart");
   int status = copy_operands(frame, launch, stream);
   if (status) return report_failure(frame, launch, status);
   if (!launch->grid[0] || !launch->grid[1] || !launch->grid[2]) return NULL;

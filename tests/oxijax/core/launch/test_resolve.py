@@ -1,16 +1,24 @@
 """What a call on a GPU is resolved to, with a fake driver: which GPU it is for, and its errors."""
 
+import contextlib
 import ctypes
 import dataclasses
+import itertools
 import threading
+from typing import Any
 
 import pytest
 from support.fake_cuda import CUresult, FakeCuda, Gpu
 from support.launch_samples import SCALE_AND_ADD
 
+import ptx
 from oxijax._core.driver import driver
 from oxijax._core.launch import Emulation, _emulated, _handler, _resolve
+from oxijax._core.launch._handler import XLA_NUMBERS
 from oxijax._core.launch._spec import VERSION, Spec, key_of
+from oxijax._core.precision import numpy_dtype
+from ptx.kernel import KernelDefinition
+from ptx.registry import kernels
 
 F32, F64 = 11, 12  # XLA's numbers of types
 
@@ -90,8 +98,14 @@ REFUSED = {
     "a buffer too many": ({"buffers": [BUFFER] * 4}, "was given 2 and 2"),
     "an operand for a result": ({"operands": 3}, "was given 3 and 0"),
     "no operands": ({"operands": 0}, "was given 0 and 3"),
-    "type": ({"buffers": [BUFFER, (F64, 4, 8), BUFFER]}, "y must be float32, got float64"),
-    "type of a result": ({"buffers": [BUFFER, BUFFER, (2, 4, 8)]}, "out must be float32, got None"),
+    "type": (
+        {"buffers": [BUFFER, (F64, 4, 8), BUFFER]},
+        "y must be float32, got float64\\[4, 8\\]",
+    ),
+    "type that no kernel has": (
+        {"buffers": [BUFFER, BUFFER, (2, 4, 8)]},
+        "buffer 2 must have one of the types int32, .*, got XLA's type 2",
+    ),
     "size": ({"buffers": [BUFFER, (F32, 4, 7), BUFFER]}, "y must have m = 8"),
     "size of a result": ({"buffers": [BUFFER, BUFFER, (F32, 3, 8)]}, "out must have n = 4"),
     "rank": ({"buffers": [BUFFER, BUFFER, (F32, 32)]}, r"out must be \['n', 'm'\]"),
@@ -142,6 +156,49 @@ def test_refused(monkeypatch, name):
     with pytest.raises(RuntimeError, match=message):
         _resolve.resolve(call, _handler.LaunchRecord())
     assert not fake.libraries
+
+
+def declarations(kernel: KernelDefinition) -> dict[tuple, Any]:
+    """Of each sequence of types that the kernel's buffers may have, a configuration."""
+    found = {}
+    for config in kernel.configs.values():
+        fields = [f.name for f in dataclasses.fields(config) if f.name.endswith("_type")]
+        for types in itertools.product((ptx.f16, ptx.bf16, ptx.f32, ptx.f64), repeat=len(fields)):
+            changes = {
+                name: dtype
+                for name, dtype in zip(fields, types, strict=True)
+                if getattr(config, name) is not None
+            }
+            with contextlib.suppress(ValueError):
+                typed = dataclasses.replace(config, **changes)
+                kernel.validate(typed)
+                arrays = {**kernel.operands(typed), **kernel.results(typed)}
+                found[tuple((n, a.dtype_of(typed).name) for n, a in arrays.items())] = typed
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(kernels()))
+def test_no_other_type_is_accepted(name):
+    """Each buffer of a kernel in turn has each of XLA's types, and more numbers than it has types."""
+    kernel = kernels()[name]
+    accepted = wrong = 0
+    for config in declarations(kernel).values():
+        operands, results = kernel.operands(config), kernel.results(config)
+        arrays = [*operands.values(), *results.values()]
+        right = [XLA_NUMBERS[numpy_dtype(array.dtype_of(config))] for array in arrays]
+        spec = Spec(name, config, emulation=Emulation("sm_80"))
+        for index, number in itertools.product(range(len(arrays)), range(64)):
+            numbers = [*right[:index], number, *right[index + 1 :]]
+            call = call_of(spec.to_json(), [(n, 1) for n in numbers], operands=len(operands))
+            try:
+                buffers = tuple(call.read_buffers())
+                _resolve._checked_call(kernel, _resolve._Resolved(spec, buffers, len(operands)))
+            except TypeError:
+                assert number != right[index]
+            else:
+                accepted += 1
+                wrong += number != right[index]
+    assert accepted and not wrong
 
 
 def test_nothing_is_run_dry_that_another_process_has_made(monkeypatch):

@@ -64,6 +64,7 @@ static int record_call(const Call *call, Launch *launch, char *message, uint64_t
   Launch empty = {0};
   CHECK(!memcmp(launch, &empty, sizeof empty));
   *launch = answer;
+  if (!answer.buffer_count) declare_bytes(call, launch);
   launch->id = (uint64_t)asked.count;
   return 0;
 }
@@ -388,21 +389,80 @@ static void resolver_fails(void) {
 static void unsound_launch(void) {
   start();
   const Launch sound = answer;
-  Launch unsound[5] = {sound, sound, sound, sound, sound};
+  Launch unsound[9] = {sound, sound, sound, sound, sound, sound, sound, sound, sound};
   unsound[0].launch = NULL;
   unsound[1].argument_count = MAX_ARGUMENTS + 1;
   unsound[2].argument_count = UINT64_MAX;
   unsound[3].argument_count = 2, unsound[3].arguments[1].buffer = 3;
   unsound[4].argument_count = 2, unsound[4].arguments[1].buffer = -2;
+  const uint64_t bytes[] = {48, 32, 40};
+  for (int i = 5; i < 9; ++i) {
+    unsound[i].buffer_count = 3;
+    memcpy(unsound[i].bytes, bytes, sizeof bytes);
+  }
+  unsound[5].bytes[0] = 47; /* an operand of other types than the kernel's, a result, too few, too many */
+  unsound[6].bytes[2] = 80;
+  unsound[7].buffer_count = 2;
+  unsound[8].buffer_count = MAX_ARGUMENTS + 1;
   Request request;
   make_plain(&request);
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 9; ++i) {
     answer = unsound[i];
     CHECK(says(call(oxijax_cuda_execute, &request), "does not fit the call"));
     CHECK(asked.count == i + 1 && !launched.count && !blocks());
   }
   answer = sound;
   CHECK(!call(oxijax_cuda_execute, &request) && launched.count == 1);
+}
+
+/* A type of no known size fits no declaration, whatever the resolver says. */
+static void unknown_types(void) {
+  start();
+  for (int type = 0; type < 64; ++type)
+    for (int buffer = 0; buffer < 3; ++buffer) {
+      Request request;
+      make_plain(&request);
+      request.key = 3 * type + buffer;
+      request.buffers[buffer].dtype = (XLA_FFI_DataType)type;
+      bool as_wide = type == XLA_FFI_DataType_F64 || type == XLA_FFI_DataType_S64 ||
+                     type == XLA_FFI_DataType_U64 || type == XLA_FFI_DataType_F32;
+      const char *message = call(oxijax_cuda_execute, &request);
+      CHECK(as_wide ? !message : says(message, "does not fit the call"));
+    }
+}
+
+/* No result begins, ends or lies in another buffer, unless it holds an operand's values. */
+static void shared_memory(void) {
+  start();
+  Request request;
+  make_request(&request, 7, 0, 2, 2, SHAPES(1, 5, 1, 4, 1, 5, 1, 0));
+  uint64_t *operand = request.memory[0], *other = request.memory[1], *free = request.memory[2];
+  struct {
+    uint64_t *result, *empty;
+    bool apart, apart_if_aliased;
+  } places[] = {
+      {free + 1, free, true, true},
+      {operand, free, false, true},
+      {operand + 1, free, false, false},
+      {operand + 4, free, false, false},
+      {operand - 4, free, false, false},
+      {other - 4, operand, false, false}, /* it ends in the second operand */
+      {other, free, false, false},
+      {other + 4, operand + 2, true, true}, /* what is empty shares nothing */
+  };
+  for (size_t i = 0; i < sizeof places / sizeof *places; ++i)
+    for (int aliased = 0; aliased < 2; ++aliased) {
+      request.key = (int64_t)(2 * i) + aliased;
+      answer.alias_count = (uint64_t)aliased;
+      answer.aliases[0] = (Alias){0, 2};
+      request.buffers[2].data = places[i].result;
+      request.buffers[3].data = places[i].empty;
+      int before = launched.count;
+      const char *message = call(oxijax_host_execute, &request);
+      bool apart = aliased ? places[i].apart_if_aliased : places[i].apart;
+      CHECK(apart ? !message : says(message, "results share memory"));
+      CHECK(launched.count == before + apart);
+    }
 }
 
 static void bad_attributes(void) {
@@ -755,6 +815,8 @@ int main(int argc, char **argv) {
       {"empty_grid", empty_grid},
       {"resolver_fails", resolver_fails},
       {"unsound_launch", unsound_launch},
+      {"unknown_types", unknown_types},
+      {"shared_memory", shared_memory},
       {"bad_attributes", bad_attributes},
       {"context_fails", context_fails},
       {"launch_fails", launch_fails},

@@ -61,8 +61,9 @@ static int write_value(void *function, unsigned grid_x, unsigned grid_y, unsigne
 
 /* The value: a number of its own for each time that the resolver was asked. */
 static int resolve_to_number(const Call *call, Launch *launch, char *message, uint64_t capacity) {
-  (void)call, (void)message, (void)capacity;
+  (void)message, (void)capacity;
   *launch = (Launch){.launch = write_value, .grid = {1, 1, 1}, .argument_count = 2};
+  declare_bytes(call, launch);
   launch->arguments[0].buffer = 0;
   launch->arguments[1] = (Argument){-1, (uint64_t)add(&resolved, 1)};
   return 0;
@@ -263,6 +264,7 @@ static int resolve_to_wait(const Call *call, Launch *launch, char *message, uint
   (void)message, (void)capacity;
   bool waits = call->spec_size == 6 && call->spec[5] <= '1';
   *launch = (Launch){.launch = waits ? wait_in_python : oxijax_launch_nothing, .grid = {1, 1, 1}};
+  declare_bytes(call, launch);
   launch->in_python = waits && call->spec[5] == '1';
   launch->function = launch->in_python ? (void *)&released : NULL;
   return 0;
@@ -434,6 +436,7 @@ static int stress_resolve(const Call *call, Launch *launch, char *message, uint6
     return 1;
   }
   *launch = (Launch){.launch = stress_kernel, .grid = {1, 1, 1}, .argument_count = 2};
+  declare_bytes(call, launch);
   launch->id = stress_value(call->spec[5] - '0', call->device, call->buffers[2]);
   launch->in_python = call->device < 0;
   launch->arguments[0].buffer = 1;

@@ -145,7 +145,7 @@ static const XLA_FFI_Api cpu_api = {
 
 #define MAX_BUFFERS 6
 #define MAX_RANK 4
-#define MAX_ELEMENTS 8 /* of a result; operands are never read */
+#define MAX_ELEMENTS 16 /* of a result; operands are never read */
 #define SHAPES(...) ((const int64_t[]){__VA_ARGS__}) /* of each buffer its rank and dimensions */
 
 enum { KEY, LABEL, SPEC, VERSION, ATTRIBUTES }; /* sorted by name, as XLA gives them */
@@ -169,6 +169,8 @@ static inline XLA_FFI_ByteSpan span(const char *text) {
   return (XLA_FFI_ByteSpan){text, strlen(text)};
 }
 
+static uint64_t large_operands[MAX_BUFFERS][1 << 13]; /* only their addresses are of use */
+
 /* Points into itself: a Request must not be moved. */
 static void make_request(Request *request, int64_t key, int32_t device, int operands, int results,
                          const int64_t *shapes) {
@@ -184,7 +186,10 @@ static void make_request(Request *request, int64_t key, int32_t device, int oper
         .dims = request->dims[i],
     };
     CHECK(buffer->rank <= MAX_RANK);
-    for (int64_t d = 0; d < buffer->rank; ++d) request->dims[i][d] = *shapes++;
+    uint64_t elements = 1;
+    for (int64_t d = 0; d < buffer->rank; ++d)
+      elements *= (uint64_t)(request->dims[i][d] = *shapes++);
+    if (i < operands && results && elements > MAX_ELEMENTS) buffer->data = large_operands[i];
     if (!buffer->rank) buffer->dims = NULL;
     *(i < operands ? &request->operands[i] : &request->results[i - operands]) = buffer;
   }
@@ -229,6 +234,18 @@ static const char *call(XLA_FFI_Handler *handler, Request *request) {
   XLA_FFI_Error_Destroy_Args args = {XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, NULL, failure};
   destroy_error(&args);
   return message;
+}
+
+/* What a kernel declares whose buffers are of float32 where the call's are, and else of float64. */
+static inline void declare_bytes(const Call *call, Launch *launch) {
+  const int64_t *word = call->buffers;
+  launch->buffer_count = call->buffer_count;
+  for (uint64_t i = 0; i < call->buffer_count; ++i) {
+    int64_t rank = word[1];
+    launch->bytes[i] = word[0] == XLA_FFI_DataType_F32 ? sizeof(float) : sizeof(double);
+    for (int64_t d = 0; d < rank; ++d) launch->bytes[i] *= (uint64_t)word[2 + d];
+    word += 2 + rank;
+  }
 }
 
 static inline bool says(const char *message, const char *part) {
