@@ -10,9 +10,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
-from oxijax._core.blocks import accumulator
 from oxijax._core.convolution import ConvParams
+from oxijax._core.explicit import reshape
 from oxijax._core.keywords import explain_keywords, unknown_keywords
+from oxijax._core.precision import accumulator
 from oxijax._deform_conv import deform_conv, read_deform_conv
 from oxijax._sampling import Call
 from oxijax._sampling.dcn import dcnv3, dcnv4, read_dcnv3, read_dcnv4
@@ -119,7 +120,7 @@ def _of_deform_conv(config: ConvParams, operands: Any) -> Samples:
     dtype = accumulator(offset)
     n, *size, channels = offset.shape
     groups = channels // (2 * config.taps)
-    offset = offset.astype(dtype).reshape(n, *size, groups, config.taps, 2)
+    offset = reshape(offset.astype(dtype), (n, *size, groups, config.taps, 2))
     taps = np.indices(config.kernel_size).reshape(2, -1).T * config.dilation
     first = taps - [before for before, _ in config.padding]
     pixels = [
@@ -129,7 +130,7 @@ def _of_deform_conv(config: ConvParams, operands: Any) -> Samples:
     grid = jnp.stack(jnp.meshgrid(*pixels, indexing="ij"), axis=-1)[:, :, None, None]
     weights = jnp.ones(offset.shape[:-1], dtype)
     if mask is not None:
-        weights = mask.astype(accumulator(mask)).reshape(weights.shape)
+        weights = reshape(mask.astype(accumulator(mask)), weights.shape)
     return Samples(grid + first.astype(dtype) + offset, weights, np.zeros(config.taps, int))
 
 
@@ -139,18 +140,18 @@ def _of_call(call: Call) -> Samples:
     n, queries, _, points, _ = locations.shape
     query = jnp.tile(jnp.arange(queries), n)
     coordinates = locations.astype(accumulator(locations))
-    coordinates = jnp.moveaxis(coordinates.reshape(n * queries, heads, points, 2), 2, 0)
+    coordinates = jnp.moveaxis(reshape(coordinates, (n * queries, heads, points, 2)), 2, 0)
     found = []
     for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
         place = config.place.along(axis, coordinates[..., index], config.sizes(axis), query)
         found.append(place.real + place.whole)
     has_heads = isinstance(config.place, Across)  # in its result
     shape = n, *call.shape[1 : -2 if has_heads else -1], heads, points
-    pairs = jnp.moveaxis(jnp.stack(found, axis=-1), 0, 2).reshape(*shape, 2)
+    pairs = reshape(jnp.moveaxis(jnp.stack(found, axis=-1), 0, 2), (*shape, 2))
     weights = config.weights(weights)
     if weights is None:
         weights = jnp.ones(shape, pairs.dtype)
-    weights = weights.astype(accumulator(weights)).reshape(shape)
+    weights = reshape(weights.astype(accumulator(weights)), shape)
     return Samples(pairs, weights, np.repeat(np.arange(len(config.points)), config.points))
 
 

@@ -9,11 +9,10 @@ Sums are in float32, float64 for float64; so is the bias, before the result is r
 """
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from oxijax._core.convolution import ConvParams
+from oxijax._core.precision import accumulator
 from oxijax._core.sizes import is_known
 
 __all__ = ["backward_input", "backward_weight", "forward"]
@@ -32,7 +31,7 @@ def forward(
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         feature_group_count=config.groups,
         precision=config.precision,
-        preferred_element_type=_accumulator(x),
+        preferred_element_type=accumulator(x),
     )
     if bias is not None:
         y = y + bias.astype(y.dtype)
@@ -66,7 +65,7 @@ def backward_input(config: ConvParams, weight: jax.Array, grad_y: jax.Array) -> 
         dimension_numbers=("NHWC", "HWOI", "NHWC"),
         feature_group_count=config.groups,
         precision=config.precision,
-        preferred_element_type=_accumulator(weight),
+        preferred_element_type=accumulator(weight),
     )
     height, width = config.image_size
     return (grad_x[:, :height, :width].astype(weight.dtype),)
@@ -88,7 +87,7 @@ def backward_weight(config: ConvParams, x: jax.Array, grad_y: jax.Array) -> tupl
         dimension_numbers=("CHWN", "IHWO", "HWNC"),
         batch_group_count=config.groups,
         precision=config.precision,
-        preferred_element_type=_accumulator(x),
+        preferred_element_type=accumulator(x),
     )
     height, width = config.kernel_size
     return (grad_weight[:height, :width].astype(x.dtype),)
@@ -102,7 +101,3 @@ def _window(config: ConvParams, axis: int) -> int:
 def _reach(config: ConvParams, axis: int) -> int:
     """Pixels from the first output's first tap to the last output's, both included."""
     return config.strides[axis] * (config.out_size[axis] - 1) + 1
-
-
-def _accumulator(array: jax.Array) -> np.dtype:
-    return jnp.promote_types(array.dtype, jnp.float32)

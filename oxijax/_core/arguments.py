@@ -333,8 +333,25 @@ def output_size(
     return size
 
 
+# Products that a preset makes more precise than this are the highest; without a line, the default.
+_AT_LEAST = {
+    **dict.fromkeys(("F16_F16_F16", "F16_F16_F32", "TF32_TF32_F32"), lax.Precision.HIGH),
+    **dict.fromkeys(
+        (
+            *("BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "BF16_BF16_F32_X9"),
+            *("TF32_TF32_F32_X3", "F32_F32_F32", "F64_F64_F64"),
+        ),
+        lax.Precision.HIGHEST,
+    ),
+}
+
+
 def read_precision(value: Any) -> lax.Precision:
-    """`precision` as one value; None is JAX's `default_matmul_precision`."""
+    """`precision` as one value; None is JAX's `default_matmul_precision`.
+
+    A `jax.lax.DotAlgorithmPreset` is the precision whose products are as precise at least: it names
+    what one platform's matrix product does, which these operators are not.
+    """
     first, second = read_precisions(value)
     if first != second:
         raise ValueError(f"precision must be the same for both operands, got {shown(value)}")
@@ -348,12 +365,22 @@ def read_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
         default = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
         pair = (default or lax.Precision.DEFAULT,) * 2
     # The enumeration's values are ints, which it would take too.
-    if all(isinstance(one, str | lax.Precision) for one in pair):
+    if all(isinstance(one, str | lax.Precision | lax.DotAlgorithmPreset) for one in pair):
         with contextlib.suppress(ValueError):
-            return lax.Precision(pair[0]), lax.Precision(pair[1])
+            return _as_precision(pair[0]), _as_precision(pair[1])
     names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
     got = f"jax_default_matmul_precision {pair[0]!r}" if value is None else shown(value)
-    raise ValueError(f"precision must be None, a jax.lax.Precision or one of {names}, got {got}")
+    raise ValueError(
+        f"precision must be None, a jax.lax.Precision, one of {names}, or a "
+        f"jax.lax.DotAlgorithmPreset, got {got}"
+    )
+
+
+def _as_precision(value: str | lax.Precision | lax.DotAlgorithmPreset) -> lax.Precision:
+    name = value.name if isinstance(value, lax.DotAlgorithmPreset) else value
+    if isinstance(name, str) and name in lax.DotAlgorithmPreset.__members__:
+        return _AT_LEAST.get(name, lax.Precision.DEFAULT)
+    return lax.Precision(name)
 
 
 def check_range(

@@ -9,23 +9,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.core import max_dim, min_dim
 
 from oxijax._core.sizes import is_known
 
-__all__ = ["NOWHERE", "accumulator", "scan_blocks", "scan_parts"]
+__all__ = ["NOWHERE", "scan_blocks", "scan_parts"]
 
 NOWHERE = -(2**31 - 2**29)  # the integers of items that fill a block up
 
 _LEAST = 144  # items of a block: fewer rows make a matrix product slow
 _BLOCK_BYTES = 1 << 21  # of a block: half of the second-level caches of two cores, or so
-
-
-def accumulator(array: jax.Array) -> np.dtype:
-    """The dtype in which values of this array are summed."""
-    return jnp.promote_types(array.dtype, jnp.float32)
 
 
 def scan_blocks(

@@ -7,6 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from oxijax._core.explicit import reshape
+from oxijax._core.precision import accumulator
+
 __all__ = ["Dims", "Fold", "Merge", "Shapes", "broadcast", "split"]
 
 Config = Any  # as in `oxijax._core.primitive`
@@ -127,18 +130,20 @@ class Merge:
         head, tail = array.shape[:at], array.shape[at + 2 :]
         if self.repeats:
             array = broadcast(array, (*head, size, self.extent, *tail))
-        return array.reshape(*head, size * self.extent, *tail)
+        return reshape(array, (*head, size * self.extent, *tail))
 
 
 def split(array: jax.Array, position: int, size: int) -> jax.Array:
     """A folded call's result, with the mapped axis before the dimension that absorbed it."""
     head, extent, tail = array.shape[:position], array.shape[position], array.shape[position + 1 :]
-    return array.reshape(*head, size, extent // size, *tail)
+    return reshape(array, (*head, size, extent // size, *tail))
 
 
 def broadcast(array: jax.Array, shape: Sequence[int]) -> jax.Array:
     """`jnp.broadcast_to`, with gradients that are summed in float32 at least."""
     if array.shape == tuple(shape):
         return array
-    wide = array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    wide = array
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        wide = array.astype(accumulator(array))
     return jnp.broadcast_to(wide, shape).astype(array.dtype)

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
+from oxijax._core.explicit import reshard_like
+from oxijax._core.precision import usual_promotion
 from oxijax._core.primitive import KernelPrimitive
-from oxijax._core.sharding import reshard_like
 
 __all__ = ["define_gradients"]
 
@@ -45,6 +46,7 @@ def define_gradients(
         wanted = _Wanted(tuple(i is not None and i.perturbed for i in inputs))
         return call(config, *operands), (operands, wanted)
 
+    @usual_promotion()
     def pull_back(config: Any, kept: Any, grad_y: jax.Array) -> Gradients:
         operands, wanted = kept
         found = gradients(config, operands, wanted.operands, grad_y)

@@ -27,9 +27,11 @@ from oxijax._core.description import (
     check_shapes,
     check_sizes,
 )
+from oxijax._core.explicit import explicit_axes
 from oxijax._core.fold import Dims, Fold, broadcast, split
 from oxijax._core.implementation import PTX, requires_ptx, takes_ptx
 from oxijax._core.launch import VERSION, emulation, has_handler
+from oxijax._core.precision import accumulator, usual_promotion
 from oxijax._version import __version__
 
 __all__ = ["Fold", "KernelPrimitive", "Product", "Result", "map_present"]
@@ -160,25 +162,68 @@ class KernelPrimitive:
         here = self._present_results(present)
         return tuple(next(outs) if key in here else None for key in self.results)
 
+    def call_reference(
+        self, config: Config, *operands: jax.Array | None
+    ) -> tuple[jax.Array | None, ...]:
+        """The reference's results, as a part of the program that is traced, without the primitive.
+
+        They are differentiated as whatever is written in jax.numpy.
+        """
+        present = tuple(operand is not None for operand in operands)
+        arrays = [operand for operand in operands if operand is not None]
+
+        def on_parts(*parts: jax.Array, config: Config) -> list[jax.Array]:
+            return _call(self.reference, parts, config, present)
+
+        outs = iter(
+            self._on_shards(on_parts, self._present_operands(present), arrays, config, present)
+        )
+        here = self._present_results(present)
+        return tuple(next(outs) if key in here else None for key in self.results)
+
     def _bind(self, *arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:
         """Binds the primitive, once on each device where operands are sharded explicitly."""
         bind = functools.partial(self.primitive.bind, present=present)
-        if not sharding.explicit_axes(arrays):
+        return self._on_shards(bind, self._present_operands(present), arrays, config, present)
+
+    def _on_shards(
+        self,
+        bind: Callable[..., Sequence[jax.Array]],
+        names: Sequence[str],
+        arrays: Sequence[jax.Array],
+        config: Config,
+        present: Sequence[bool],
+        mapped: Sequence[bool] | None = None,
+    ) -> Sequence[jax.Array]:
+        """An operation like the primitive, once on each device where arrays are sharded explicitly.
+
+        Args:
+          bind: called with parts of the arrays and the configuration for them, `config`.
+          names: for each array, the operand whose dimensions it has.
+          arrays: operands, or their tangents.
+          config: the primitive's configuration.
+          present: whether each operand of the primitive is.
+          mapped: which arrays have a mapped axis before their dimensions; results all have it then.
+        """
+        if not explicit_axes(arrays):
             return bind(*arrays, config=config)
-        names = self._present_operands(present)
-        call = self._whole_call(config, present)
+        call = self._whole_call(config, present, names)
+        if mapped is not None:
+            call = call.mapped(mapped)
         shapes = [array.shape for array in arrays]
         call = self._part_of(call, names, shapes, sharding.explicit_parts(arrays)) or call
         bind = functools.partial(bind, config=call.config)
-        return sharding.on_shards(bind, self.name, dict(zip(names, arrays, strict=True)), call)
+        return sharding.on_shards(bind, self.name, names, arrays, call)
 
-    def _whole_call(self, config: Config, present: Sequence[bool]) -> sharding.Call:
-        names = self._present_operands(present)
+    def _whole_call(
+        self, config: Config, present: Sequence[bool], names: Sequence[str]
+    ) -> sharding.Call:
+        """The call, not split, on arrays with the dimensions of the operands of these names."""
         return sharding.Call(
             config,
             [self.operands[name] for name in names],
             [Dims.parse(result.dims) for result in self._present_results(present).values()],
-            self.parallel(config, names).split(),
+            self.parallel(config, self._present_operands(present)).split(),
         )
 
     def _part_of(
@@ -275,7 +320,8 @@ class KernelPrimitive:
 
     def _lower_kernel(self, ctx, *values, config: Config, present: Sequence[bool]):
         """Lowers the kernel: where XLA can ask how to split it over devices, so that it does."""
-        call, names = self._whole_call(config, present), self._present_operands(present)
+        names = self._present_operands(present)
+        call = self._whole_call(config, present, names)
         mesh = _compat.auto_mesh(ctx)
         cuda = self.cuda
         assert cuda is not None
@@ -288,7 +334,7 @@ class KernelPrimitive:
         def bind(config: Config, *parts: jax.Array) -> list[jax.Array]:
             # XLA may ask when the program has left the context that it was lowered in.
             same_mode = settings.deterministic_mode(deterministic)
-            with emulation(gpu), same_mode, jax.named_scope(self.name):
+            with emulation(gpu), same_mode, usual_promotion(), jax.named_scope(self.name):
                 return _call(cuda, parts, config, present)
 
         # All that the parts depend on: a cache of programs knows what XLA asks for by this alone.
@@ -348,7 +394,10 @@ class KernelPrimitive:
             for value, result in zip(results, self.results.values(), strict=True)
         ]
 
+    @usual_promotion()
     def _batch(self, arrays, axes, *, config: Config, present: Sequence[bool]):
+        if explicit_axes(arrays):
+            return self._batch_on_shards(arrays, axes, config, present)
         bind = functools.partial(self._bind, present=present)
         size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
         names = self._present_operands(present)
@@ -386,6 +435,23 @@ class KernelPrimitive:
         positions = [fold.position(dims) for dims in results]
         return [split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
 
+    def _batch_on_shards(self, arrays, axes, config: Config, present: Sequence[bool]):
+        """The same, on each device: what devices share is found before axes are merged."""
+        mapped = [axis is not None for axis in axes]
+        leading = [
+            array if axis is None else jnp.moveaxis(array, axis, 0)
+            for array, axis in zip(arrays, axes, strict=True)
+        ]
+
+        def bind(*parts: jax.Array, config: Config) -> list[jax.Array]:
+            in_axes = [0 if each else None for each in mapped]
+            outs, positions = self._batch(parts, in_axes, config=config, present=present)
+            return [jnp.moveaxis(out, at, 0) for out, at in zip(outs, positions, strict=True)]
+
+        names = self._present_operands(present)
+        outs = self._on_shards(bind, names, leading, config, present, mapped)
+        return outs, [0] * len(outs)
+
     def defvjp(self, reverse: Callable[..., jax.Array]) -> None:
         """Has reverse mode take the gradients of a `jax.custom_vjp`.
 
@@ -414,17 +480,26 @@ class KernelPrimitive:
         """The tangents of the results, which are the reference's."""
         active = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
 
-        def reference(*values):
-            arrays = list(primals)
-            for i, value in zip(active, values, strict=True):
-                arrays[i] = value
-            return _call(self._rounded_reference, arrays, config, present)
+        @usual_promotion()
+        def on_parts(*parts: jax.Array, config: Config) -> Sequence[jax.Array]:
+            primals = parts[: len(tangents)]
 
-        _, tangents_out = jax.jvp(
-            reference, [primals[i] for i in active], [tangents[i] for i in active]
-        )
-        return tangents_out
+            def reference(*values):
+                arrays = list(primals)
+                for i, value in zip(active, values, strict=True):
+                    arrays[i] = value
+                return _call(self._rounded_reference, arrays, config, present)
 
+            varying = [primals[i] for i in active]
+            _, tangents_out = jax.jvp(reference, varying, list(parts[len(tangents) :]))
+            return tangents_out
+
+        names = self._present_operands(present)
+        every = [*names, *(names[i] for i in active)]
+        arrays = [*primals, *(tangents[i] for i in active)]
+        return self._on_shards(on_parts, every, arrays, config, present)
+
+    @usual_promotion()
     def _jvp_of_product(self, primals, tangents, *, config: Config, present: Sequence[bool]):
         names = self._present_operands(present)
         (out,) = self._bind(*primals, config=config, present=present)
@@ -449,7 +524,7 @@ class KernelPrimitive:
         """The term times its scale, in the shape and dtype of `out`."""
         (result,) = self.results.values()
         # The transpose of a broadcast is a sum, for which half precision is too narrow.
-        wide = jnp.promote_types(out.dtype, jnp.float32)
+        wide = accumulator(out)
         factors = []
         for name in (self.product.term, self.product.scale):
             if name is not None and values[name] is not None:
@@ -457,6 +532,7 @@ class KernelPrimitive:
                 factors.append(jax.lax.broadcast_in_dim(values[name].astype(wide), out.shape, axes))
         return functools.reduce(jnp.multiply, factors).astype(out.dtype)
 
+    @usual_promotion()
     def _transpose(self, cotangents, *operands, config: Config, present: Sequence[bool]):
         (cotangent,) = cotangents
         names = self._present_operands(present)
@@ -488,6 +564,7 @@ def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -
 
 
 def _lowering(name: str, function: Callable, expected: Sequence[Any]):
+    @usual_promotion()
     def on_arrays(*arrays: jax.Array, config: Config, present: Sequence[bool]):
         with jax.named_scope(name):  # for profiles: every operation is known by its kernel
             results = _call(function, arrays, config, present)

@@ -5,8 +5,9 @@ import operator
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from oxijax._core.blocks import accumulator
+from oxijax._core.precision import accumulator
 
 __all__ = [
     "add_to_rows",
@@ -56,7 +57,9 @@ def row_products(rows: jax.Array, index: jax.Array, values: jax.Array) -> jax.Ar
     )
     if channels <= 8:
         return functools.reduce(operator.add, (products[..., i] for i in range(width)))
-    sums = products.reshape(-1, width) @ jnp.ones(width, values.dtype)
+    # Their sums, whatever precision products have by JAX's configuration.
+    ones = jnp.ones(width, values.dtype)
+    sums = jnp.dot(products.reshape(-1, width), ones, precision=lax.Precision.HIGHEST)
     return sums.reshape(index.shape)
 
 

@@ -8,24 +8,23 @@ left to find what is independent, and all that can be done here is to write prog
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from oxijax._core import compat as _compat
+from oxijax._core.explicit import axes_of, mesh_of, reshard, spec_of
 from oxijax._core.fold import Dims
 
 __all__ = [
     "Call",
     "batch_groups",
-    "explicit_axes",
     "explicit_parts",
     "lower_split",
     "on_shards",
-    "reshard_like",
 ]
 
 
@@ -46,6 +45,22 @@ class Call:
     results: Sequence[Dims]
     parallel: Sequence[str]
 
+    def mapped(self, operands: Sequence[bool]) -> "Call":
+        """The call over a mapped axis, which leads these operands and all results."""
+
+        def lead(dims: Dims) -> Dims:
+            return dataclasses.replace(dims, names=(_MAPPED, *dims.names))
+
+        return Call(
+            self.config,
+            [lead(d) if each else d for d, each in zip(self.operands, operands, strict=True)],
+            [*map(lead, self.results)],
+            [_MAPPED, *self.parallel],
+        )
+
+
+_MAPPED = "mapped"  # the name of a mapped axis
+
 
 def batch_groups(ctx: Any, batch: Any) -> int:
     """Groups of a batch that XLA may give to different devices, in a lowering.
@@ -60,11 +75,6 @@ def batch_groups(ctx: Any, batch: Any) -> int:
     return devices if batch % devices == 0 else 1
 
 
-def explicit_axes(arrays: Sequence[jax.Array]) -> frozenset[str]:
-    """The Explicit mesh axes that some of the arrays are sharded over."""
-    return frozenset(axis for array in arrays for entry in _spec(array) for axis in _axes(entry))
-
-
 def explicit_parts(arrays: Sequence[jax.Array]) -> Callable[[Sequence[Dims], Sequence[str]], int]:
     """How many devices share what operands have along some dimensions, over Explicit axes.
 
@@ -74,7 +84,7 @@ def explicit_parts(arrays: Sequence[jax.Array]) -> Callable[[Sequence[Dims], Seq
     Returns:
       A function of the dimensions of each array and of some of their names.
     """
-    specs, mesh = [_spec(array) for array in arrays], _mesh_of(arrays)
+    specs, mesh = [spec_of(array) for array in arrays], mesh_of(arrays)
     return lambda dims, names: _parts_along(dims, names, specs, mesh)
 
 
@@ -84,15 +94,16 @@ def _parts_along(
     """How many devices share what the first operand has along the first of some dimensions."""
     for dims, spec in zip(operands, specs, strict=True):
         for dim, entry in zip(dims.names, spec, strict=True):
-            if dim in names and _axes(entry):
-                return math.prod(mesh.shape[axis] for axis in _axes(entry))
+            if dim in names and axes_of(entry):
+                return math.prod(mesh.shape[axis] for axis in axes_of(entry))
     return 1
 
 
 def on_shards(
     bind: Callable[..., Sequence[jax.Array]],
     name: str,
-    operands: Mapping[str, jax.Array],
+    names: Sequence[str],
+    arrays: Sequence[jax.Array],
     call: Call,
 ) -> list[jax.Array]:
     """An operation on operands that are sharded over Explicit mesh axes.
@@ -104,20 +115,20 @@ def on_shards(
     Args:
       bind: the operation, on some parts.
       name: of the operation.
-      operands: those that are present.
+      names: of the operands.
+      arrays: the operands.
       call: their dimensions.
 
     Raises:
       ValueError: operands are sharded over different axes along one dimension, or over one axis
         along different ones.
     """
-    dims = dict(zip(operands, call.operands, strict=True))
-    sharded, mesh = _sharded_dims(name, dims, operands), _mesh_of(operands.values())
+    sharded, mesh = _sharded_dims(name, names, arrays, call), mesh_of(arrays)
     local = {dim: axes for dim, axes in sharded.items() if dim in call.parallel}
     _check_once(name, local)
     for result in call.results:
         _check_once(name, {dim: sharded[dim] for dim in result.names if dim in sharded})
-    shapes = [array.shape for array in operands.values()]
+    shapes = [array.shape for array in arrays]
     split = _Split.along(local, call, shapes)
     on_parts = split.on_parts(bind)
     axes = {axis for axes in local.values() for axis in axes}
@@ -130,10 +141,10 @@ def on_shards(
             axis_names=axes,
         )
     outs = on_parts(
-        *(reshard(v, spec, mesh) for v, spec in zip(operands.values(), split.operands, strict=True))
+        *(reshard(v, spec, mesh) for v, spec in zip(arrays, split.operands, strict=True))
     )
     return [
-        reshard(out, _spec_of(result.names, sharded), mesh)
+        reshard(out, _spec_along(result.names, sharded), mesh)
         for out, result in zip(outs, call.results, strict=True)
     ]
 
@@ -165,8 +176,8 @@ class _Split:
         """
         unshared = [dims.unshared(s) for dims, s in zip(call.operands, shapes, strict=True)]
         return _Split(
-            [_spec_of(names, local) for names in unshared],
-            [_spec_of(result.names, local) for result in call.results],
+            [_spec_along(names, local) for names in unshared],
+            [_spec_along(result.names, local) for result in call.results],
             [
                 tuple(axis for dim in local if dim not in result.names for axis in local[dim])
                 for result in call.results
@@ -218,7 +229,7 @@ def lower_split(
         part, local = call, _first_axes(_named(call, shapes), shapes, specs, mesh, call.parallel)
         taken = {axis for axes in local.values() for axis in axes}
         rest = [
-            PartitionSpec(*(None if taken & {*_axes(entry)} else entry for entry in spec))
+            PartitionSpec(*(None if taken & {*axes_of(entry)} else entry for entry in spec))
             for spec in specs
         ]
         together = part_of(
@@ -300,7 +311,7 @@ def _first_axes(
     used: set[str] = set()
     for names, shape, spec in zip(named, shapes, specs, strict=True):
         for dim, size, entry in zip(names, shape, spec, strict=True):
-            axes = _axes(entry)
+            axes = axes_of(entry)
             parts = math.prod(mesh.shape[axis] for axis in axes)
             free = dim in parallel and dim not in local and used.isdisjoint(axes)
             if parts > 1 and free and size % parts == 0:
@@ -309,32 +320,19 @@ def _first_axes(
     return local
 
 
-def reshard_like(array: jax.Array, like: jax.Array) -> jax.Array:
-    """An array with another one's sharding over Explicit mesh axes."""
-    if not explicit_axes([array, like]):
-        return array
-    return reshard(array, _spec(like), _mesh_of([array, like]))
-
-
-def reshard(array: jax.Array, spec: PartitionSpec, mesh: Any) -> jax.Array:
-    """An array with a sharding over Explicit axes of a mesh; as it is if it has that."""
-    same = [*map(_axes, spec)] == [*map(_axes, _spec(array))]
-    return array if same else jax.sharding.reshard(array, NamedSharding(mesh, spec))
-
-
-def _spec_of(names: Sequence[str], sharded: Mapping[str, tuple[str, ...]]) -> PartitionSpec:
+def _spec_along(names: Sequence[str], sharded: Mapping[str, tuple[str, ...]]) -> PartitionSpec:
     return PartitionSpec(*(sharded.get(dim) for dim in names))
 
 
 def _sharded_dims(
-    name: str, dims: Mapping[str, Dims], operands: Mapping[str, jax.Array]
+    name: str, names: Sequence[str], arrays: Sequence[jax.Array], call: Call
 ) -> dict[str, tuple[str, ...]]:
     """The mesh axes that each dimension is sharded over."""
     sharded: dict[str, tuple[str, ...]] = {}
     first: dict[str, str] = {}  # the operand that a dimension's axes were found at
-    for key, array in operands.items():
-        for dim, entry in zip(dims[key].names, _spec(array), strict=True):
-            axes = _axes(entry)
+    for key, array, dims in zip(names, arrays, call.operands, strict=True):
+        for dim, entry in zip(dims.names, spec_of(array), strict=True):
+            axes = axes_of(entry)
             if axes and sharded.setdefault(dim, axes) != axes:
                 raise ValueError(
                     f"{name}: {key} is sharded over {', '.join(axes)} along its dimension {dim}, "
@@ -356,16 +354,3 @@ def _check_once(name: str, sharded: Mapping[str, tuple[str, ...]]) -> None:
                     f"{name}: operands are sharded over {axis} along the dimensions {along[axis]} "
                     f"and {dim}: use jax.sharding.reshard on those that have one of them"
                 )
-
-
-def _mesh_of(arrays: Iterable[jax.Array]) -> Any:
-    """The mesh of the arrays that are sharded."""
-    return next(jax.typeof(array).sharding.mesh for array in arrays if any(_spec(array)))
-
-
-def _spec(array: Any) -> PartitionSpec:
-    return jax.typeof(array).sharding.spec
-
-
-def _axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)

@@ -9,6 +9,7 @@ import jax
 
 from oxijax._core.implementation import read_implementation, requires_ptx
 from oxijax._core.keywords import explain_keywords
+from oxijax._core.precision import usual_promotion
 
 __all__ = ["reference_twin"]
 
@@ -42,7 +43,8 @@ def reference_twin(
                 f"implementation of oxijax.reference.{function.__name__} must be None or 'xla': it "
                 "has no kernel"
             )
-        return compute(*bound.arguments.values())
+        with usual_promotion():
+            return compute(*bound.arguments.values())
 
     twin.__doc__ = inspect.cleandoc(doc.format(function.__name__))
     return twin  # pyright: ignore[reportReturnType]

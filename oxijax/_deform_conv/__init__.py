@@ -23,6 +23,7 @@ from oxijax._core.convolution import (
 from oxijax._core.gradients import define_gradients
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
+from oxijax._core.precision import accumulator
 from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
 from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
@@ -116,7 +117,8 @@ def deform_conv(
 
 def _reference(*values) -> jax.Array:
     config, operands = read_deform_conv(*values)
-    (y,) = kernels.forward(config, *operands)
+    (y,) = deform_conv_forward.call_reference(config, *operands)
+    assert y is not None
     *_, data_format, _, _ = values
     return from_nhwc(y, data_format)
 
@@ -253,8 +255,8 @@ def _gradients(config: ConvParams, operands, wanted: Sequence[bool], grad_y: jax
     if wants_weight:
         (grad_weight,) = deform_conv_backward_weight(config, x, offset, mask, grad_y)
     if wants_bias:
-        accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
-        grad_bias = jnp.sum(grad_y, axis=(0, 1, 2), dtype=accumulator).astype(bias.dtype)
+        wide = jnp.sum(grad_y, axis=(0, 1, 2), dtype=accumulator(grad_y))
+        grad_bias = wide.astype(bias.dtype)
     return grad_x, grad_offset, grad_weight, grad_mask, grad_bias
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from oxijax._core.config import is_deterministic
 from oxijax._core.convolution import ConvParams
 from oxijax._core.launch import call
-from oxijax._core.precision import ptx_dtype
+from oxijax._core.precision import accumulator, ptx_dtype
 from oxijax._core.sizes import is_known, likely
 from oxijax._deform_conv.lists import can_be_listed, sample_lists
 from ptx.kernels.deform_conv import (
@@ -42,20 +42,19 @@ def backward_input(config: ConvParams, offset, weight, mask, grad_y):
     dtype, channels, (h, w) = weight.dtype, config.groups * weight.shape[2], config.image_size
     kernel_config = _kernel_config(config, channels, weight.shape[3], dtype, offset, mask)
     products = config.products(offset.shape[0], channels, weight.shape[3])
-    accumulator = jnp.promote_types(dtype, jnp.float32)
     wants_lists, pixels = is_deterministic(), math.prod(offset.shape[:3])
     if wants_lists is None:
         wants_lists = (
             is_known(pixels) and gathers(kernel_config, pixels) and can_be_listed(config, offset)
         )
     if wants_lists:
-        lists = sample_lists(config, offset, mask, accumulator)._asdict()
+        lists = sample_lists(config, offset, mask, accumulator(weight))._asdict()
         wide = weight.astype(jnp.float32) if dtype == jnp.float16 else weight  # the kernel says why
         return call(
             BACKWARD_INPUT_GATHER, kernel_config, sizes={"h": h, "w": w}, products=products,
             **lists, weight=wide, grad_y=grad_y,
         )  # fmt: skip
-    zeros = jnp.zeros((offset.shape[0], h, w, channels), accumulator)
+    zeros = jnp.zeros((offset.shape[0], h, w, channels), accumulator(weight))
     (total,) = call(
         BACKWARD_INPUT, kernel_config, batch="n", products=products,
         offset=offset, weight=weight, mask=mask, grad_y=grad_y, zeros=zeros,

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core import compat as _compat
-from oxijax._core.blocks import accumulator
 from oxijax._core.convolution import ConvParams
+from oxijax._core.precision import accumulator
 from oxijax._deform_conv.samples import Image
 
 __all__ = [

@@ -18,8 +18,9 @@ import numpy as np
 from jax import lax
 
 from oxijax._core import compat as _compat
-from oxijax._core.blocks import accumulator, scan_blocks, scan_parts
+from oxijax._core.blocks import scan_blocks, scan_parts
 from oxijax._core.convolution import ConvParams
+from oxijax._core.precision import accumulator
 from oxijax._core.rows import add_to_rows, row_products
 from oxijax._core.sizes import require_product
 from oxijax._deform_conv.products import (

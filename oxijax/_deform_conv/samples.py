@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from oxijax._core.blocks import accumulator
 from oxijax._core.convolution import ConvParams
+from oxijax._core.precision import accumulator
 from oxijax._core.rows import take_rows
 
 __all__ = [
@@ -105,7 +105,7 @@ class Pixels(NamedTuple):
         # One NaN coordinate makes the whole sample NaN, and its gradients. Its row is as far
         # outside as that of an infinite one, where what is scattered is dropped.
         invalid = jnp.isnan(y) | jnp.isnan(x)
-        poison = jnp.where(invalid, jnp.nan, 0).astype(dtype)
+        poison = jnp.where(invalid, np.asarray(np.nan, dtype), np.zeros((), dtype))
 
         def split(coordinate, pixel, tap, extent):
             floor = jnp.floor(coordinate)

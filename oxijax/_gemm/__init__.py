@@ -20,6 +20,7 @@ from oxijax._core.implementation import (
     requires_ptx,
 )
 from oxijax._core.keywords import explain_keywords
+from oxijax._core.precision import accumulator
 from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
 from oxijax._core.sizes import is_known
 from oxijax._core.twin import reference_twin
@@ -87,7 +88,8 @@ def gemm(
 
 def _reference(*values) -> jax.Array:
     config, batch, operands = _read_arguments(*values)
-    return _over_batch(functools.partial(kernels.gemm, config), batch, operands)
+    primitive = _PRIMITIVES[config.transpose_a, config.transpose_b]
+    return _over_batch(functools.partial(primitive.call_reference, config), batch, operands)
 
 
 gemm_reference = reference_twin(
@@ -141,7 +143,7 @@ def _read_arguments(
             f"leading dimensions of {', '.join(leading)} must broadcast against each other, got "
             f"{', '.join(map(str, leading.values()))}"
         ) from None
-    wide = jnp.promote_types(a.dtype, jnp.float32)
+    wide = accumulator(a)
     alpha, beta = arguments.read_factor("alpha", alpha), arguments.read_factor("beta", beta)
     if isinstance(beta, float) and beta == 0:
         c = None
@@ -181,7 +183,9 @@ def _as_factor(value: float | jax.Array, dtype: Any) -> jax.Array | None:
 
 
 def _over_batch(
-    function: Callable[..., tuple[jax.Array]], batch: tuple[int, ...], operands: _Operands
+    function: Callable[..., tuple[jax.Array | None, ...]],
+    batch: tuple[int, ...],
+    operands: _Operands,
 ) -> jax.Array:
     """Maps a primitive over leading dimensions, each over those operands that have it.
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core.implementation import Implementation
+from oxijax._core.precision import accumulator
 
 __all__ = ["GemmParams", "epilogue", "gemm"]
 
@@ -58,7 +59,7 @@ def gemm(
     dot = functools.partial(
         lax.dot_general,
         precision=config.precision,
-        preferred_element_type=jnp.promote_types(a.dtype, jnp.float32),
+        preferred_element_type=accumulator(a),
     )
     if b.shape[0] == 1:
         product = dot(a, b.squeeze(0), (((a_axis,), (b_axis - 1,)), ((), ())))

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from oxijax._core import arguments as arguments
+from oxijax._core.explicit import reshape
 from oxijax._core.implementation import Implementation, read_implementation
+from oxijax._layers.batch import Batch
 from oxijax._layers.deform_conv import read_divisor, read_real
 from oxijax._sampling.ms_deform_attn import ms_deform_attn, read_spatial_shapes
 
@@ -134,14 +136,14 @@ class Attention:
         query = self._read_query(query)
         references = self._read_references(reference_points, query)
         locations = self._locations(sampling_offsets(query), references, levels)
-        logits = attention_weights(query).reshape(locations.shape[:-1])
+        logits = reshape(attention_weights(query), locations.shape[:-1])
         return locations, jax.nn.softmax(logits)
 
     def _locations(self, offsets: jax.Array, references: jax.Array, levels: Levels) -> jax.Array:
         """Locations of predicted offsets [..., Q, M * sum(points) * 2]."""
         counts = np.array(self.points)
         level = np.repeat(np.arange(len(counts)), counts)
-        offsets = offsets.reshape(*offsets.shape[:-1], self.heads, len(level), 2)
+        offsets = reshape(offsets, (*offsets.shape[:-1], self.heads, len(level), 2))
         references = references.astype(offsets.dtype)[..., None, level, :]
         if references.shape[-1] == 2:
             sizes = np.array([(width, height) for height, width in levels])[level]
@@ -152,19 +154,20 @@ class Attention:
     def _attend(
         self, value: jax.Array, locations: jax.Array, logits: jax.Array, levels: Levels
     ) -> jax.Array:
-        batch, (queries, heads, points, _) = value.shape[:-2], locations.shape[-4:]
-        n = math.prod(batch)
+        batch = Batch.of(value, 2)
+        value, locations, logits = map(batch.merge, (value, locations, logits))
+        n, queries, heads, points, _ = locations.shape
         y = ms_deform_attn(
-            value.reshape(n, value.shape[-2], heads, self.features // heads),
-            locations.reshape(n, queries, heads, points, 2),
-            logits.reshape(n, queries, heads, points),
+            reshape(value, (n, value.shape[1], heads, self.features // heads)),
+            locations,
+            reshape(logits, (n, queries, heads, points)),
             spatial_shapes=levels,
             points=self.points,
             method=self.method,
             normalize=True,
             implementation=self.implementation,
         )
-        return y.reshape(*batch, queries, self.features)
+        return batch.split(reshape(y, (n, queries, self.features)))
 
     def _read_query(self, query: Any) -> jax.Array:
         query = read_real(self.names.query, query)

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
+from oxijax._core.explicit import reshape
 from oxijax._deform_conv import deform_conv
+from oxijax._layers.batch import Batch
 
 __all__ = [
     "Prediction",
@@ -177,9 +179,10 @@ class Prediction:
                 f"{self.offset_groups}, at each output pixel, {offset.shape[:-1]}; got "
                 f"{flow.shape[-1] if flow.ndim else 0} channels at {flow.shape[:-1]}"
             )
-        pairs = flow.astype(offset.dtype).reshape(*flow.shape[:-1], flows, 1, 2)
-        moved = offset.reshape(*offset.shape[:-1], flows, -1, 2) + pairs[..., ::-1]
-        return moved.reshape(offset.shape)
+        pixels = offset.shape[:-1]
+        pairs = reshape(flow.astype(offset.dtype), (*pixels, flows, 1, 2))
+        moved = reshape(offset, (*pixels, flows, offset.shape[-1] // (2 * flows), 2))
+        return reshape(moved + pairs[..., ::-1], offset.shape)
 
 
 def deform_conv_nhwc(
@@ -191,23 +194,19 @@ def deform_conv_nhwc(
     **options: Any,
 ) -> jax.Array:
     """`deform_conv` for any number of leading batch dimensions."""
-    batch = inputs.shape[:-3]
+    batch = Batch.of(inputs, 3)
     for name, array in (("offset", offset), ("mask", mask)):
-        if array is not None and array.shape[:-3] != batch:
+        if array is not None and array.shape[:-3] != batch.shape:
             raise ValueError(
-                f"{name} must have the batch dimensions of inputs, {batch}, before its last three, "
-                f"got shape {array.shape}"
+                f"{name} must have the batch dimensions of inputs, {batch.shape}, before its last "
+                f"three, got shape {array.shape}"
             )
-
-    def flatten(images: jax.Array) -> jax.Array:
-        return images.reshape(math.prod(batch), *images.shape[-3:])
-
     y = deform_conv(
-        flatten(inputs),
-        flatten(offset),
+        batch.merge(inputs),
+        batch.merge(offset),
         kernel,
-        None if mask is None else flatten(mask),
+        None if mask is None else batch.merge(mask),
         bias,
         **options,
     )
-    return y.reshape(*batch, *y.shape[1:])
+    return batch.split(y)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import Implementation, read_implementation
+from oxijax._layers.batch import Batch
 from oxijax._layers.deform_conv import read_divisor
 from oxijax._sampling.dcn import dcnv3, dcnv4
 from oxijax._sampling.packed import packed_width
@@ -132,9 +133,9 @@ class WindowSums:
     def _over_batches(
         self, function: Callable[..., jax.Array], *operands: jax.Array, **options: Any
     ) -> jax.Array:
-        batch = operands[0].shape[:-3]
+        batch = Batch.of(operands[0], 3)
         y = function(
-            *(x.reshape(math.prod(batch), *x.shape[-3:]) for x in operands),
+            *map(batch.merge, operands),
             kernel_size=self.kernel_size,
             dilation=self.dilation,
             groups=self.groups,
@@ -143,7 +144,7 @@ class WindowSums:
             implementation=self.implementation,
             **options,
         )
-        return y.reshape(operands[0].shape)
+        return batch.split(y)
 
     def _blend(self, y: jax.Array, x: jax.Array, logits: jax.Array) -> jax.Array:
         """Between y and x, by a share of x that each group of a pixel has."""

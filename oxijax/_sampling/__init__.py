@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from oxijax._core import compat as _compat
+from oxijax._core.explicit import reshape
 from oxijax._core.gradients import define_gradients
 from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
 from oxijax._sampling import cuda as cuda_kernels
@@ -54,20 +55,14 @@ def sample(call: Call) -> jax.Array:
     operands = map_present(_compat.match_varying, call.value, *call.points)
     (y,) = sampling_forward(call.config, *operands)
     assert y is not None
-    return _in_shape(call, y)
+    return reshape(y, call.shape)
 
 
 def sample_reference(call: Call) -> jax.Array:
     """The result of a call, in pure JAX."""
-    (y,) = kernels.forward(call.config, call.value, *call.points)
-    return _in_shape(call, y)
-
-
-def _in_shape(call: Call, y: jax.Array) -> jax.Array:
-    """The sums in the shape of the result: in two steps, each of which keeps how y is sharded."""
-    if call.shape == y.shape:
-        return y
-    return y.reshape(*y.shape[:2], call.shape[-1]).reshape(call.shape)
+    (y,) = sampling_forward.call_reference(call.config, call.value, *call.points)
+    assert y is not None
+    return reshape(y, call.shape)
 
 
 def _sizes(config: SampleParams, sizes: dict[str, int]) -> dict[str, int]:

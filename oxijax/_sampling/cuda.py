@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from oxijax._core.config import is_deterministic
 from oxijax._core.launch import call
-from oxijax._core.precision import ptx_dtype
+from oxijax._core.precision import accumulator, ptx_dtype
 from oxijax._sampling.lists import point_lists
 from oxijax._sampling.packed import unpack
 from oxijax._sampling.places import Across, Window
@@ -39,17 +39,16 @@ def backward_value(config: SampleParams, locations, weights, packed, grad_y):
     Where a fixed order is asked for, from lists without them.
     """
     n, _, heads, channels = grad_y.shape
-    accumulator = jnp.promote_types(grad_y.dtype, jnp.float32)
     if is_deterministic():
         points = unpack(config, heads, locations, weights, packed)
-        lists = point_lists(config, *points, accumulator)._asdict()
+        lists = point_lists(config, *points, accumulator(grad_y))._asdict()
         kernel_config = _kernel_config(config, grad_y, *points, packed=None)
         return call(BACKWARD_VALUE_GATHER, kernel_config, sizes={"n": n}, **lists, grad_y=grad_y)
     kernel_config = _kernel_config(config, grad_y, locations, weights, packed)
     (total,) = call(
         BACKWARD_VALUE, kernel_config, batch="n",
         locations=locations, weights=weights, packed=packed, grad_y=grad_y,
-        zeros=jnp.zeros((n, config.pixels, heads, channels), accumulator),
+        zeros=jnp.zeros((n, config.pixels, heads, channels), accumulator(grad_y)),
     )  # fmt: skip
     assert total is not None
     return (total.astype(grad_y.dtype),)

@@ -3,10 +3,10 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.explicit import reshape
 from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
@@ -157,8 +157,8 @@ def read_dcnv3(
     arguments.check_shape("offset", offset, (*names, "G*K*2"), (*pixels, groups * taps * 2))
     arguments.check_shape("mask", mask, (*names, "G*K"), (*pixels, groups * taps))
     queries = place.out_size[0] * place.out_size[1]
-    locations = jnp.reshape(offset, (x.shape[0], queries, groups, taps, 2))
-    weights = jnp.reshape(mask, (x.shape[0], queries, groups, taps))
+    locations = reshape(offset, (x.shape[0], queries, groups, taps, 2))
+    weights = reshape(mask, (x.shape[0], queries, groups, taps))
     return _call(x, place, groups, softmax, implementation, locations=locations, weights=weights)
 
 
@@ -178,7 +178,7 @@ def read_dcnv4(
         ("N", "Ho", "Wo", "ceil(3*G*K / 8) * 8"),
         (x.shape[0], *place.out_size, width),
     )
-    packed = jnp.reshape(packed, (x.shape[0], place.out_size[0] * place.out_size[1], width))
+    packed = reshape(packed, (x.shape[0], place.out_size[0] * place.out_size[1], width))
     return _call(x, place, groups, softmax, implementation, packed=packed)
 
 
@@ -221,9 +221,7 @@ def _call(
     packed: jax.Array | None = None,
 ) -> Call:
     n, height, width, channels = x.shape
-    # In two steps, each of which keeps how x is sharded.
-    value = x.reshape(n, height * width, channels)
-    value = value.reshape(n, height * width, groups, channels // groups)
+    value = reshape(x, (n, height * width, groups, channels // groups))
     config = SampleParams(
         ((height, width),),
         (len(place.taps),),

@@ -4,6 +4,7 @@ import jax
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.explicit import reshape
 from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
@@ -73,11 +74,11 @@ def read_grid_sample(x, grid, method, padding_mode, align_corners, implementatio
     n, height, width, channels = x.shape
     if grid.ndim < 2 or grid.shape[0] != n or grid.shape[-1] != 2:
         raise ValueError(f"grid must have shape (N, ..., 2) = ({n}, ..., 2), got {grid.shape}")
-    value = x.reshape(n, height * width, 1, channels)
+    value = reshape(x, (n, height * width, 1, channels))
     outer, queries = grid.shape[1:-1], 1
     for size in outer:
         queries = queries * size
-    locations = grid.reshape(n, queries, 1, 1, 2)
+    locations = reshape(grid, (n, queries, 1, 1, 2))
     place = Grid(align_corners, padding_mode, method == "nearest")
     config = SampleParams(
         ((height, width),), (1,), place, implementation=read_implementation(implementation)

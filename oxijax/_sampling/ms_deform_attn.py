@@ -7,6 +7,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
+from oxijax._core.explicit import reshape
 from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
@@ -133,8 +134,8 @@ def read_ms_deform_attn(
         names, shape = (*names, "sum(points)"), (*shape, sum(counts))
     arguments.check_shape("sampling_locations", locations, (*names, "2"), (*shape, 2))
     arguments.check_shape("attention_weights", weights, names, shape)
-    locations = locations.reshape(n, queries, heads, sum(counts), 2)
-    weights = weights.reshape(n, queries, heads, sum(counts))
+    locations = reshape(locations, (n, queries, heads, sum(counts), 2))
+    weights = reshape(weights, (n, queries, heads, sum(counts)))
     place, implementation = Across(method == "nearest"), read_implementation(implementation)
     config = SampleParams(levels, counts, place, normalize, implementation)
     return Call(config, value, locations, weights, (n, queries, heads, channels))

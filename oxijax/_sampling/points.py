@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oxijax._core.blocks import accumulator
 from oxijax._core.implementation import Implementation
+from oxijax._core.precision import accumulator
 from oxijax._core.sizes import require_product
 from oxijax._sampling.places import HEIGHT, WIDTH, Place
 

@@ -16,7 +16,7 @@ from oxijax._core.implementation import (
 from oxijax._core.keywords import explain_keywords
 from oxijax._deform_conv import deform_conv
 from oxijax._layers import deform_conv as layers
-from oxijax.equinox._parts import check_key
+from oxijax.equinox._parts import check_key, convolve
 
 __all__ = ["DeformConv"]
 
@@ -271,7 +271,9 @@ class DeformConv(eqx.Module):
                 source = _read_image("offset_inputs", offset_inputs, self.offset_channels)
             # Equinox users cast whole models to half precision; this must not reach the offsets.
             predictor = jax.tree.map(cast, self.offset_conv)
-            prediction = predictor(source.astype(self.offset_dtype))
+            source = source.astype(self.offset_dtype)
+            is_conv = self.offset_channels is not None
+            prediction = convolve(predictor, source) if is_conv else predictor(source)
             is_image = getattr(prediction, "ndim", 0) == 3
             return _channels_last(prediction) if is_image else prediction
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
+from oxijax._layers.convolution import conv_general_dilated
 
-__all__ = ["Parts", "check_key", "over_images", "over_vectors"]
+__all__ = ["Parts", "check_key", "convolve", "over_images", "over_vectors"]
 
 Layer = TypeVar("Layer", bound=eqx.Module)
 
@@ -37,7 +38,20 @@ def over_vectors(
 def over_images(layer: eqx.nn.Conv2d, dtype: Any) -> Callable[[jax.Array], jax.Array]:
     """The layer in `dtype` as a function of an image [H, W, C]."""
     layer = _in_dtype(layer, dtype)
-    return lambda x: layer(x.astype(dtype).transpose(2, 0, 1)).transpose(1, 2, 0)
+    return lambda x: convolve(layer, x.astype(dtype).transpose(2, 0, 1)).transpose(1, 2, 0)
+
+
+def convolve(layer: eqx.nn.Conv2d, x: jax.Array) -> jax.Array:
+    """A layer that pads with zeros, of an image [C, H, W]."""
+    y = conv_general_dilated(
+        jnp.expand_dims(x, 0),
+        layer.weight,
+        layer.stride,
+        layer.padding,
+        rhs_dilation=layer.dilation,
+        feature_group_count=layer.groups,
+    ).squeeze(0)
+    return y if layer.bias is None else y + layer.bias
 
 
 def _in_dtype(layer: Layer, dtype: Any) -> Layer:

@@ -12,6 +12,7 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
+from oxijax._layers.convolution import conv_general_dilated, over_batches
 from oxijax._layers import deform_conv as layers
 
 __all__ = ["DeformConv"]
@@ -213,11 +214,12 @@ class DeformConv(nn.Module):
                     precision=self.precision,
                     kernel_init=_ZEROS,
                     bias_init=_ZEROS,
+                    conv_general_dilated=conv_general_dilated,
                     name="offset_conv",
                 )
             if offset_inputs is not None:
                 source = layers.read_inputs(offset_inputs, wanted, name="offset_inputs")
-            return predictor(source)
+            return predictor(source) if wanted is None else over_batches(predictor)(source)
 
         kernel = bias = None
         if not only_offsets:

@@ -7,6 +7,7 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core import arguments as arguments
+from oxijax._layers.convolution import conv_general_dilated
 
 __all__ = ["XAVIER", "ZEROS", "Parts"]
 
@@ -66,6 +67,7 @@ class Parts:
             self.features,
             kernel_size,
             feature_group_count=self.features,
+            conv_general_dilated=conv_general_dilated,
             dtype=self.offset_dtype,
             param_dtype=self.param_dtype,
             precision=self.precision,

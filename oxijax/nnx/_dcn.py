@@ -10,6 +10,7 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
+from oxijax._layers.convolution import over_batches
 from oxijax._layers.deform_conv import read_inputs
 from oxijax._layers.window import WindowSums, exact_gelu
 from oxijax.nnx._parts import XAVIER, Parts
@@ -131,7 +132,7 @@ class DCNv3(nnx.Module):
         return self.sums.v3(
             read_inputs(inputs, self.sums.channels),
             input_proj=self.input_proj,
-            dw_conv=self.dw_conv,
+            dw_conv=over_batches(self.dw_conv),
             dw_norm=self.dw_norm,
             activation=self.activation,
             offset=self.offset,
@@ -255,7 +256,7 @@ class DCNv4(nnx.Module):
         return self.sums.v4(
             read_inputs(inputs, self.sums.channels),
             value_proj=self.value_proj,
-            offset_mask_dw=self.offset_mask_dw,
+            offset_mask_dw=self.offset_mask_dw and over_batches(self.offset_mask_dw),
             offset_mask=self.offset_mask,
             center_scale=self.center_scale,
             output_proj=self.output_proj,

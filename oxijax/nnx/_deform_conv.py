@@ -17,6 +17,7 @@ from oxijax._core.implementation import (
     read_implementation,
 )
 from oxijax._core.keywords import explain_keywords
+from oxijax._layers.convolution import conv_general_dilated, over_batches
 from oxijax._layers import deform_conv as layers
 from oxijax.nnx._parts import check_rngs
 
@@ -190,6 +191,7 @@ class DeformConv(nnx.Module):
                 precision=precision,
                 kernel_init=_ZEROS,
                 bias_init=_ZEROS,
+                conv_general_dilated=conv_general_dilated,
                 # Zeros need no keys: all other layers start as they do with `nnx.Conv` here.
                 rngs=nnx.Rngs(0),
             )
@@ -267,12 +269,11 @@ class DeformConv(nnx.Module):
         self, inputs: jax.Array, offset_inputs: Any, flow: Any, offset: Any = None, mask: Any = None
     ) -> tuple[jax.Array, jax.Array | None]:
         def predict() -> jax.Array:
-            if offset_inputs is None:
-                return self.offset_conv(inputs)
-            features = self.offset_features
-            return self.offset_conv(
-                layers.read_inputs(offset_inputs, features, name="offset_inputs")
-            )
+            features, source = self.offset_features, inputs
+            if offset_inputs is not None:
+                source = layers.read_inputs(offset_inputs, features, name="offset_inputs")
+            predictor = self.offset_conv
+            return predictor(source) if features is None else over_batches(predictor)(source)
 
         predictor = None if self.offset_conv is None else predict
         return self.prediction.samples(

@@ -7,6 +7,7 @@ from flax import nnx
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core import arguments as arguments
+from oxijax._layers.convolution import conv_general_dilated
 
 __all__ = ["XAVIER", "ZEROS", "Parts", "check_rngs"]
 
@@ -80,6 +81,7 @@ class Parts:
             self.features,
             kernel_size,
             feature_group_count=self.features,
+            conv_general_dilated=conv_general_dilated,
             dtype=self.offset_dtype,
             param_dtype=self.param_dtype,
             precision=self.precision,

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from oxijax._core.precision import accumulator
 from oxijax._gemm.reference import GemmParams, epilogue
 from oxijax.onnx._node import node
 
@@ -39,7 +40,7 @@ def gemm(
         )
         return jnp.expand_dims(y, 0)
     # Sums, and what is done to them, are wide; the result is rounded once.
-    dtype, wide = a.dtype, jnp.promote_types(a.dtype, jnp.float32)
+    dtype, wide = a.dtype, accumulator(a)
     a, b = a.astype(wide), b.astype(wide)
     a, b = a.mT if config.transpose_a else a, b.mT if config.transpose_b else b
     products = b.shape[0] if a.shape[0] == 1 else a.shape[0]
