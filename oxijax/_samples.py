@@ -13,7 +13,7 @@ from oxijax._core import arguments as arguments
 from oxijax._core.convolution import ConvParams
 from oxijax._core.explicit import reshape
 from oxijax._core.keywords import explain_keywords, unknown_keywords
-from oxijax._core.precision import accumulator
+from oxijax._core.precision import accumulator, usual_promotion
 from oxijax._deform_conv import deform_conv, read_deform_conv
 from oxijax._sampling import Call
 from oxijax._sampling.dcn import dcnv3, dcnv4, read_dcnv3, read_dcnv4
@@ -43,6 +43,7 @@ class Samples(NamedTuple):
     levels: np.ndarray
 
 
+@usual_promotion()
 def sampling_locations(operator: Callable[..., jax.Array], *args: Any, **kwargs: Any) -> Samples:
     """Tells where a call of one of the operators samples, and what each sample weighs.
 
@@ -85,6 +86,7 @@ def sampling_locations(operator: Callable[..., jax.Array], *args: Any, **kwargs:
 
 
 @explain_keywords
+@usual_promotion()
 def offset_statistics(offset: ArrayLike) -> dict[str, jax.Array]:
     """Numbers that tell, in training, whether offsets explode.
 

@@ -12,6 +12,7 @@ import numpy as np
 from oxijax._core import arguments as arguments
 from oxijax._core.explicit import reshape
 from oxijax._core.implementation import Implementation, read_implementation
+from oxijax._core.precision import usual_promotion
 from oxijax._layers.batch import Batch
 from oxijax._layers.deform_conv import read_divisor, read_real
 from oxijax._sampling.ms_deform_attn import ms_deform_attn, read_spatial_shapes
@@ -139,6 +140,7 @@ class Attention:
         logits = reshape(attention_weights(query), locations.shape[:-1])
         return locations, jax.nn.softmax(logits)
 
+    @usual_promotion()
     def _locations(self, offsets: jax.Array, references: jax.Array, levels: Levels) -> jax.Array:
         """Locations of predicted offsets [..., Q, M * sum(points) * 2]."""
         counts = np.array(self.points)

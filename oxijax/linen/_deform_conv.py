@@ -12,8 +12,8 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
-from oxijax._layers.convolution import conv_general_dilated, over_batches
 from oxijax._layers import deform_conv as layers
+from oxijax._layers.convolution import conv_general_dilated, over_batches
 
 __all__ = ["DeformConv"]
 

@@ -17,8 +17,8 @@ from oxijax._core.implementation import (
     read_implementation,
 )
 from oxijax._core.keywords import explain_keywords
-from oxijax._layers.convolution import conv_general_dilated, over_batches
 from oxijax._layers import deform_conv as layers
+from oxijax._layers.convolution import conv_general_dilated, over_batches
 from oxijax.nnx._parts import check_rngs
 
 __all__ = ["DeformConv"]
