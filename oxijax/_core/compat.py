@@ -15,6 +15,7 @@ from jax._src import (
     custom_partitioning,
     custom_partitioning_sharding_rule,
     dispatch,
+    effects,
     sharding_impls,
 )
 from jax._src.export import shape_poly
@@ -270,7 +271,46 @@ def require_when_known(holds: Any, message: str) -> None:
 
     `jax._src.export.shape_poly.shape_assertion`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
     """
-    shape_poly.shape_assertion(holds, error_message=message)
+    _require_p.bind(holds, message=message)
+
+
+class _Requires(effects.Effect):
+    """That a program may raise, which keeps a check in it.
+
+    JAX's own effect of a shape assertion cannot be written down, so that no exported program has it
+    at its top; this one can, since all of the class are equal.
+
+    `jax._src.effects`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Requires)
+
+    def __hash__(self) -> int:
+        return hash(_Requires)
+
+
+for _allowed in (
+    effects.lowerable_effects,
+    effects.control_flow_allowed_effects,
+    effects.remat_allowed_effects,
+    effects.custom_derivatives_allowed_effects,
+):
+    _allowed.add_type(_Requires)
+
+
+def _lower_requirement(ctx: Any, holds: Any, *, message: str) -> Sequence[Any]:
+    def assertion(holds: jax.Array) -> tuple[()]:
+        shape_poly.shape_assertion(holds, error_message=message)
+        return ()
+
+    return mlir.lower_fun(assertion, multiple_results=True)(ctx, holds)
+
+
+_require_p = Primitive("require")
+_require_p.multiple_results = True
+_require_p.def_effectful_abstract_eval(lambda *_, **__: ((), {_Requires()}))
+mlir.register_lowering(_require_p, _lower_requirement)
 
 
 def batch_sharding_rule(batch_dims: int, operands: Sequence[Any], results: Sequence[Any]) -> Any:

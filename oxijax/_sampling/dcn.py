@@ -13,7 +13,7 @@ from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.packed import packed_width
 from oxijax._sampling.places import Window
-from oxijax._sampling.points import SampleParams
+from oxijax._sampling.points import SampleParams, check_image
 
 __all__ = ["dcnv3", "dcnv3_reference", "dcnv4", "dcnv4_reference", "read_dcnv3", "read_dcnv4"]
 
@@ -186,8 +186,7 @@ def _read_window(
     x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
 ) -> tuple[jax.Array, Window, int]:
     x = arguments.as_array("x", x, 4)
-    if min(x.shape[1:]) < 1:
-        raise ValueError(f"x must have channels, height and width, got shape {x.shape}")
+    check_image("x", x)
     groups = arguments.read_int("groups", groups)
     if x.shape[3] % groups:
         raise ValueError(f"groups must divide the channels of x, {x.shape[3]}, got {groups}")

@@ -10,7 +10,7 @@ from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
 from oxijax._sampling import Call, sample, sample_reference
 from oxijax._sampling.places import Grid
-from oxijax._sampling.points import SampleParams
+from oxijax._sampling.points import SampleParams, check_image
 
 __all__ = ["grid_sample", "grid_sample_reference", "read_grid_sample"]
 
@@ -65,8 +65,7 @@ grid_sample_reference = reference_twin(
 def read_grid_sample(x, grid, method, padding_mode, align_corners, implementation) -> Call:
     """Checks all arguments."""
     x = arguments.as_array("x", x, 4)
-    if min(x.shape[1:]) < 1:
-        raise ValueError(f"x must have channels, height and width, got shape {x.shape}")
+    check_image("x", x)
     grid = arguments.as_float_array("grid", grid)
     arguments.check_choice("method", method, ("bilinear", "nearest"))
     arguments.check_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))

@@ -21,10 +21,10 @@ import numpy as np
 
 from oxijax._core.implementation import Implementation
 from oxijax._core.precision import accumulator
-from oxijax._core.sizes import require_product
+from oxijax._core.sizes import is_known, require_product
 from oxijax._sampling.places import HEIGHT, WIDTH, Place
 
-__all__ = ["Points", "Queries", "SampleParams", "image_rows", "points_last"]
+__all__ = ["Points", "Queries", "SampleParams", "check_image", "image_rows", "points_last"]
 
 _OUTSIDE = np.uint32(2**31 - 1)  # of a line or column: with any other part, it is no row
 _FAR = 2**31 - 128  # positions are clamped to this before they become integers
@@ -66,6 +66,22 @@ class SampleParams:
         if weights is None or not self.normalize:
             return weights
         return jax.nn.softmax(weights.astype(accumulator(weights)), axis=-1)
+
+
+def check_image(name: str, image: jax.Array) -> None:
+    """Checks an image [N, H, W, C].
+
+    Raises:
+      ValueError: it has no pixels or channels, or sizes that are not known.
+    """
+    if not is_known(*image.shape[1:]):
+        raise ValueError(
+            f"{name} must have a height, a width and channels that are known when the program is "
+            "traced, since kernels of the sampling operators are generated for them; its batch may "
+            f"be symbolic. Got shape {image.shape}"
+        )
+    if min(image.shape[1:]) < 1:
+        raise ValueError(f"{name} must have channels, height and width, got shape {image.shape}")
 
 
 class Points(NamedTuple):
