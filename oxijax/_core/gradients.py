@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
 
 from oxijax._core.explicit import reshard_like
 from oxijax._core.precision import usual_promotion
@@ -26,6 +28,7 @@ class _Wanted:
 def define_gradients(
     forward: KernelPrimitive,
     gradients: Callable[[Any, Sequence[Any], Sequence[bool], jax.Array], Gradients],
+    linear: Callable[[Any, Sequence[str]], Sequence[str]],
 ) -> None:
     """Has reverse mode of a primitive with one result call the kernels of its gradients.
 
@@ -34,6 +37,8 @@ def define_gradients(
       gradients: called with the configuration, the operands, for each of them whether its gradient
         is wanted, and the gradient of the result. Returns a gradient for each operand: None where
         none is wanted, so that none is made that nobody asks for.
+      linear: called with the configuration and the names of the operands that are present, returns
+        those in each of which the result is linear, for `jax.linear_transpose`.
     """
 
     def call(config: Any, *operands: jax.Array | None) -> jax.Array:
@@ -55,6 +60,32 @@ def define_gradients(
             for gradient, operand in zip(found, operands, strict=True)
         )
 
+    @usual_promotion()
+    def transpose(
+        cotangents: Any, *operands: Any, config: Any, present: Sequence[bool]
+    ) -> list[Any]:
+        (grad_y,) = cotangents
+        given = iter(operands)
+        every = [next(given) if each else None for each in present]
+        wanted = [ad.is_undefined_primal(value) for value in every]
+        names = [name for name, each in zip(forward.operands, present, strict=True) if each]
+        transposed = [n for n, each in zip(forward.operands, wanted, strict=True) if each]
+        forward.check_linear(transposed, names, linear(config, names))
+        # As the result is linear in it, the gradient does not depend on what an operand holds.
+        filled = [
+            jnp.zeros(value.aval.shape, value.aval.dtype) if each else value
+            for value, each in zip(every, wanted, strict=True)
+        ]
+        found: Gradients = (None,) * len(every)
+        if type(grad_y) is not ad.Zero:
+            found = gradients(config, filled, wanted, grad_y)
+        return [
+            (ad.Zero(value.aval) if gradient is None else gradient) if each else None
+            for value, each, gradient in zip(every, wanted, found, strict=True)
+            if value is not None
+        ]
+
+    ad.primitive_transposes[forward.primitive] = transpose
     reverse = jax.custom_vjp(call, nondiff_argnums=(0,))
     reverse.defvjp(call_and_keep, pull_back, symbolic_zeros=True)
     forward.defvjp(reverse)

@@ -149,6 +149,7 @@ class KernelPrimitive:
         batching.primitive_batchers[primitive] = self._batch
         if product is None:
             ad.primitive_jvps[primitive] = self._jvp
+            ad.primitive_transposes[primitive] = self._transpose_of_reference
         else:
             self.product = product
             ad.primitive_jvps[primitive] = self._jvp_of_product
@@ -537,16 +538,13 @@ class KernelPrimitive:
         (cotangent,) = cotangents
         names = self._present_operands(present)
         linear = [n for n, v in zip(names, operands, strict=True) if ad.is_undefined_primal(v)]
-        if len(linear) != 1 or linear[0] == self.product.term or self.product.term in names:
-            raise TypeError(
-                f"{self.name} is linear in one factor at a time and without a term, "
-                f"not in {' and '.join(linear)} of {', '.join(names)}"
-            )
+        values: dict[str, Any] = dict.fromkeys(self.operands)
+        values.update(zip(names, operands, strict=True))
+        factors = () if self.product.term in names else self.product.transposes
+        self.check_linear(linear, names, [*factors])
         if type(cotangent) is ad.Zero:
             return [ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in operands]
-        values: dict[str, Any] = dict.fromkeys(self.operands)
-        for name, value in zip(names, operands, strict=True):
-            values[name] = value.aval if name in linear else value
+        values[linear[0]] = values[linear[0]].aval
         shape = values[linear[0]].shape
         (gradient,) = self.product.transposes[linear[0]](config, *values.values(), cotangent)
         assert gradient is not None
@@ -554,6 +552,38 @@ class KernelPrimitive:
         if shared:
             gradient = jnp.sum(gradient, shared, keepdims=True)
         return [gradient if name in linear else None for name in names]
+
+    @usual_promotion()
+    def _transpose_of_reference(self, cotangents, *operands, config: Config, present):
+        """For `jax.linear_transpose` of a primitive that is itself a transpose."""
+        transposed = [i for i, value in enumerate(operands) if ad.is_undefined_primal(value)]
+
+        def reference(*values: jax.Array) -> list[jax.Array]:
+            arrays = list(operands)
+            for i, value in zip(transposed, values, strict=True):
+                arrays[i] = value
+            return _call(self._rounded_reference, arrays, config, present)
+
+        transpose = jax.linear_transpose(reference, *(operands[i].aval for i in transposed))
+        found = iter(transpose([ad.instantiate_zeros(each) for each in cotangents]))
+        return [next(found) if i in transposed else None for i in range(len(operands))]
+
+    def check_linear(
+        self, transposed: Sequence[str], names: Sequence[str], linear: Sequence[str]
+    ) -> None:
+        """Raises TypeError where the result is not linear in what is transposed.
+
+        Args:
+          transposed: the operands with respect to which the primitive is transposed.
+          names: of the operands that are present.
+          linear: in each of which the result is linear, if there are no other operands than these
+            and the ones that they are multiplied with.
+        """
+        if len(transposed) != 1 or transposed[0] not in linear:
+            raise TypeError(
+                f"{self.name} is linear in one factor at a time and without a term, not in "
+                f"{' and '.join(transposed)} of {', '.join(names)}"
+            )
 
 
 def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:

@@ -260,4 +260,8 @@ def _gradients(config: ConvParams, operands, wanted: Sequence[bool], grad_y: jax
     return grad_x, grad_offset, grad_weight, grad_mask, grad_bias
 
 
-define_gradients(deform_conv_forward, _gradients)
+def _linear(config: ConvParams, operands: Sequence[str]) -> tuple[str, ...]:
+    return () if "bias" in operands else ("x", "weight", "mask")
+
+
+define_gradients(deform_conv_forward, _gradients, _linear)

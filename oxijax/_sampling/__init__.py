@@ -135,4 +135,8 @@ def _gradients(config: SampleParams, operands, wanted: Sequence[bool], grad_y: j
     return grad_value, *grad_points
 
 
-define_gradients(sampling_forward, _gradients)
+def _linear(config: SampleParams, operands: Sequence[str]) -> tuple[str, ...]:
+    return ("value",) if config.normalize else ("value", "weights")
+
+
+define_gradients(sampling_forward, _gradients, _linear)
