@@ -118,11 +118,16 @@ class Grid:
         size = sizes.astype(coordinate.dtype)
         if self.align_corners:
             real, slope = (coordinate + 1) / 2 * (size - 1), (size - 1) / 2
+        elif (size == 1).all():  # exactly: XLA would cancel the ones, and kernels round
+            real, slope = coordinate / 2, size / 2
         else:
             real, slope = ((coordinate + 1) * size - 1) / 2, size / 2
         if self.padding_mode == "reflection":
             real, sign = self._reflected(real, size)
             slope = slope * sign
+        if self.padding_mode == "border":
+            # Infinitely far also where the image is one pixel, whose size there is 0.
+            real = jnp.where(jnp.isinf(coordinate), coordinate, real)
         if self.padding_mode != "zeros":
             inside = (real > 0) & (real < size - 1)
             # NaN stays; what is cut off at the edge moves no more.

@@ -106,18 +106,20 @@ def _halved(
 
 
 def _of_point(point: Point, dots: Sequence[Val]) -> tuple[Val, Val, Val]:
-    """The gradients to a point's weight, y and x, the last two as if the weight were 1.
+    """The gradients to a point's weight, y and x.
 
     They follow from the dots of the gradient of the sum with the channels of each of its pixels.
     """
     k, ly, lx = dots[0].kernel, point.ly, point.lx
     if len(dots) == 1:
-        return dots[0] * (1.0 + ly * lx), ly + lx, ly + lx  # 0, or NaN
+        return dots[0] * (1.0 + ly * lx), ly + lx, ly + lx  # 0, or NaN, whatever the weight
     d1, d2, d3, d4 = dots
     hy, hx = 1.0 - ly, 1.0 - lx
     upper, lower = k.fma(hx, d1, lx * d2), k.fma(hx, d3, lx * d4)
     grad_y = k.fma(hx, d3 - d1, lx * (d4 - d2)) * point.slope_y
     grad_x = k.fma(hy, d2 - d1, ly * (d4 - d3)) * point.slope_x
+    if point.weight is not None:
+        grad_y, grad_x = grad_y * point.weight, grad_x * point.weight
     return k.fma(hy, upper, ly * lower), grad_y, grad_x
 
 
@@ -148,8 +150,6 @@ class _Gradients:
         """Writes those of the lane's own point, from the dots of its pixels."""
         k, point, span = self.unit.k, chunk.point, chunk.span
         grad_weight, grad_y, grad_x = _of_point(point, dots)
-        if point.weight is not None:
-            grad_y, grad_x = grad_y * point.weight, grad_x * point.weight
         dtype = self.written.locations.dtype
         pair = [k.convert(value, dtype, "rn") for value in (grad_x, grad_y)]
         place = self.written.pair(point.index)

@@ -81,10 +81,15 @@ def _in_grid(k: Kernel, config: SamplingConfig, coordinate: Val, size: int) -> P
     last = float(size - 1)
     if config.align_corners:
         real, slope = (coordinate + 1.0) * 0.5 * last, last / 2
+    elif size == 1:  # exactly, as in the program for XLA, which would cancel the ones
+        real, slope = coordinate * 0.5, 0.5
     else:
         real, slope = ((coordinate + 1.0) * float(size) - 1.0) * 0.5, size / 2
     if config.padding_mode == "reflection":
         real, slope = _reflected(k, config, real, size, slope)
+    if config.padding_mode == "border" and config.align_corners and size == 1:
+        # All there is, also for an infinite coordinate, of which the product with 0 is none.
+        real = k.select(coordinate.ne(coordinate), coordinate, 0.0)
     if config.padding_mode != "zeros":
         inside = (real > 0.0) & (real < last)
         real = _clipped(k, real, size)
