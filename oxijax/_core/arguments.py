@@ -371,8 +371,8 @@ def read_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
     names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
     got = f"jax_default_matmul_precision {pair[0]!r}" if value is None else shown(value)
     raise ValueError(
-        f"precision must be None, a jax.lax.Precision, one of {names}, or a "
-        f"jax.lax.DotAlgorithmPreset, got {got}"
+        "precision must be None, a jax.lax.Precision, a jax.lax.DotAlgorithmPreset or one of "
+        f"{names}, got {got}"
     )
 
 

@@ -153,7 +153,7 @@ class Image(NamedTuple):
 
     def gather(self, row: jax.Array, start: int = 0, stop: int | None = None) -> jax.Array:
         """Channels of these rows, [..., C/OG], to be summed."""
-        found = take_rows(self.rows[:, start:stop], row)
+        found = take_rows(self.rows, row, start, stop)
         return found.astype(accumulator(found))
 
     def sample(self, corners: Corners) -> jax.Array:
