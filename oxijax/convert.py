@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -74,7 +74,8 @@ def from_torch(
 
     Raises:
       ValueError: a key that is missing or that the layer has nothing for, an array of another
-        shape, or a file that is missing or something else, by name.
+        shape, tied weights that differ, two parameters at one path, or a file that is missing or
+        something else, by name.
       TypeError: an argument of another type, a part that there is no rule for, or an array that is
         not of real numbers, by name.
       ImportError: state_dict is a file, and safetensors is not installed.
@@ -85,6 +86,7 @@ def from_torch(
     conventions = _found_conventions(model, keys)
     weights = _weights(model, parameters, conventions)
     wanted = {key for weight in weights.values() for key in weight.keys}
+    keys -= _checked_copies(model, weights, state_dict, conventions)
     # A count of PyTorch's normalizations, which nothing here depends on.
     keys -= {key.removesuffix("running_mean") + "num_batches_tracked" for key in wanted}
     for word, found in (("lacks", wanted - keys), ("has what the layer lacks:", keys - wanted)):
@@ -133,9 +135,10 @@ def to_torch(
     parameters, _, model = _open(layer, prefix, names)
     arguments.check_choice("deform_conv", deform_conv, tuple(CONVENTIONS))
     conventions = dict.fromkeys(model.deform_convs(), CONVENTIONS[deform_conv])
-    weights, state = _weights(model, parameters, conventions), {}
-    for path, parameter in _named(parameters).items():
-        state |= weights[path].to_torch(np.asarray(parameter))
+    weights, named = _weights(model, parameters, conventions), _named(parameters)
+    state = {}
+    for path, weight in (*weights.items(), *_copies(model, weights, conventions)):
+        state |= weight.to_torch(np.asarray(named[path]))
     return state
 
 
@@ -157,8 +160,12 @@ def _open(layer: Any, prefix: Any, names: Any) -> tuple[Any, Callable[[Any], Any
             )
         if not any(f"{each}.".startswith(f"{path}.") for each in paths):
             raise ValueError(f"names must have parts of the layer, got {path!r}")
-    modules = module.modules(layer)
-    return parameters, rebuild, Model(modules, library != "linen", names, prefix)
+    tied = module.tied(layer) if library == "nnx" else {}
+    return (
+        parameters,
+        rebuild,
+        Model(module.modules(layer), library != "linen", names, prefix, tied),
+    )
 
 
 def _library(layer: Any) -> str:
@@ -209,19 +216,61 @@ def _weights(
     return found
 
 
+def _copies(
+    model: Model, weights: Mapping[str, Weight], conventions: Mapping[str, Convention]
+) -> Iterator[tuple[str, Weight]]:
+    """Where a state has parameters once more that a model has once: with the path of each."""
+    for path, weight in weights.items():
+        for other in model.other_paths(path):
+            yield path, model.weight(other, weight.shape, conventions)
+
+
+def _checked_copies(
+    model: Model,
+    weights: Mapping[str, Weight],
+    state_dict: Mapping[str, Any],
+    conventions: Mapping[str, Convention],
+) -> set[str]:
+    """The keys of a state under which it has tied weights once more, as PyTorch's have.
+
+    Raises:
+      ValueError: they are not equal.
+    """
+    found = set()
+    for path, copy in _copies(model, weights, conventions):
+        for key, other, shape in zip(weights[path].keys, copy.keys, copy.shapes, strict=True):
+            if other in state_dict and key in state_dict:
+                arrays = (_read_array(each, state_dict[each], shape) for each in (key, other))
+                if not np.array_equal(*arrays, equal_nan=True):
+                    raise ValueError(
+                        f"state_dict[{other!r}] must be equal to state_dict[{key!r}]: layer has "
+                        f"one parameter for both, {path!r}"
+                    )
+                found.add(other)
+    return found
+
+
 def _name(path: Any) -> str:
     name = jax.tree_util.keystr(path, simple=True, separator=".")
     return name.removesuffix(".value")  # in a state of NNX
 
 
 def _named(parameters: Any) -> dict[str, jax.Array]:
-    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(parameters)}
+    found: dict[str, jax.Array] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+        name = _name(path)
+        if name in found:
+            raise ValueError(f"layer must have one parameter at a path, got two at {name!r}")
+        found[name] = leaf
+    return found
 
 
 def _read_array(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    # PyTorch's parameters become arrays only where they need no gradient.
+    detach = getattr(value, "detach", None)
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
+        array = np.asarray(detach() if callable(detach) else value)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"state_dict[{key!r}] must be an array: {error}") from error
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(

@@ -119,12 +119,20 @@ class Model:
       nested: whether `modules` has all parts; else they are known by their parameters.
       names: what paths are called in the state, where it isn't as `_PARTS` says.
       prefix: of all keys.
+      tied: further paths of parts that are at several, each with the first one.
     """
 
     modules: Mapping[str, Any]
     nested: bool
     names: Mapping[str, str]
     prefix: str
+    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def other_paths(self, path: str) -> Iterator[str]:
+        """The further paths of a parameter, where it, or what it is in, is at several."""
+        for other, first in self.tied.items():
+            if f"{path}.".startswith(f"{first}."):
+                yield other + path[len(first) :]
 
     def deform_convs(self) -> Iterator[str]:
         """The paths of deformable convolutions, each before what is in its predictor."""

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+from oxijax._core.forked import check_not_forked
 from oxijax._core.sizes import is_known, require_at_least
 
 __all__ = [
@@ -148,6 +149,7 @@ def to_array(name: str, value: Any) -> jax.Array:
     """`value`, which must be an array of some kind, as a JAX array."""
     if not _is_array(value):
         raise TypeError(f"{name} must be an array, got {type(value).__name__}")
+    check_not_forked()  # before anything that JAX would hang in
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError) as error:

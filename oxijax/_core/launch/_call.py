@@ -13,6 +13,7 @@ from jax.interpreters import mlir
 
 from oxijax._core import compat as _compat
 from oxijax._core.arguments import shown
+from oxijax._core.forked import check_not_forked
 from oxijax._core.launch import _handler
 from oxijax._core.launch._emulated import allow_dry_runs, emulation
 from oxijax._core.launch._handler import TARGET_NAME
@@ -70,7 +71,7 @@ def call(
         raise TypeError(
             f"config must be a configuration of kernel {kernel.name}, got {shown(config)}"
         )
-    _handler.check_not_forked()
+    check_not_forked()
     _handler.library()
     arrays = {name: array for name, array in operands.items() if array is not None}
     config = kernel.with_operands(config, list(arrays))

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import install
+from oxijax._core.forked import note_fork
 from oxijax._core.launch import _seal
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "HandlerMissingError",
     "LaunchRecord",
     "address",
-    "check_not_forked",
     "connect",
     "find_handler",
     "forget",
@@ -385,22 +385,11 @@ def refuse_in_children() -> None:
         handler.oxijax_after_fork()
         # What was compiled before is traced again, and raises then, before JAX waits for threads
         # that the child does not have.
-        _forked.set_global(True)
+        note_fork()
 
     os.register_at_fork(after_in_child=after_fork)
 
 
-def check_not_forked() -> None:
-    """Raises RuntimeError in a child whose parent had launched kernels."""
-    if _forked.value:
-        raise RuntimeError(
-            "this process was forked after its parent had launched kernels, and neither JAX nor "
-            "CUDA works in such a child: start it with multiprocessing's 'spawn' or 'forkserver' "
-            "method"
-        )
-
-
-_forked = jax.make_user_context(False)
 _kept_alive: list = []
 
 
