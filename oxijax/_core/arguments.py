@@ -153,8 +153,10 @@ def to_array(name: str, value: Any) -> jax.Array:
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError) as error:
-        dtype = getattr(value, "dtype", type(value).__name__)
-        raise TypeError(f"{name} must be an array that JAX can hold, got {dtype}") from error
+        of = f" of dtype {value.dtype}" if hasattr(value, "dtype") else ""
+        raise TypeError(
+            f"{name} must be an array that JAX can hold, got {type(value).__name__}{of}: {error}"
+        ) from error
 
 
 def as_float_array(name: str, value: Any) -> jax.Array:
@@ -279,6 +281,12 @@ def read_padding(
             pads = [(int(before), int(after)) for before, after in pairs]
             check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
             height, width = [(0, 0), *pads][-2:]
+            padded = [size + sum(p) for size, p in zip(image_size, (height, width), strict=True)]
+            if is_known(*padded) and max(padded) >= _MOST:
+                raise ValueError(
+                    f"padding must leave images of less than {_MOST} pixels in height and width, "
+                    f"got {shown(value)}"
+                )
             size = unchecked_output_size(
                 image_size, kernel_size, strides, (height, width), dilation
             )

@@ -121,9 +121,17 @@ class WindowSums:
         offset_mask: Function,
         center_scale: Function | None,
         output_proj: Function | None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
     ) -> jax.Array:
-        """The result of a layer of v4, [..., H, W, channels], of its parts."""
-        x = inputs if value_proj is None else value_proj(inputs)
+        """The result of a layer of v4, [..., H, W, channels], of its parts.
+
+        Without projections it has the layer's dtype, if it has one, else that of inputs, or of
+        parameters where inputs are integers.
+        """
+        if dtype is None and not jnp.issubdtype(inputs.dtype, jnp.floating):
+            dtype = param_dtype
+        x = inputs.astype(dtype or inputs.dtype) if value_proj is None else value_proj(inputs)
         features = inputs if offset_mask_dw is None else offset_mask_dw(inputs)
         y = self._over_batches(dcnv4, x, offset_mask(features))
         if center_scale is not None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from oxijax._core import arguments as arguments
@@ -199,6 +200,8 @@ def _read_window(
             f"kernel_size must be odd and more than one tap with remove_center, got {kernel}"
         )
     scale = arguments.read_number("offset_scale", offset_scale)
+    if abs(scale) > float(jnp.finfo(jnp.float32).max):
+        raise ValueError(f"offset_scale must be a number that float32 has, got {scale}")
     size = x.shape[1], x.shape[2]
     pads = arguments.read_padding(padding, size, kernel, strides, dilation)
     out_size = arguments.output_size(size, kernel, strides, pads, dilation)

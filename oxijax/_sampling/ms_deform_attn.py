@@ -142,7 +142,7 @@ def read_ms_deform_attn(
 
 
 def read_spatial_shapes(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:
-    if isinstance(spatial_shapes, jax.Array):
+    if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(spatial_shapes)):
         raise TypeError(
             "spatial_shapes must be known when a program is traced: a tuple of pairs of ints, got "
             f"{arguments.shown(spatial_shapes)}"

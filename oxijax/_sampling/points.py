@@ -200,11 +200,12 @@ def image_rows(config: SampleParams, n: int, heads: int) -> int:
     Raises:
       ValueError: they are too many to count.
     """
-    factors = (n, config.pixels, heads)
+    images = max(n, 1) if is_known(n) else n  # without images pixels are numbered all the same
+    factors = (images, config.pixels, heads)
     require_product(
         factors,
         2**31 - 1,
         f"a batch of {n} with {heads} heads and levels {config.levels} has {math.prod(factors)} "
         "rows of channels, and XLA indexes fewer than 2**31: split the batch",
     )
-    return math.prod(factors)
+    return n * config.pixels * heads

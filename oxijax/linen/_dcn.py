@@ -244,4 +244,6 @@ class DCNv4(nn.Module):
             offset_mask=self.offset_mask,
             center_scale=self.center_scale,
             output_proj=self.output_proj,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
         )

@@ -131,10 +131,12 @@ def run_node(node: "onnx.NodeProto", inputs: Mapping[str, ArrayLike]) -> jax.Arr
       TypeError: what `oxijax.onnx.deform_conv` raises it for.
     """
     try:
-        from onnx import helper
+        from onnx import NodeProto, helper
     except ImportError as error:
         message = f"oxijax.onnx.run_node needs onnx: {install_command('onnx', 'onnx')}"
         raise ImportError(message) from error
+    if not isinstance(node, NodeProto):
+        raise TypeError(f"node must be an onnx.NodeProto, got {arguments.shown(node)}")
     if node.op_type != "DeformConv" or node.domain not in ("", "ai.onnx"):
         raise ValueError(
             f"node must be a DeformConv of ONNX's own operators, got {node.op_type!r} of domain "

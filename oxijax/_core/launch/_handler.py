@@ -383,8 +383,6 @@ def refuse_in_children() -> None:
 
     def after_fork():
         handler.oxijax_after_fork()
-        # What was compiled before is traced again, and raises then, before JAX waits for threads
-        # that the child does not have.
         note_fork()
 
     os.register_at_fork(after_in_child=after_fork)

@@ -25,6 +25,9 @@ def fault(library: pathlib.Path, source: pathlib.Path | None = None) -> str | No
     """Why a library is not what was compiled from a source, the one beside it; None if it is."""
     path = library.with_suffix(SUFFIX)
     source = source or library.with_name(_SOURCE)
+    for file in (library, path, source):
+        if not file.is_file():  # to open a pipe could wait for ever
+            return f"it cannot be compared with what was compiled: {file} is no file"
     try:
         sealed = path.read_text().splitlines(keepends=True)
         expected = [_line(library, library.name), _line(source, _SOURCE)]

@@ -133,15 +133,49 @@ EXPORT void oxijax_after_fork(void) {
   atomic_store(&calls_in_python, 0);
 }
 
+/* XLA's threads flush subnormal numbers to zero, in Python code too: neither the emulator's kernels
+ * nor the numbers of a spec mean that. Returns how the thread has treated them until now. */
+static unsigned long keep_subnormals(void) {
+#if defined(__x86_64__)
+  unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before & ~0x8040u); /* flush to zero, and take them for zeros */
+#elif defined(__aarch64__)
+  unsigned long before;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+  __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(1ul << 24)));
+#else
+  unsigned long before = 0;
+#endif
+  return before;
+}
+
+static void treat_subnormals_as(unsigned long before) {
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr((unsigned)before);
+#elif defined(__aarch64__)
+  __asm__ volatile("msr fpcr, %0" : : "r"(before));
+#else
+  (void)before;
+#endif
+}
+
+static _Thread_local unsigned long outside_python; /* how subnormals are treated there */
+
 /* Counts first and looks second, so that oxijax_shut_down never misses a call. */
 static bool enter_python(void) {
   atomic_fetch_add(&calls_in_python, 1);
-  if (!atomic_load(&shutting_down)) return true;
+  if (!atomic_load(&shutting_down)) {
+    outside_python = keep_subnormals();
+    return true;
+  }
   atomic_fetch_sub(&calls_in_python, 1);
   return false;
 }
 
-static void leave_python(void) { atomic_fetch_sub(&calls_in_python, 1); }
+static void leave_python(void) {
+  treat_subnormals_as(outside_python);
+  atomic_fetch_sub(&calls_in_python, 1);
+}
 
 /* ---- errors ---- */
 
