@@ -281,12 +281,6 @@ def read_padding(
             pads = [(int(before), int(after)) for before, after in pairs]
             check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
             height, width = [(0, 0), *pads][-2:]
-            padded = [size + sum(p) for size, p in zip(image_size, (height, width), strict=True)]
-            if is_known(*padded) and max(padded) >= _MOST:
-                raise ValueError(
-                    f"padding must leave images of less than {_MOST} pixels in height and width, "
-                    f"got {shown(value)}"
-                )
             size = unchecked_output_size(
                 image_size, kernel_size, strides, (height, width), dilation
             )
@@ -295,6 +289,12 @@ def read_padding(
                 raise ValueError(
                     f"padding must leave {_MOST_PIXELS} pixels of an output at most, got "
                     f"{shown(value)}"
+                )
+            padded = [size + sum(p) for size, p in zip(image_size, (height, width), strict=True)]
+            if is_known(*padded) and max(padded) >= _MOST:
+                raise ValueError(
+                    f"padding must leave images of less than {_MOST} pixels in height and width, "
+                    f"got {shown(value)}"
                 )
             return height, width
     form = "for height and width an int or a pair (before, after) each"

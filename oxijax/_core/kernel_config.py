@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import types
 import typing
 from typing import Any
@@ -21,7 +22,8 @@ __all__ = [
 
 
 def registered(name: str) -> KernelDefinition:
-    """The kernel called `name`; KeyError if there is none."""
+    """The kernel called `name`, of `ptx.kernels` or another module; KeyError if there is none."""
+    importlib.import_module("ptx.kernels")  # late: what asks for no kernel has no need of them
     known = kernels()
     if name not in known:
         raise KeyError(

@@ -48,6 +48,7 @@ def test_import_does_little():
         "oxijax",
         "oxijax._core",
         "oxijax._core.config",
+        "oxijax._core.forked",
         "oxijax._core.install",
         "oxijax._core.launch",
         "oxijax._core.launch._emulated",

@@ -15,12 +15,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 import oxijax
+import oxijax.equinox
+import oxijax.linen
+import oxijax.nnx
 
-__all__ = ["CALLS", "LAYER_LIBRARIES", "PublicCall", "covered", "layer_calls", "operator_calls"]
+__all__ = [
+    "CALLS",
+    "LAYER_KINDS",
+    "LAYER_LIBRARIES",
+    "PublicCall",
+    "find_call",
+    "operator_calls",
+    "values_and_gradients",
+]
 
 LAYER_LIBRARIES = ("nnx", "linen", "equinox")
+LAYER_KINDS = ("DeformConv", "MSDeformAttn", "DCNv3", "DCNv4")
 KEY = jax.random.key(0, impl="unsafe_rbg")  # the default generator takes long to compile
 LEVELS = ((4, 3), (2, 2))
 # By letters: images, height, width, channels; taps, channels of a group, outputs; offsets, masks;
@@ -73,7 +86,9 @@ class PublicCall:
         return specs + [jax.sharding.PartitionSpec()] * len(self.parameters)
 
 
-def _call(name: str, options: Mapping[str, Any], *dims: str, splits: str, **more: Any) -> PublicCall:
+def _call(
+    name: str, options: Mapping[str, Any], *dims: str, splits: str, **more: Any
+) -> PublicCall:
     path = name.partition(" ")[0].split(".")
     function = functools.reduce(getattr, path, oxijax)
     return PublicCall(
@@ -133,26 +148,34 @@ def operator_calls() -> dict[str, PublicCall]:
             call,
             name="sampling_locations",
             function=lambda *arrays, operator=operator, options=options: [
-                array
-                for array in operator(*arrays, **options)
-                if isinstance(array, jax.Array)
+                array for array in operator(*arrays, **options) if isinstance(array, jax.Array)
             ],
             differentiable=False,
         )
     return found
 
 
+def find_call(name: str) -> PublicCall:
+    """The call of one of the names in `CALLS`."""
+    return operator_calls()[name] if name in operator_calls() else _layer_call(name)
+
+
+def values_and_gradients(call: PublicCall) -> Callable[..., Any]:
+    """The function (operands, parameters) -> result, and all gradients of a sum of its cosines."""
+
+    def function(*arrays: jax.Array) -> Any:
+        if not call.differentiable:
+            return call.function(*arrays)
+        y, pull_back = jax.vjp(call.function, *arrays)
+        return y, pull_back(jnp.cos(y))
+
+    return function
+
+
 @functools.cache
-def layer_calls() -> dict[str, PublicCall]:
-    """Calls of the layers of all libraries, with two batch dimensions where a library has them."""
-    found = {}
-    for library in LAYER_LIBRARIES:
-        for kind in ("DeformConv", "MSDeformAttn", "DCNv3", "DCNv4"):
-            found[f"{library}.{kind}"] = _layer_call(library, kind)
-    return found
-
-
-def _layer_call(library: str, kind: str) -> PublicCall:
+def _layer_call(name: str) -> PublicCall:
+    """Of a layer, with two batch dimensions."""
+    library, kind = name.split(".")
     module = getattr(oxijax, library)
     dims, splits, options = ("t n h w c",), ("n", "t"), {}
     arguments: dict[str, Any] = {"groups": 2}
@@ -173,7 +196,7 @@ def _layer_call(library: str, kind: str) -> PublicCall:
         inputs = [np.zeros([SIZES[d] for d in each.split()], np.float32) for each in dims]
         layer = layer.bind(jax.jit(functools.partial(layer.init, **options))(KEY, *inputs))
     elif library == "nnx":
-        layer = cls(*size, **arguments, rngs=__import__("flax").nnx.Rngs(KEY))
+        layer = cls(*size, **arguments, rngs=nnx.Rngs(KEY))
     else:
         layer = cls(*size, **arguments, key=KEY)
     split = importlib.import_module(f"oxijax.{library}._parameters").split
@@ -191,18 +214,7 @@ def _layer_call(library: str, kind: str) -> PublicCall:
         return y if kind == "MSDeformAttn" else jnp.moveaxis(y, -3, -1)
 
     uniform = (1,) if kind == "MSDeformAttn" else ()
-    return PublicCall(
-        f"{library}.{kind}", function, dims, splits, tuple(leaves), uniform=uniform
-    )
+    return PublicCall(name, function, dims, splits, tuple(leaves), uniform=uniform)
 
 
-CALLS = tuple(operator_calls()) + tuple(
-    f"{library}.{kind}"
-    for library in LAYER_LIBRARIES
-    for kind in ("DeformConv", "MSDeformAttn", "DCNv3", "DCNv4")
-)
-
-
-def covered(name: str) -> PublicCall:
-    """The call of this name."""
-    return operator_calls()[name] if name in operator_calls() else layer_calls()[name]
+CALLS = (*operator_calls(), *(f"{lib}.{kind}" for lib in LAYER_LIBRARIES for kind in LAYER_KINDS))

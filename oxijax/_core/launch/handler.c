@@ -159,21 +159,20 @@ static void treat_subnormals_as(unsigned long before) {
 #endif
 }
 
-static _Thread_local unsigned long outside_python; /* how subnormals are treated there */
-
-/* Counts first and looks second, so that oxijax_shut_down never misses a call. */
-static bool enter_python(void) {
+/* Counts first and looks second, so that oxijax_shut_down never misses a call. `subnormals`: for
+ * leave_python. */
+static bool enter_python(unsigned long *subnormals) {
   atomic_fetch_add(&calls_in_python, 1);
   if (!atomic_load(&shutting_down)) {
-    outside_python = keep_subnormals();
+    *subnormals = keep_subnormals();
     return true;
   }
   atomic_fetch_sub(&calls_in_python, 1);
   return false;
 }
 
-static void leave_python(void) {
-  treat_subnormals_as(outside_python);
+static void leave_python(unsigned long subnormals) {
+  treat_subnormals_as(subnormals);
   atomic_fetch_sub(&calls_in_python, 1);
 }
 
@@ -454,11 +453,12 @@ static const Launch *resolve_call(XLA_FFI_CallFrame *frame, const Identity *iden
   Entry *entry = new_entry(frame, identity);
   char *message = calloc(1, MESSAGE_BYTES);
   const Launch *launch = NULL;
+  unsigned long subnormals;
   if (!resolver) {
     *failure = error(frame, "oxijax: the handler has no resolver");
   } else if (!entry || !message) {
     *failure = error(frame, out_of_memory);
-  } else if (!enter_python()) {
+  } else if (!enter_python(&subnormals)) {
     if (identity->device < 0) launch = &abandoned;
     else *failure = error(frame, too_late);
   } else {
@@ -473,7 +473,7 @@ static const Launch *resolve_call(XLA_FFI_CallFrame *frame, const Identity *iden
         .buffers = entry->buffers,
     };
     int status = resolver(&call, &entry->launch, message, MESSAGE_BYTES);
-    leave_python();
+    leave_python(subnormals);
     if (status) {
       *failure = error_in_python(frame, message);
     } else if (!is_sound(&entry->launch, frame)) {
@@ -533,13 +533,14 @@ static XLA_FFI_Error *report_failure(XLA_FFI_CallFrame *frame, const Launch *lau
   Describe *describer = atomic_load(&describe);
   char *message = calloc(1, MESSAGE_BYTES);
   XLA_FFI_Error *failure;
+  unsigned long subnormals;
   if (!describer || !message) {
     failure = error(frame, "oxijax: a launch failed, and there is no memory to say why");
-  } else if (!enter_python()) {
+  } else if (!enter_python(&subnormals)) {
     failure = launch->in_python ? abandon(frame) : error(frame, too_late);
   } else {
     describer(launch->id, status, message, MESSAGE_BYTES);
-    leave_python();
+    leave_python(subnormals);
     failure = error_in_python(frame, message);
   }
   free(message);
@@ -592,14 +593,15 @@ static XLA_FFI_Error *launch_on(XLA_FFI_CallFrame *frame, const Launch *launch, 
     parameters[i] = argument->buffer < 0 ? (void *)&argument->value
                                          : (void *)&buffer_of(frame, argument->buffer)->data;
   }
-  if (launch->in_python && !enter_python()) return abandon(frame);
+  unsigned long subnormals = 0;
+  if (launch->in_python && !enter_python(&subnormals)) return abandon(frame);
   int outcome = ESCAPED;
   status = launch->launch(launch->function, launch->grid[0], launch->grid[1], launch->grid[2],
                           launch->block[0], launch->block[1], launch->block[2],
                           launch->dynamic_shared, stream, parameters,
                           launch->in_python ? (void **)&outcome : NULL);
   if (launch->in_python) {
-    leave_python();
+    leave_python(subnormals);
     *again = outcome == FORGOTTEN;
     if (outcome == ESCAPED) oxijax_interrupt();
     status = *again ? 0 : outcome;

@@ -6,10 +6,12 @@ import json
 import os
 import pathlib
 import re
+import stat
 import tempfile
 import threading
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oxijax._core.arguments import shown
@@ -18,6 +20,7 @@ from oxijax._core.tuning.calls import KernelCall, is_emulated
 from oxijax._core.tuning.variations import variations
 from oxijax._version import __version__
 from ptx.isa.targets import TARGETS
+from ptx.registry import kernels
 
 __all__ = ["TunedPlans", "tuned_plans"]
 
@@ -34,12 +37,13 @@ class TunedPlans:
 
     They come from what is shipped with oxijax, and then from a file for each GPU and version of
     oxijax, which is read when the first kernel is launched on that GPU, and written by
-    `oxijax.tune` alone. `len` says how many there are in this process.
+    `oxijax.tune` alone. What `loads` and `oxijax.tune` add to this process goes before both. `len`
+    says how many there are in this process.
     """
 
     def __init__(self) -> None:
         self._plans: dict[KernelCall, Any] = {}
-        self._read: set[str] = set()  # GPUs whose files were read
+        self._read: dict[str, set[str]] = {}  # of GPUs whose files were read: the kernels then
         self._lock = threading.RLock()
         self._changed: list[Callable[[], None]] = []
 
@@ -49,13 +53,11 @@ class TunedPlans:
     def directory(self) -> pathlib.Path:
         """Where the files are: `OXIJAX_TUNING_DIR`, or oxijax in the user's cache directory.
 
-        That is `XDG_CACHE_HOME`, or `~/.cache`. The file of a GPU is
-        tuning-GPU-VERSION.json, with the GPU's name and oxijax's version.
+        That is `XDG_CACHE_HOME`, or `~/.cache`. In both variables, `~` is the user's home. The file
+        of a GPU is tuning-GPU-VERSION.json, with the GPU's name and oxijax's version.
         """
-        if chosen := os.environ.get("OXIJAX_TUNING_DIR"):
-            return pathlib.Path(chosen)
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        return pathlib.Path(cache) / "oxijax"
+        cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "oxijax")
+        return pathlib.Path(os.path.expanduser(os.environ.get("OXIJAX_TUNING_DIR") or cache))
 
     def dumps(self) -> str:
         """The plans of this process as JSON, which `loads` takes: sorted, an entry a plan.
@@ -63,7 +65,7 @@ class TunedPlans:
         What a file has of a GPU is there once a kernel was launched on it.
         """
         with self._lock:
-            return _text(self._plans)
+            return _text(_entry(call, plan) for call, plan in self._plans.items())
 
     def loads(self, text: str) -> None:
         """Adds plans, which take the place of those of the same calls, to this process.
@@ -82,7 +84,9 @@ class TunedPlans:
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, got {shown(text)}")
-        plans = _read_text(text)
+        plans, faults = _read_entries(_read_text(text))
+        if faults:
+            raise ValueError(f"text: {faults[0]}")
         for number, (call, plan) in enumerate(plans.items(), 1):
             try:
                 call.kernel.launch(call.config, call.target, call.shapes, plan=plan)
@@ -102,7 +106,7 @@ class TunedPlans:
         """
         with self._lock:
             # Those of GPUs that no kernel was launched on yet are not read either.
-            self._read.add(_ALL)
+            self._read[_ALL] = set()
             self._plans.clear()
         self._notify()
 
@@ -118,30 +122,44 @@ class TunedPlans:
         """The plan that is kept for a call; None where the kernel's own choice is not overruled.
 
         An emulated GPU has no files: nobody has timed it, and tests have the same plans everywhere.
+        Files are read again for kernels that were not there when they were read.
         """
+        complaints: list[str] = []
         with self._lock:
-            if not (is_emulated(call.gpu) or self._read & {_ALL, call.gpu}):
-                self._read.add(call.gpu)  # also where a warning is an error
+            before = self._read.get(call.gpu, set())
+            if not (is_emulated(call.gpu) or _ALL in self._read or call.kernel.name in before):
+                found: dict[KernelCall, Any] = {}
                 for file in [*sorted(_SHIPPED.glob("*.json")), self._file(call.gpu)]:
-                    found = _read_file(file)
-                    self._plans.update({c: plan for c, plan in found.items() if c.gpu == call.gpu})
-            return self._plans.get(call)
+                    plans, complaint = _read_plans(file)
+                    found.update(plans)
+                    complaints += complaint
+                for other, plan in found.items():
+                    if other.gpu == call.gpu and other.kernel.name not in before:
+                        self._plans.setdefault(other, plan)
+                self._read[call.gpu] = {*kernels(), call.kernel.name}
+            plan = self._plans.get(call)
+        for complaint in complaints:  # last, for where a warning is an error
+            _warn(complaint)
+        return plan
 
     def keep(self, plans: Mapping[KernelCall, Any]) -> None:
         """Adds plans to this process and to the file of each GPU.
 
         A file is read and replaced as a whole: of two processes that do so at the same time the
-        second may lose what the first has kept. A file that cannot be written is a warning.
+        second may lose what the first has kept. Entries of other calls stay as they are, also those
+        that mean nothing here, and so does a file that cannot be read as a list of entries: then,
+        and where a file cannot be written, there is a warning.
         """
         with self._lock:
             self._plans.update(plans)
         self._notify()
         for gpu in sorted({call.gpu for call in plans}):
             file = self._file(gpu)
-            mine = {call: plan for call, plan in plans.items() if call.gpu == gpu}
+            mine = {call: _entry(call, plan) for call, plan in plans.items() if call.gpu == gpu}
             try:
-                _replace(file, _text({**_read_file(file), **mine}))
-            except OSError as error:
+                others = {_call_or_text(entry): entry for entry in _read_file(file)}
+                _replace(file, _text({**others, **mine}.values()))
+            except (OSError, ValueError, RecursionError) as error:
                 _warn(f"tuned plans are kept in this process alone: {file}: {error}")
 
     def on_change(self, function: Callable[[], None]) -> None:
@@ -160,6 +178,8 @@ class TunedPlans:
 tuned_plans = TunedPlans()
 
 _ALL = ""  # in place of the name of a GPU: all of them
+_TOLD = 3  # entries of a file of which a warning says what is wrong with them
+_DAY = 24 * 60 * 60  # seconds, far more than writing takes
 _KEYS = ("gpu", "target", "kernel", "config", "shapes", "plan")
 
 
@@ -178,28 +198,36 @@ def encode_plan(plan: Any) -> dict[str, Any]:
     return {field.name: encode(getattr(plan, field.name)) for field in dataclasses.fields(plan)}
 
 
-def _text(plans: Mapping[KernelCall, Any]) -> str:
-    entries = []
-    for call, plan in plans.items():
-        values = (
-            call.gpu,
-            call.target.name,
-            call.kernel.name,
-            encode_fields(call.config),
-            [list(shape) for shape in call.shapes],
-            encode_plan(plan),
-        )
+def _entry(call: KernelCall, plan: Any) -> dict[str, Any]:
+    values = (
+        call.gpu,
+        call.target.name,
+        call.kernel.name,
+        encode_fields(call.config),
+        [list(shape) for shape in call.shapes],
+        encode_plan(plan),
+    )
+    return dict(zip(_KEYS, values, strict=True))
+
+
+def _text(entries: Iterable[Any]) -> str:
+    """The text of entries, which are as JSON has them, whatever they say."""
+
+    def written(entry: Any) -> str:
+        if not isinstance(entry, dict):
+            return json.dumps(entry, sort_keys=True)
         lines = [
             f"  {json.dumps(key)}: {json.dumps(value, sort_keys=True)}"
-            for key, value in zip(_KEYS, values, strict=True)
+            for key, value in entry.items()
         ]
-        entries.append("{\n" + ",\n".join(lines) + "\n}")
+        return "{\n" + ",\n".join(lines) + "\n}"
+
     head = f'{{\n"format": {FORMAT},\n"oxijax": {json.dumps(__version__)},\n"plans": '
-    return head + "[" + ",\n".join(sorted(entries)) + "]\n}\n"
+    return head + "[" + ",\n".join(sorted(map(written, entries))) + "]\n}\n"
 
 
-def _read_text(text: str) -> dict[KernelCall, Any]:
-    """The plans of a text; ValueError, which says what is wrong with it."""
+def _read_text(text: str) -> list[Any]:
+    """The entries of a text, whatever they say; ValueError where it is no list of entries."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -210,17 +238,30 @@ def _read_text(text: str) -> dict[KernelCall, Any]:
         raise ValueError(f"text must be of format {FORMAT}, got {shown(content['format'])}")
     if not isinstance(content["plans"], list):
         raise ValueError(f"plans must be a list, got {shown(content['plans'])}")
-    plans = {}
-    for number, entry in enumerate(content["plans"], 1):
+    return content["plans"]
+
+
+def _read_entries(entries: list[Any]) -> tuple[dict[KernelCall, Any], list[str]]:
+    """The plans of those entries that mean one here, and what is wrong with each of the others."""
+    plans, faults = {}, []
+    for number, entry in enumerate(entries, 1):
         try:
-            call, plan = _read_entry(entry)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"text: plan {number}: {error.args[0]}") from error
-        plans[call] = plan
-    return plans
+            call = _read_call(entry)
+            plans[call] = _read_plan(call, entry["plan"])
+        except Exception as error:  # kernels of others may say by any what they cannot be
+            faults.append(f"plan {number}: {error.args[0] if error.args else repr(error)}")
+    return plans, faults
 
 
-def _read_entry(entry: Any) -> tuple[KernelCall, Any]:
+def _call_or_text(entry: Any) -> KernelCall | str:
+    """What an entry is for, by which another one takes its place; all of it if it means nothing."""
+    try:
+        return _read_call(entry)
+    except Exception:  # as in _read_entries
+        return _text([entry])
+
+
+def _read_call(entry: Any) -> KernelCall:
     if not isinstance(entry, dict) or entry.keys() != set(_KEYS):
         raise ValueError(f"an object with {', '.join(_KEYS)} is expected, got {shown(entry)}")
     for key in ("gpu", "target", "kernel"):
@@ -231,19 +272,20 @@ def _read_entry(entry: Any) -> tuple[KernelCall, Any]:
     kernel = registered(entry["kernel"])
     config = decode_fields(config_type(kernel), entry["config"])
     target, shapes = TARGETS[entry["target"]], _read_shapes(entry["shapes"])
-    call = KernelCall(entry["gpu"], target, kernel, config, shapes)
-    wanted = entry["plan"]
-    fields = [field.name for field in dataclasses.fields(call.instance.plan)]
+    return KernelCall(entry["gpu"], target, kernel, config, shapes)
+
+
+def _read_plan(call: KernelCall, wanted: Any) -> Any:
+    name, fields = call.kernel.name, [f.name for f in dataclasses.fields(call.instance.plan)]
     if not isinstance(wanted, dict) or wanted.keys() != set(fields):
         raise ValueError(
-            f"a plan of kernel {kernel.name} has the fields {', '.join(fields)} here, got "
-            f"{shown(wanted)}"
+            f"a plan of kernel {name} has the fields {', '.join(fields)} here, got {shown(wanted)}"
         )
     # Nothing but what `oxijax.tune` tries: of other plans nobody knows that results are right.
     for plan in variations(call):
         if json.dumps(encode_plan(plan), sort_keys=True) == json.dumps(wanted, sort_keys=True):
-            return call, plan
-    raise ValueError(f"kernel {kernel.name} is not tried with this plan here: {shown(wanted)}")
+            return plan
+    raise ValueError(f"kernel {name} is not tried with this plan here: {shown(wanted)}")
 
 
 def _read_shapes(shapes: Any) -> tuple[tuple[int, ...], ...]:
@@ -255,20 +297,49 @@ def _read_shapes(shapes: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, shapes))
 
 
-def _read_file(file: pathlib.Path) -> dict[KernelCall, Any]:
-    """The plans of a file, none if there is no such file; a warning if it cannot be read."""
+def _read_file(file: pathlib.Path) -> list[Any]:
+    """The entries of a file, none if there is no such file.
+
+    Raises:
+      OSError: it cannot be read.
+      ValueError: it is no list of entries.
+    """
     try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise OSError("it is no regular file")  # of which some have no end
         return _read_text(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return []
+
+
+def _read_plans(file: pathlib.Path) -> tuple[dict[KernelCall, Any], list[str]]:
+    """The plans of a file, and what is to be said of the rest of it: one sentence, or none."""
+    try:
+        entries = _read_file(file)
     except (OSError, ValueError) as error:
-        _warn(f"tuned plans are not read: {file}: {error}\nDelete the file, or tune again")
-        return {}
+        return {}, [
+            f"tuned plans are not read: {file}: {error}\nMend or delete the file: until then "
+            "oxijax.tune leaves it as it is, and keeps plans in its process alone"
+        ]
+    plans, faults = _read_entries(entries)
+    if not faults:
+        return plans, []
+    return plans, [
+        f"{len(faults)} of {len(entries)} tuned plans are not used, and stay in {file}:\n"
+        + "\n".join([*faults[:_TOLD], *["..."] * (len(faults) > _TOLD)])
+    ]
 
 
 def _replace(file: pathlib.Path, text: str) -> None:
-    """Writes a file at once: whoever reads it finds the old text or the new one."""
+    """Writes a file at once: whoever reads it finds the old text or the new one.
+
+    What a process that was killed while it wrote has left here is deleted a day later.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
+    for left in file.parent.glob("tuning-*.json*.new"):
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < time.time() - _DAY:
+                left.unlink()
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".new")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
