@@ -2,13 +2,12 @@
 
 A command module has a docstring whose first line is its help, `add_arguments(parser)` and
 `run(args) -> int`, the exit code. It imports what an extra installs only in `run`, inside
-`needs_extra`, so that help is there without extras.
+`needs_extra`, so that help is there without extras. Numbers and outputs among its arguments have
+types of `arguments`, so that `run` finds them judged and opened.
 """
 
 import argparse
 import contextlib
-import json
-import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,13 +16,10 @@ from oxijax._core.install import install_command
 __all__ = [
     "CommandError",
     "PrintedTable",
-    "add_json_argument",
     "add_repeatable_argument",
-    "check_picture_path",
     "needs_extra",
     "print_labelled",
     "tool_message",
-    "write_json",
 ]
 
 
@@ -50,12 +46,6 @@ def tool_message(error: Exception) -> str:
     return f"{what}: {install_command('test', 'nvidia-cuda-nvcc', 'nvidia-cuda-nvdisasm')}"
 
 
-def check_picture_path(output: pathlib.Path) -> None:
-    """Raises `CommandError` unless a picture can be written there."""
-    if output.suffix.lower() != ".png" or not output.parent.is_dir():
-        raise CommandError(f"--output must be a .png file in an existing folder: {output}")
-
-
 def add_repeatable_argument(
     parser: argparse.ArgumentParser, option: str, what: str, **options: Any
 ) -> None:
@@ -69,17 +59,6 @@ def add_repeatable_argument(
     """
     text = f"{what}; may be given more than once (default: all)"
     parser.add_argument(option, action="append", help=text, **options)
-
-
-def add_json_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds the option `--json`, which `write_json` heeds."""
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the figures")
-
-
-def write_json(args: argparse.Namespace, report: Any) -> None:
-    """Writes a report to the file that `--json` names, if it does."""
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def print_labelled(lines: Iterable[tuple[str, str]]) -> None:

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 import oxijax
-from oxijax._cli import PrintedTable, add_json_argument, write_json
+from oxijax._cli import PrintedTable
+from oxijax._cli.arguments import COUNT, add_json_argument, number_type, write_json
 from oxijax._cli.bench_rounds import (
     core_count,
     machine,
@@ -42,11 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", choices=["cpu"], default="cpu", help="what to measure")
     add_json_argument(parser)
     parser.add_argument(
-        "--repeats", type=int, default=100, help="runs of each function (default: %(default)s)"
+        "--repeats", type=COUNT, default=100, help="runs of each function (default: %(default)s)"
     )
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=number_type(float, 0),
         default=30,
         help="no layer is repeated for longer, but three times at least (default: %(default)s)",
     )

@@ -15,14 +15,8 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-from oxijax._cli import (
-    CommandError,
-    add_json_argument,
-    add_repeatable_argument,
-    needs_extra,
-    tool_message,
-    write_json,
-)
+from oxijax._cli import CommandError, add_repeatable_argument, needs_extra, tool_message
+from oxijax._cli.arguments import add_json_argument, write_json
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
 from ptx.isa.assembler import (
     Assembled,

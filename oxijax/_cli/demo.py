@@ -6,13 +6,14 @@ Both learn from the same batches; with more steps for both, the gap between them
 
 import argparse
 import dataclasses
+import io
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oxijax._cli import check_picture_path, needs_extra
+from oxijax._cli import needs_extra
+from oxijax._cli.arguments import COUNT, PictureFile, add_output_argument
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,38 +25,31 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add_output_argument(
+        parser,
         "--output",
-        type=Path,
-        default=Path("deform_conv_demo.png"),
+        PictureFile,
+        default="deform_conv_demo.png",
         metavar="FILE",
         help="the picture, a PNG file (default: %(default)s)",
     )
     parser.add_argument(
         "--seeds",
-        type=_count,
+        type=COUNT,
         default=3,
         metavar="N",
         help="train both networks for each of the seeds 0 to N-1 (default: %(default)s)",
     )
     parser.add_argument(
         "--steps",
-        type=_count,
+        type=COUNT,
         default=400,
         metavar="N",
         help="batches of digits that each network learns from (default: %(default)s)",
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 1, got {text}")
-    return int(text)
-
-
 def run(args: argparse.Namespace) -> int:
-    # What would spoil the end is said before the training, not after it.
-    check_picture_path(args.output)
     with needs_extra("demo"):
         from rich.console import Console
 
@@ -71,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
     plain, deformable = contestants
     console.print(_table(contestants))
     console.print(_verdict(plain, deformable, args.steps))
-    demo_picture.draw(args.output, plain.networks[0], deformable.networks[0], splits[0])
-    console.print(f"Picture: {args.output}", soft_wrap=True)
+    picture = io.BytesIO()
+    demo_picture.draw(picture, plain.networks[0], deformable.networks[0], splits[0])
+    args.output.write(picture.getvalue())
+    console.print(f"Picture: {args.output.path}", soft_wrap=True)
     console.print(f"Time: {time.perf_counter() - start:.0f} s")
     return 0
 

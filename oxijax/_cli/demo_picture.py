@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import jax
 import numpy as np
@@ -103,7 +103,7 @@ def on_ink(samples: Samples, canvases: jax.Array) -> float:
     return float(np.mean(ink & inside))
 
 
-def draw(path: Path, plain: Classifier, deformable: Classifier, digits: Digits) -> None:
+def draw(file: Path | IO[bytes], plain: Classifier, deformable: Classifier, digits: Digits) -> None:
     """Writes the picture, a PNG file, for two networks trained on the same digits."""
     canvases = digits.held_out_images
     samples = [sample(network, canvases, _LAYER) for network in (plain, deformable)]
@@ -140,7 +140,7 @@ def draw(path: Path, plain: Classifier, deformable: Classifier, digits: Digits) 
         for axes, network_samples, answer in zip(pair, samples, answers, strict=True):
             _draw_panel(axes, canvas, network_samples, index, pixels)
             _draw_answer(axes, int(answer[number]), _SHOWN[number])
-    figure.savefig(path, format="png")
+    figure.savefig(file, format="png")
 
 
 def _typical(digits: Digits, label: int) -> int:

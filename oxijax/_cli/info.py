@@ -15,7 +15,8 @@ import jax
 import jax.extend.backend
 
 import oxijax
-from oxijax._cli import add_json_argument, print_labelled, tool_message, write_json
+from oxijax._cli import print_labelled, tool_message
+from oxijax._cli.arguments import add_json_argument, write_json
 from oxijax._core import driver as _driver
 from oxijax._core import launch as _launch
 from ptx.isa.assembler import ToolNotFoundError, find_ptxas, ptxas_version

@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import os
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -34,13 +33,14 @@ def registered_kernels(module: str) -> Mapping[str, KernelDefinition]:
     for `ptx.kernels` and what is in it, and for no other module.
 
     Raises:
-      CommandError: there is no such module, or it registers no kernel; or a file's name.
+      CommandError: there is no such module, or it registers no kernel; or no module's name.
     """
-    if module.endswith(".py"):
-        raise CommandError(f"--registry takes a module's name, such as {pathlib.Path(module).stem}")
+    if module.endswith(".py") or not all(module.split(".")):
+        such = pathlib.Path(module).stem.strip(".") or _LIBRARY
+        raise CommandError(f"--registry must be a module's name, such as {such}, got {module!r}")
     # As for `python -m oxijax`: modules of this folder are found by the command `oxijax` too.
-    if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.insert(0, os.getcwd())
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

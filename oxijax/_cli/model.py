@@ -13,13 +13,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from oxijax._cli import (
-    CommandError,
-    add_json_argument,
-    add_repeatable_argument,
-    tool_message,
-    write_json,
-)
+from oxijax._cli import CommandError, add_repeatable_argument, tool_message
+from oxijax._cli.arguments import add_json_argument, write_json
 from ptx.isa.assembler import ToolNotFoundError, find_ptxas
 from ptx.isa.dtypes import bf16, f16, f32
 from ptx.isa.sass import find_nvdisasm

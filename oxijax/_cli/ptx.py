@@ -6,11 +6,11 @@ are written into a folder, so that `diff -r` compares what two versions of the c
 """
 
 import argparse
-import pathlib
 import sys
 from collections.abc import Mapping
 
 from oxijax._cli import CommandError, tool_message
+from oxijax._cli.arguments import OutputFolder, add_output_argument
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
 from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.sass import disassemble
@@ -33,9 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sass", action="store_true", help="count the instructions of the machine code's loops"
     )
-    parser.add_argument(
+    add_output_argument(
+        parser,
         "--output",
-        type=pathlib.Path,
+        OutputFolder,
         metavar="DIR",
         help="write DIR/KERNEL/CONFIGURATION.ptx, for all kernels unless one is named",
     )
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError("--output writes the PTX of all configurations")
         chosen = kernels.values() if args.kernel is None else [kernels[args.kernel]]
         for kernel in chosen:
-            _write(kernel, args.target, args.output / kernel.name)
+            _write(kernel, args.target, args.output)
         return 0
     if args.kernel is None:
         _list(kernels)
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write(kernel: KernelDefinition, target: str | None, folder: pathlib.Path) -> None:
+def _write(kernel: KernelDefinition, target: str | None, output: OutputFolder) -> None:
     """Writes a file for each configuration that the target can run."""
     for config in kernel.configs:
         try:
@@ -90,9 +91,7 @@ def _write(kernel: KernelDefinition, target: str | None, folder: pathlib.Path) -
         except UnsupportedError as error:
             print(f"{kernel.name}/{config}: {error}", file=sys.stderr)
             continue
-        path = folder / f"{config}.ptx"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(written.text)
+        output.write(f"{kernel.name}/{config}.ptx", written.text)
 
 
 def _loops(text: str, target: Target) -> str:

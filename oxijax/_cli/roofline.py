@@ -5,19 +5,20 @@ From data sheets; nothing is measured, and no GPU is needed.
 
 import argparse
 import dataclasses
+import io
 import math
-import pathlib
 from collections.abc import Iterator
 
 import oxijax
-from oxijax._cli import (
-    CommandError,
+from oxijax._cli import CommandError, needs_extra, print_labelled
+from oxijax._cli.arguments import (
+    PictureFile,
     add_json_argument,
-    check_picture_path,
-    needs_extra,
-    print_labelled,
+    add_output_argument,
+    number_type,
     write_json,
 )
+from oxijax._core.driver_errors import DriverError
 from oxijax._gemm.roofline import Roofline
 from ptx.devices import DATA_SHEETS
 
@@ -28,7 +29,9 @@ _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("m", "n", "k"):
-        parser.add_argument(name, type=int, metavar=name.upper(), help="of [M, K] @ [K, N]")
+        parser.add_argument(
+            name, type=number_type(int), metavar=name.upper(), help="of [M, K] @ [K, N]"
+        )
     parser.add_argument("--dtype", choices=_DTYPES, default="bf16", help="(default: %(default)s)")
     parser.add_argument(
         "--device",
@@ -37,23 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: the GPU that JAX uses, else A100 80GB)",
     )
     parser.add_argument(
-        "--batch", type=int, default=1, metavar="N", help="so many products (default: 1)"
+        "--batch",
+        type=number_type(int),
+        default=1,
+        metavar="N",
+        help="so many products (default: 1)",
     )
     parser.add_argument(
-        "--beta", type=float, default=0.0, help="unless 0, c is read too (default: 0)"
+        "--beta", type=number_type(float), default=0.0, help="unless 0, c is read too (default: 0)"
     )
     parser.add_argument(
         "--exact", action="store_true", help="multiply f32 as f32, not rounded to TF32"
     )
-    parser.add_argument(
-        "--output", type=pathlib.Path, metavar="FILE", help="draw the roofline: a PNG file"
+    add_output_argument(
+        parser, "--output", PictureFile, metavar="FILE", help="draw the roofline: a PNG file"
     )
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.output:
-        check_picture_path(args.output)
     try:
         result = oxijax.roofline(
             *(args.m, args.n, args.k),
@@ -63,17 +68,19 @@ def run(args: argparse.Namespace) -> int:
             beta=args.beta,
             precision="highest" if args.exact else None,
         )
-    except ValueError as error:
+    except (ValueError, DriverError) as error:
         raise CommandError(str(error)) from error
 
     print_labelled(_lines(result))
     write_json(args, dataclasses.asdict(result))
-    if args.output:
+    if args.output is not None:
         with needs_extra("demo"):
             from oxijax._cli import roofline_picture
 
-        roofline_picture.draw(args.output, result)
-        print(f"Picture: {args.output}")
+        picture = io.BytesIO()
+        roofline_picture.draw(picture, result)
+        args.output.write(picture.getvalue())
+        print(f"Picture: {args.output.path}")
     return 0
 
 

@@ -1,6 +1,7 @@
 """The picture of `python -m oxijax roofline`: a GPU's roofs, and a product under them."""
 
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,7 +23,7 @@ _FLAT_SHARE = 0.38
 _HALO = {"boxstyle": "square,pad=0.15", "color": "white"}  # behind text that lines may cross
 
 
-def draw(path: Path, result: Roofline) -> None:
+def draw(file: Path | IO[bytes], result: Roofline) -> None:
     """Writes the picture, a PNG file."""
     sheet = DATA_SHEETS[result.device]
     figure = Figure(figsize=(9.6, 6.4), dpi=150, facecolor="white")
@@ -37,7 +38,7 @@ def draw(path: Path, result: Roofline) -> None:
     _draw_balance(axes, result)
     _draw_point(axes, result)
     _draw_title(figure, result, sheet)
-    figure.savefig(path, format="png")
+    figure.savefig(file, format="png")
 
 
 def _set_limits(axes: Axes, result: Roofline, peaks: tuple[Peak, ...]) -> None:

@@ -1,13 +1,18 @@
 """Weights from PyTorch's modules, and back: what `test_sampling_layers.py` relies on."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from flax import linen as nn
+from flax import nnx
 from support.sampling_layers import LIBRARIES, apply, layer_of, recorded, split
 
 import oxijax
@@ -123,3 +128,124 @@ def test_wrong_layers():
             oxijax.convert.from_torch(layer, {})
     with pytest.raises(TypeError, match=re.escape("prefix must be a string, got 1")):
         oxijax.convert.to_torch(abstract("nnx", "DCNv3/plain"), prefix=1)  # pyright: ignore
+
+
+class Tied(nnx.Module):
+    """One linear layer at two paths, as an embedding's head often is."""
+
+    def __init__(self):
+        self.blocks = nnx.List(
+            [nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.Linear(2, 3, rngs=nnx.Rngs(0))]
+        )
+        self.head = self.blocks[1]
+
+
+def tied_state() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    shapes = {"blocks.0": (2, 2), "blocks.1": (3, 2)}
+    state = {f"{name}.weight": random.standard_normal(shape) for name, shape in shapes.items()}
+    state |= {f"{name}.bias": random.standard_normal(shape[0]) for name, shape in shapes.items()}
+    copies = {key.replace("blocks.1", "head"): v for key, v in state.items() if "blocks.1" in key}
+    return {name: value.astype(np.float32) for name, value in (state | copies).items()}
+
+
+def test_tied_weights():
+    """PyTorch's states have them under each name, and so has what is made for PyTorch."""
+    state = tied_state()
+    model = oxijax.convert.from_torch(Tied(), state)
+    assert model.head is model.blocks[1]
+    found = oxijax.convert.to_torch(model)
+    assert found.keys() == state.keys()
+    for name, value in state.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_tied_weights_that_differ():
+    state = tied_state()
+    state["head.bias"] = state["head.bias"] + 1
+    with pytest.raises(ValueError, match=r"'head.bias'\] must be equal to .*blocks.1.bias"):
+        oxijax.convert.from_torch(Tied(), state)
+
+
+def test_paths_that_are_written_alike():
+    class Model(eqx.Module):
+        parts: dict[str, Any]
+
+    model = Model({"a.b": jnp.zeros(2), "a": {"b": jnp.ones(2)}})
+    for call in (oxijax.convert.to_torch, lambda model: oxijax.convert.from_torch(model, {})):
+        with pytest.raises(ValueError, match=r"one parameter at a path, got two at 'parts\.a\.b'"):
+            call(model)
+
+
+class Parameter:
+    """What PyTorch's parameters do that require a gradient."""
+
+    def __init__(self, value: np.ndarray):
+        self.value, self.shape = value, value.shape
+
+    def detach(self) -> np.ndarray:
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
+def test_parameters_that_require_a_gradient():
+    state = {name: Parameter(value) for name, value in tied_state().items()}
+    found = oxijax.convert.to_torch(oxijax.convert.from_torch(Tied(), state))
+    np.testing.assert_array_equal(found["head.weight"], state["head.weight"].value)
+
+
+class Broken(Parameter):
+    detach = None
+
+
+def test_arrays_that_cannot_be_read():
+    state: dict[str, Any] = {**tied_state(), "head.bias": Broken(np.zeros(3))}
+    with pytest.raises(TypeError, match=r"state_dict\['head.bias'\] must be an array: Can't call"):
+        oxijax.convert.from_torch(Tied(), state)
+
+
+def write_safetensors(path: Path, arrays: dict[str, tuple[str, np.ndarray]]) -> None:
+    """A file of arrays with the types that it shall say."""
+    head, data = {}, b""
+    for name, (dtype, array) in arrays.items():
+        place = [len(data), len(data) + array.nbytes]
+        head[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": place}
+        data += array.tobytes()
+    text = json.dumps(head).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("F8_E4M3", ml_dtypes.float8_e4m3fn), ("F8_E5M2", ml_dtypes.float8_e5m2),
+        ("BF16", ml_dtypes.bfloat16), ("F16", np.float16), ("F64", np.float64),
+    ],
+)  # fmt: skip
+def test_files_of_every_floating_type(tmp_path, name, dtype):
+    state = {key: value.astype(dtype) for key, value in tied_state().items()}
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, {key: (name, value) for key, value in state.items()})
+    found = oxijax.convert.to_torch(oxijax.convert.from_torch(Tied(), path))
+    for key, value in state.items():
+        np.testing.assert_array_equal(found[key], value.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["F6_E2M3", "F4", "I64", "C64"])
+def test_files_of_other_types(tmp_path, name):
+    """The error names the array and what is wrong with it."""
+    size = {"F6_E2M3": 6 * 4 // 8, "F4": 2, "I64": 32, "C64": 32}[name]
+    path = tmp_path / "model.safetensors"
+    arrays = {key: ("F32", value) for key, value in tied_state().items()}
+    arrays["blocks.0.weight"] = (name, np.zeros(size, np.uint8))
+    head = {key: array.shape for key, (_, array) in arrays.items()} | {"blocks.0.weight": (2, 2)}
+    write_safetensors(
+        path, {k: (t, v.reshape(head[k]) if t == "F32" else v) for k, (t, v) in arrays.items()}
+    )
+    text = path.read_bytes().replace(b'"shape": [%d]' % size, b'"shape": [2, 2]')
+    length = text.index(b"}}") + 2 - 8
+    path.write_bytes(length.to_bytes(8, "little") + text[8:])
+    with pytest.raises((TypeError, ValueError), match=r"blocks\.0\.weight|safetensors file"):
+        oxijax.convert.from_torch(Tied(), path)
