@@ -374,10 +374,8 @@ def read_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
     if value is None:
         default = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
         pair = (default or lax.Precision.DEFAULT,) * 2
-    # The enumeration's values are ints, which it would take too.
-    if all(isinstance(one, str | lax.Precision | lax.DotAlgorithmPreset) for one in pair):
-        with contextlib.suppress(ValueError):
-            return _as_precision(pair[0]), _as_precision(pair[1])
+    with contextlib.suppress(ValueError):
+        return _as_precision(pair[0]), _as_precision(pair[1])
     names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
     got = f"jax_default_matmul_precision {pair[0]!r}" if value is None else shown(value)
     raise ValueError(
@@ -386,11 +384,15 @@ def read_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
     )
 
 
-def _as_precision(value: str | lax.Precision | lax.DotAlgorithmPreset) -> lax.Precision:
+def _as_precision(value: Any) -> lax.Precision:
+    """One operand's precision; ValueError if it is none."""
     name = value.name if isinstance(value, lax.DotAlgorithmPreset) else value
     if isinstance(name, str) and name in lax.DotAlgorithmPreset.__members__:
         return _AT_LEAST.get(name, lax.Precision.DEFAULT)
-    return lax.Precision(name)
+    # The enumeration's values are ints, which it would take too.
+    if not isinstance(value, str | lax.Precision):
+        raise ValueError(f"no precision: {value!r}")
+    return lax.Precision(value)
 
 
 def check_range(

@@ -9,6 +9,7 @@ from oxijax._core.sizes import is_known
 
 __all__ = [
     "check_description",
+    "check_linear",
     "check_operands",
     "check_results",
     "check_shapes",
@@ -101,4 +102,25 @@ def check_results(name: str, of: str, results: Any, expected: Sequence[str]) -> 
         raise TypeError(
             f"{name}: its {of} must return a tuple of {len(expected)}, {', '.join(expected)}, "
             f"got {got}"
+        )
+
+
+def check_linear(
+    name: str, transposed: Sequence[str], operands: Sequence[str], linear: Sequence[str]
+) -> None:
+    """Checks what a primitive is transposed with respect to.
+
+    Args:
+      name: of the primitive.
+      transposed: operands.
+      operands: all that are present.
+      linear: those in each of which the result is linear.
+
+    Raises:
+      TypeError: several operands, or one in which the result is not linear.
+    """
+    if len(transposed) != 1 or transposed[0] not in linear:
+        raise TypeError(
+            f"{name} is linear in one factor at a time and without a term, not in "
+            f"{' and '.join(transposed)} of {', '.join(operands)}"
         )

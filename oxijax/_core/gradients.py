@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from oxijax._core.description import check_linear
 from oxijax._core.explicit import reshard_like
 from oxijax._core.precision import usual_promotion
 from oxijax._core.primitive import KernelPrimitive
@@ -66,15 +67,17 @@ def define_gradients(
     ) -> list[Any]:
         (grad_y,) = cotangents
         given = iter(operands)
-        every = [next(given) if each else None for each in present]
+        every: list[Any] = [next(given) if each else None for each in present]
         wanted = [ad.is_undefined_primal(value) for value in every]
         names = [name for name, each in zip(forward.operands, present, strict=True) if each]
         transposed = [n for n, each in zip(forward.operands, wanted, strict=True) if each]
-        forward.check_linear(transposed, names, linear(config, names))
+        check_linear(forward.name, transposed, names, linear(config, names))
         # As the result is linear in it, the gradient does not depend on what an operand holds.
         filled = [
-            jnp.zeros(value.aval.shape, value.aval.dtype) if each else value
-            for value, each in zip(every, wanted, strict=True)
+            jnp.zeros(value.aval.shape, value.aval.dtype)
+            if ad.is_undefined_primal(value)
+            else value
+            for value in every
         ]
         found: Gradients = (None,) * len(every)
         if type(grad_y) is not ad.Zero:

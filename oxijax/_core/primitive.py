@@ -22,6 +22,7 @@ from oxijax._core.config import config as settings
 from oxijax._core.config import is_deterministic
 from oxijax._core.description import (
     check_description,
+    check_linear,
     check_operands,
     check_results,
     check_shapes,
@@ -156,12 +157,7 @@ class KernelPrimitive:
             ad.primitive_transposes[primitive] = self._transpose
 
     def __call__(self, config: Config, *operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
-        check_operands(self.name, self.operands, operands)
-        present = tuple(operand is not None for operand in operands)
-        arrays = [operand for operand in operands if operand is not None]
-        outs = iter(self._bind(*arrays, config=config, present=present))
-        here = self._present_results(present)
-        return tuple(next(outs) if key in here else None for key in self.results)
+        return self._on_present(self._bind, config, operands)
 
     def call_reference(
         self, config: Config, *operands: jax.Array | None
@@ -170,19 +166,24 @@ class KernelPrimitive:
 
         They are differentiated as whatever is written in jax.numpy.
         """
+        return self._on_present(self._trace_reference, config, operands)
+
+    def _on_present(self, function: Callable[..., Sequence[jax.Array]], config, operands):
+        check_operands(self.name, self.operands, operands)
         present = tuple(operand is not None for operand in operands)
         arrays = [operand for operand in operands if operand is not None]
-
-        def on_parts(*parts: jax.Array, config: Config) -> list[jax.Array]:
-            return _call(self.reference, parts, config, present)
-
-        outs = iter(
-            self._on_shards(on_parts, self._present_operands(present), arrays, config, present)
-        )
+        outs = iter(function(*arrays, config=config, present=present))
         here = self._present_results(present)
         return tuple(next(outs) if key in here else None for key in self.results)
 
-    def _bind(self, *arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:
+    def _trace_reference(self, *arrays, config: Config, present: Sequence[bool]):
+        def on_parts(*parts: jax.Array, config: Config) -> list[jax.Array]:
+            return _call(self.reference, parts, config, present)
+
+        names = self._present_operands(present)
+        return self._on_shards(on_parts, names, arrays, config, present)
+
+    def _bind(self, *arrays, config: Config, present: Sequence[bool]) -> Sequence[jax.Array]:
         """Binds the primitive, once on each device where operands are sharded explicitly."""
         bind = functools.partial(self.primitive.bind, present=present)
         return self._on_shards(bind, self._present_operands(present), arrays, config, present)
@@ -492,8 +493,7 @@ class KernelPrimitive:
                 return _call(self._rounded_reference, arrays, config, present)
 
             varying = [primals[i] for i in active]
-            _, tangents_out = jax.jvp(reference, varying, list(parts[len(tangents) :]))
-            return tangents_out
+            return jax.jvp(reference, varying, list(parts[len(tangents) :]))[1]
 
         names = self._present_operands(present)
         every = [*names, *(names[i] for i in active)]
@@ -541,7 +541,7 @@ class KernelPrimitive:
         values: dict[str, Any] = dict.fromkeys(self.operands)
         values.update(zip(names, operands, strict=True))
         factors = () if self.product.term in names else self.product.transposes
-        self.check_linear(linear, names, [*factors])
+        check_linear(self.name, linear, names, [*factors])
         if type(cotangent) is ad.Zero:
             return [ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in operands]
         values[linear[0]] = values[linear[0]].aval
@@ -567,23 +567,6 @@ class KernelPrimitive:
         transpose = jax.linear_transpose(reference, *(operands[i].aval for i in transposed))
         found = iter(transpose([ad.instantiate_zeros(each) for each in cotangents]))
         return [next(found) if i in transposed else None for i in range(len(operands))]
-
-    def check_linear(
-        self, transposed: Sequence[str], names: Sequence[str], linear: Sequence[str]
-    ) -> None:
-        """Raises TypeError where the result is not linear in what is transposed.
-
-        Args:
-          transposed: the operands with respect to which the primitive is transposed.
-          names: of the operands that are present.
-          linear: in each of which the result is linear, if there are no other operands than these
-            and the ones that they are multiplied with.
-        """
-        if len(transposed) != 1 or transposed[0] not in linear:
-            raise TypeError(
-                f"{self.name} is linear in one factor at a time and without a term, not in "
-                f"{' and '.join(transposed)} of {', '.join(names)}"
-            )
 
 
 def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:

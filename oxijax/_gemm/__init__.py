@@ -197,6 +197,7 @@ def _over_batch(
     def product(*matrices):
         a, b, *rest = (jnp.expand_dims(matrix, 0) for matrix in matrices)
         (y,) = function(a, b, rest[0] if rest else None, alpha, beta)
+        assert y is not None
         return y.squeeze(0)
 
     leading = [(1,) * (len(batch) + 2 - v.ndim) + v.shape[:-2] for v in matrices]

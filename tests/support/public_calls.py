@@ -26,6 +26,7 @@ __all__ = [
     "CALLS",
     "LAYER_KINDS",
     "LAYER_LIBRARIES",
+    "SIZES",
     "PublicCall",
     "find_call",
     "operator_calls",
@@ -53,7 +54,7 @@ class PublicCall:
       name: what is called, as users write it after "oxijax.".
       function: of arrays: the operands, and parameters behind them.
       dims: the names of the dimensions of each operand; empty for a parameter.
-      splits: the dimensions along which arrays may be sharded; several letters are sharded together.
+      splits: the dimensions along which arrays may be sharded, several letters together.
       parameters: of a layer.
       uniform: which operands are positions from 0 to 1.
       differentiable: whether it has gradients.
@@ -90,7 +91,7 @@ def _call(
     name: str, options: Mapping[str, Any], *dims: str, splits: str, **more: Any
 ) -> PublicCall:
     path = name.partition(" ")[0].split(".")
-    function = functools.reduce(getattr, path, oxijax)
+    function: Any = functools.reduce(getattr, path, oxijax)  # pyright: ignore[reportArgumentType]
     return PublicCall(
         name, functools.partial(function, **options), dims, tuple(splits.split()), **more
     )

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import public_calls
 from support.processes import python
 
 import oxijax
@@ -30,6 +31,52 @@ def conv(x, offset, weight, mask, bias):
 def gemm(x, offset, weight, mask, bias):
     rows = x.reshape(-1, x.shape[-1])
     return oxijax.gemm(rows, weight[0, 0], bias[None] * jnp.ones((rows.shape[0], 1)), beta=2.0)
+
+
+SYMBOLIC = [name for name, call in public_calls.operator_calls().items() if call.differentiable]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", [name for name in SYMBOLIC if "reference" not in name])
+def test_second_derivatives_of_a_symbolic_batch(name, platform):
+    """A program that is differentiated twice after it was loaded."""
+    call, (n,) = public_calls.operator_calls()[name], jax.export.symbolic_shape("n")
+    shapes = [
+        [n if d == "n" else public_calls.SIZES[d] for d in dims.split()] for dims in call.dims
+    ]
+    operands = [jax.ShapeDtypeStruct(tuple(shape), jnp.float32) for shape in shapes]
+    exported = jax.export.export(
+        jax.jit(call.function), platforms=(platform,), disabled_checks=oxijax.EXPORT_CHECKS
+    )(*operands)
+    program = jax.export.deserialize(exported.serialize(vjp_order=2))
+    if platform == "cuda" or "grid" not in name:
+        return
+
+    def twice(function):
+        def squares(*arrays):
+            return (jax.grad(lambda x: (function(x, *arrays[1:]) ** 2).sum())(arrays[0]) ** 2).sum()
+
+        return jax.jit(jax.grad(squares))
+
+    arrays = call.operands()
+    found, expected = (twice(function)(*arrays) for function in (program.call, call.function))
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("size", ["h", "w", "c"])
+@pytest.mark.parametrize("name", ["grid_sample", "dcnv3", "dcnv4"])
+def test_sizes_that_sampling_operators_have_to_know(name, size):
+    """The error names the argument, what is needed and why."""
+    call, (n, unknown) = public_calls.operator_calls()[name], jax.export.symbolic_shape("n, u")
+    sizes = {**public_calls.SIZES, "n": n, size: unknown}
+    operands = [
+        jax.ShapeDtypeStruct(tuple(sizes[d] for d in dims.split()), jnp.float32)
+        for dims in call.dims
+    ]
+    with pytest.raises(
+        ValueError, match=r"^x must have a height, a width and channels that are kn"
+    ):
+        jax.export.export(jax.jit(call.function))(*operands)
 
 
 FUNCTIONS = {f.__name__: f for f in (deform_conv, conv, gemm)}

@@ -1,4 +1,4 @@
-"""Positions and weights that are not finite or at an edge: the same by kernels and XLA's program."""
+"""Positions and weights that are not finite or at an edge: kernels do what XLA's program does."""
 
 import functools
 

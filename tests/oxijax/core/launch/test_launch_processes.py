@@ -211,6 +211,8 @@ with emulate_gpu():
                 function(x, x).block_until_ready()
             elif sys.argv[2] == "eager":
                 scale_and_add(x, x).block_until_ready()
+            elif sys.argv[2] == "operator":  # which calls jax.numpy first
+                oxijax.gemm(*(np.ones((2, 2), np.float32),) * 2)
             else:
                 jax.jit(lambda x: scale_and_add(x, x)).lower(x)
         except Exception as error:
@@ -223,7 +225,7 @@ with emulate_gpu():
 """
 
     @pytest.mark.parametrize("rows", [1, 10_000])  # run in the calling thread, and in JAX's pool
-    @pytest.mark.parametrize("how", ["compiled", "eager", "lowered"])
+    @pytest.mark.parametrize("how", ["compiled", "eager", "operator", "lowered"])
     def test_child_raises(self, rows, how):
         printed = run(self.PROGRAM, rows, how)
         assert "this process was forked after its parent had launched kernels" in printed
