@@ -118,6 +118,24 @@ def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:
     return {**found, "time_ratio": spread(paired_ratios(rounds["oxijax"], rounds["plain"]))}
 
 
+def dtypes(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:
+    """Milliseconds and temporaries of our program with images in each of these dtypes."""
+    images, *others = case.arrays
+    programs, arrays = {}, {}
+    for dtype in (jnp.float32, jnp.float16, jnp.bfloat16):
+        operands = arrays[dtype.__name__] = [jnp.asarray(images, dtype), *map(jnp.asarray, others)]
+        programs[dtype.__name__] = jax.jit(wrap(case.ours)).lower(*operands).compile()
+    rounds = time_rounds({name: (p, arrays[name]) for name, p in programs.items()}, runs)
+    return {
+        name: {
+            "ms": min(rounds[name]),
+            "spread": spread(rounds[name]),
+            "temporaries_mib": temporaries(program) / MIB,
+        }
+        for name, program in programs.items()
+    }
+
+
 def temporaries(program: Any) -> int:
     """Bytes that a program needs beside its operands and results."""
     return program.memory_analysis().temp_size_in_bytes
@@ -136,6 +154,7 @@ def main() -> None:
         layers[name] = {}
         for key, wrap in (("forward", lambda f: f), ("forward and backward", with_gradients)):
             found = layers[name][key] = compare(case, wrap, args.runs)
+            found["dtypes"] = dtypes(case, wrap, args.runs)
             ours, plain = found["oxijax"], found["plain"]
             print(
                 f"{name} | {key} | {ours['ms']:.1f} | {plain['ms']:.1f} | "

@@ -87,6 +87,7 @@ def sampling_page(reading: Reading) -> Page:
                 for key, title in _PASSES.items()
             ],
         ),
+        *_dtypes(layers),
         "## Layers",
         "",
         *paragraph("""
@@ -97,6 +98,33 @@ def sampling_page(reading: Reading) -> Page:
         """),
     ]
     return Page(lines, {"sampling.svg": chart})
+
+
+def _dtypes(layers: dict[str, Any]) -> list[str]:
+    """Images in half precision beside those in float32, where they were measured."""
+    if not all("dtypes" in layer[key] for layer in layers.values() for key in _PASSES):
+        return []
+    names = ("float32", "float16", "bfloat16")
+    return [
+        "## Half precision",
+        "",
+        *paragraph("""
+            oxijax alone, with images in each dtype and positions and weights in float32: the three
+            programs take turns. Sums are in float32 for all.
+        """),
+        *table(
+            ["layer", "pass", *(f"{n}, ms" for n in names), *(f"{n}, MiB" for n in names)],
+            [
+                [
+                    *(name, title),
+                    *(cell(_time(layer[key]["dtypes"][n])) for n in names),
+                    *(number(layer[key]["dtypes"][n]["temporaries_mib"]) for n in names),
+                ]
+                for name, layer in layers.items()
+                for key, title in _PASSES.items()
+            ],
+        ),
+    ]
 
 
 def _time(program: dict[str, Any]) -> Interval:

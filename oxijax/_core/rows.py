@@ -22,7 +22,10 @@ __all__ = [
 def take_rows(
     rows: jax.Array, index: jax.Array, start: int = 0, stop: int | None = None
 ) -> jax.Array:
-    """Rows [R, C] by their numbers, or channels of them, [..., C]; all of them exist."""
+    """Rows [R, C] by their numbers, or channels of them, [..., C]; all of them exist.
+
+    Those of bfloat16 come in float32.
+    """
     if rows.dtype == jnp.bfloat16:
         return _take_bits(start, stop, rows, index)
     return _take(start, stop, rows, index)
@@ -35,11 +38,14 @@ def _take(start: int, stop: int | None, rows: jax.Array, index: jax.Array) -> ja
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _take_bits(start: int, stop: int | None, rows: jax.Array, index: jax.Array) -> jax.Array:
-    """The same of bfloat16, which XLA's CPU compiler gathers from a copy of all rows in float32."""
+    """The same of bfloat16, which XLA's CPU compiler gathers from a copy of all rows in float32.
+
+    What is gathered is widened by moving bits, of which that compiler makes vectors.
+    """
     # Without the barrier a loop would have a copy of all rows as bits made before it.
     rows, index = lax.optimization_barrier((rows, index))
     found = _take(start, stop, lax.bitcast_convert_type(rows, jnp.uint16), index)
-    return lax.bitcast_convert_type(found, rows.dtype)
+    return lax.bitcast_convert_type(found.astype(jnp.uint32) << 16, jnp.float32)
 
 
 @_take_bits.defjvp
@@ -47,7 +53,8 @@ def _take_bits_jvp(
     start: int, stop: int | None, primals: Any, tangents: Any
 ) -> tuple[jax.Array, jax.Array]:
     (rows, index), (rows_dot, _) = primals, tangents
-    return _take_bits(start, stop, rows, index), _take(start, stop, rows_dot, index)
+    found = _take(start, stop, rows_dot, index).astype(jnp.float32)
+    return _take_bits(start, stop, rows, index), found
 
 
 def take_rows_or_zeros(rows: jax.Array, index: jax.Array) -> jax.Array:
