@@ -20,6 +20,7 @@ from jax2onnx.plugins.plugin_system import (
     register_primitive,
 )
 
+from oxijax._core.precision import usual_promotion
 from oxijax.onnx import _convolution
 from oxijax.onnx._gemm import gemm
 from oxijax.onnx._node import node_p
@@ -82,7 +83,10 @@ def _lower_forward(
         return function(ctx.opset, eqn.params["config"], *operands)
 
     avals = (jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in eqn.invars)
-    with jax.disable_jit():  # calls within a jaxpr are what jax2onnx 0.17 lacks for JAX 0.12
+    with (
+        usual_promotion(),
+        jax.disable_jit(),
+    ):  # calls within a jaxpr are what jax2onnx 0.17 lacks for JAX 0.12
         closed = jax.make_jaxpr(of_arrays)(*avals)
     jaxpr = closed.jaxpr
     for inner, constant in zip(jaxpr.constvars, closed.consts, strict=True):

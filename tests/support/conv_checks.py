@@ -38,7 +38,8 @@ def lax_conv(case: ConvCase, x, weight, bias=None) -> jax.Array:
     )
     if bias is None:
         return y
-    return y + (bias.reshape(-1, *[1] * len(spatial)) if case.channels_first else bias)
+    ones = [1] * len(spatial)
+    return y + bias.reshape(*([1, -1, *ones] if case.channels_first else [1, *ones, -1]))
 
 
 def check(case: ConvCase, precision: str, place: Place) -> dict[str, float]:

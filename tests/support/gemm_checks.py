@@ -25,7 +25,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 def operands_of(case: str | GemmCase, dtype="float32") -> dict[str, jax.Array]:
     """The operands as JAX arrays, rounded by numpy; alpha and beta in float32 at least."""
     case = GEMM_CASES[case] if isinstance(case, str) else case
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = jnp.float64 if dtype == "float64" else jnp.float32
     return {
         name: jax.device_put(value.astype(dtype if value.ndim else wide))
         for name, value in case.operands().items()
@@ -46,7 +46,7 @@ def matmul(a, b, c=None, *, alpha=1.0, beta=0.0, transpose_a=False, transpose_b=
     a = a.mT if transpose_a else a
     b = b.mT if transpose_b else b
     y = alpha * jnp.matmul(a, b, precision="highest")
-    return y if c is None else y + beta * c
+    return y if c is None else y + jnp.broadcast_to(beta * c, y.shape)
 
 
 def expected(case: GemmCase, operands: dict[str, Any], grad_y) -> dict[str, np.ndarray]:

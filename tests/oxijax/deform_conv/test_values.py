@@ -135,7 +135,7 @@ def test_zero_offsets_are_a_convolution():
         x, weight, (1, 1), "SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=case.groups,
     )  # fmt: skip
-    expected = expected + bias
+    expected = expected + bias[None, None, None]
     assert_close(y, expected, TOLERANCES["float32"])
 
 

@@ -119,7 +119,7 @@ def test_vmap_is_one_launch(launches):
     x, y = jnp.stack([matrix(4), matrix(4, seed=2)]), matrix(4, seed=1)
     with emulate_gpu():
         out = jax.jit(jax.vmap(scale_and_add, (0, None)))(x, y)
-    np.testing.assert_array_equal(out, 2 * x + y)
+    np.testing.assert_array_equal(out, 2 * x + y[None])
     assert len(launches) == 1
 
 
