@@ -46,7 +46,10 @@ def matmul(a, b, c=None, *, alpha=1.0, beta=0.0, transpose_a=False, transpose_b=
     a = a.mT if transpose_a else a
     b = b.mT if transpose_b else b
     y = alpha * jnp.matmul(a, b, precision="highest")
-    return y if c is None else y + jnp.broadcast_to(beta * c, y.shape)
+    if c is None:
+        return y
+    shape = jnp.broadcast_shapes(y.shape, c.shape)
+    return jnp.broadcast_to(y, shape) + jnp.broadcast_to(beta * c, shape)
 
 
 def expected(case: GemmCase, operands: dict[str, Any], grad_y) -> dict[str, np.ndarray]:
@@ -99,7 +102,8 @@ def compare(operands, y, gradients, wanted, tolerance: float) -> dict[str, float
             errors[name] = relative_error(result, value)
         else:
             scale = np.linalg.norm(value)
-            errors[name] = float(abs(result - value.sum()) / (scale if scale else 1))
+            error = abs(np.asarray(result, np.float64) - value.sum())
+            errors[name] = float(error / (scale if scale else 1))
         assert errors[name] <= tolerance, f"{name}: error {errors[name]:.3g} > {tolerance:.3g}"
     return errors
 
