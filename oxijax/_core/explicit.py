@@ -61,7 +61,7 @@ def reshape(array: jax.Array, shape: Sequence[int]) -> jax.Array:
     if array.shape == tuple(shape):
         return array
     if not has_explicit_mesh(array):
-        return jnp.reshape(array, shape)
+        return array.reshape(tuple(shape))
     mesh = jax.typeof(array).sharding.mesh
     # By the elements before it, a dimension starts where one of the new ones does. Of size 1 it
     # starts and ends there, and is not split.
