@@ -52,7 +52,6 @@ def define_gradients(
         wanted = _Wanted(tuple(i is not None and i.perturbed for i in inputs))
         return call(config, *operands), (operands, wanted)
 
-    @usual_promotion()
     def pull_back(config: Any, kept: Any, grad_y: jax.Array) -> Gradients:
         operands, wanted = kept
         found = gradients(config, operands, wanted.operands, grad_y)

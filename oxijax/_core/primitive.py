@@ -195,7 +195,6 @@ class KernelPrimitive:
         arrays: Sequence[jax.Array],
         config: Config,
         present: Sequence[bool],
-        mapped: Sequence[bool] | None = None,
     ) -> Sequence[jax.Array]:
         """An operation like the primitive, once on each device where arrays are sharded explicitly.
 
@@ -205,13 +204,10 @@ class KernelPrimitive:
           arrays: operands, or their tangents.
           config: the primitive's configuration.
           present: whether each operand of the primitive is.
-          mapped: which arrays have a mapped axis before their dimensions; results all have it then.
         """
         if not explicit_axes(arrays):
             return bind(*arrays, config=config)
         call = self._whole_call(config, present, names)
-        if mapped is not None:
-            call = call.mapped(mapped)
         shapes = [array.shape for array in arrays]
         call = self._part_of(call, names, shapes, sharding.explicit_parts(arrays)) or call
         bind = functools.partial(bind, config=call.config)
@@ -398,8 +394,6 @@ class KernelPrimitive:
 
     @usual_promotion()
     def _batch(self, arrays, axes, *, config: Config, present: Sequence[bool]):
-        if explicit_axes(arrays):
-            return self._batch_on_shards(arrays, axes, config, present)
         bind = functools.partial(self._bind, present=present)
         size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
         names = self._present_operands(present)
@@ -436,23 +430,6 @@ class KernelPrimitive:
         outs = bind(*arrays, config=fold.update(config, size))
         positions = [fold.position(dims) for dims in results]
         return [split(out, at, size) for out, at in zip(outs, positions, strict=True)], positions
-
-    def _batch_on_shards(self, arrays, axes, config: Config, present: Sequence[bool]):
-        """The same, on each device: what devices share is found before axes are merged."""
-        mapped = [axis is not None for axis in axes]
-        leading = [
-            array if axis is None else jnp.moveaxis(array, axis, 0)
-            for array, axis in zip(arrays, axes, strict=True)
-        ]
-
-        def bind(*parts: jax.Array, config: Config) -> list[jax.Array]:
-            in_axes = [0 if each else None for each in mapped]
-            outs, positions = self._batch(parts, in_axes, config=config, present=present)
-            return [jnp.moveaxis(out, at, 0) for out, at in zip(outs, positions, strict=True)]
-
-        names = self._present_operands(present)
-        outs = self._on_shards(bind, names, leading, config, present, mapped)
-        return outs, [0] * len(outs)
 
     def defvjp(self, reverse: Callable[..., jax.Array]) -> None:
         """Has reverse mode take the gradients of a `jax.custom_vjp`.

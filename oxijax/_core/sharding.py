@@ -45,22 +45,6 @@ class Call:
     results: Sequence[Dims]
     parallel: Sequence[str]
 
-    def mapped(self, operands: Sequence[bool]) -> "Call":
-        """The call over a mapped axis, which leads these operands and all results."""
-
-        def lead(dims: Dims) -> Dims:
-            return dataclasses.replace(dims, names=(_MAPPED, *dims.names))
-
-        return Call(
-            self.config,
-            [lead(d) if each else d for d, each in zip(self.operands, operands, strict=True)],
-            [*map(lead, self.results)],
-            [_MAPPED, *self.parallel],
-        )
-
-
-_MAPPED = "mapped"  # the name of a mapped axis
-
 
 def batch_groups(ctx: Any, batch: Any) -> int:
     """Groups of a batch that XLA may give to different devices, in a lowering.

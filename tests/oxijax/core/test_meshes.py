@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from support.helpers import assert_close
+from support.layers import collectives
 from support.public_calls import CALLS, LAYER_KINDS, LAYER_LIBRARIES, PublicCall, find_call
 
 import oxijax
@@ -90,6 +91,41 @@ def test_explicit_axes_are_traced(name, split):
 @pytest.mark.parametrize("name", [n for n in CALLS if not n.startswith(("reference", "linen"))])
 def test_explicit_axes_along_the_batch(name):
     check(name, find_call(name).splits[0], AxisType.Explicit, "gradients")
+
+
+SHARED = {"conv": 2, "deform_conv": 2, "ms_deform_attn": 0, "dcnv4": 0, "grid_sample": 0}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_vmap_of_a_sharded_batch_sends_nothing(name):
+    """Each device merges the mapped axis with its own images."""
+    call = find_call(name)
+    mesh, arrays = sharded(call, "n", AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(transformed(call)["vmap"]).lower(*arrays).compile()
+    assert collectives(compiled) == {}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_vmap_over_a_sharded_axis_sends_nothing(name):
+    """Examples are mapped, and so are their gradients; those of weights are each example's own."""
+    call = find_call(name)
+    mesh, arrays = sharded(call, "n", AxisType.Explicit)
+    in_axes = [0 if "n" in dims.split() else None for dims in call.dims]
+    assert in_axes.count(None) == SHARED[name]
+
+    def loss(*arrays):
+        batches = [a if axis is None else a[None] for a, axis in zip(arrays, in_axes, strict=True)]
+        return jnp.sum(jnp.sin(call.function(*batches)))
+
+    gradients = jax.jit(jax.vmap(jax.grad(loss, range(len(in_axes))), in_axes))
+    expected = gradients(*call.operands())
+    with jax.set_mesh(mesh):
+        compiled = gradients.lower(*arrays).compile()
+        found = compiled(*arrays)
+    assert collectives(compiled) == {}
+    for result, value in zip(found, expected, strict=True):
+        assert_close(np.asarray(result), np.asarray(value), TOLERANCE)
 
 
 @pytest.mark.full
