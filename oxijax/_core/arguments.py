@@ -337,7 +337,7 @@ def output_size(
     return size
 
 
-# Products that a preset makes more precise than this are the highest; without a line, the default.
+# The precision whose products are as precise as a preset's at least; of others it is the default.
 _AT_LEAST = {
     **dict.fromkeys(("F16_F16_F16", "F16_F16_F32", "TF32_TF32_F32"), lax.Precision.HIGH),
     **dict.fromkeys(
