@@ -208,13 +208,13 @@ def test_arrays_that_cannot_be_read():
         oxijax.convert.from_torch(Tied(), state)
 
 
-def write_safetensors(path: Path, arrays: dict[str, tuple[str, np.ndarray]]) -> None:
-    """A file of arrays with the types that it shall say."""
+def write_safetensors(path: Path, arrays: dict[str, tuple[str, tuple[int, ...], bytes]]) -> None:
+    """A file of arrays with the types and shapes that it shall say."""
     head, data = {}, b""
-    for name, (dtype, array) in arrays.items():
-        place = [len(data), len(data) + array.nbytes]
-        head[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": place}
-        data += array.tobytes()
+    for name, (dtype, shape, content) in arrays.items():
+        place = [len(data), len(data) + len(content)]
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": place}
+        data += content
     text = json.dumps(head).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
@@ -229,25 +229,18 @@ def write_safetensors(path: Path, arrays: dict[str, tuple[str, np.ndarray]]) -> 
 def test_files_of_every_floating_type(tmp_path, name, dtype):
     state = {key: value.astype(dtype) for key, value in tied_state().items()}
     path = tmp_path / "model.safetensors"
-    write_safetensors(path, {key: (name, value) for key, value in state.items()})
+    write_safetensors(path, {k: (name, v.shape, v.tobytes()) for k, v in state.items()})
     found = oxijax.convert.to_torch(oxijax.convert.from_torch(Tied(), path))
     for key, value in state.items():
         np.testing.assert_array_equal(found[key], value.astype(np.float32))
 
 
-@pytest.mark.parametrize("name", ["F6_E2M3", "F4", "I64", "C64"])
-def test_files_of_other_types(tmp_path, name):
-    """The error names the array and what is wrong with it."""
-    size = {"F6_E2M3": 6 * 4 // 8, "F4": 2, "I64": 32, "C64": 32}[name]
+@pytest.mark.parametrize(("name", "size"), [("F6_E2M3", 3), ("F4", 2), ("I64", 32), ("C64", 32)])
+def test_files_of_other_types(tmp_path, name, size):
+    """The error names the array; only that one is of the type."""
+    arrays = {key: ("F32", v.shape, v.tobytes()) for key, v in tied_state().items()}
+    arrays["blocks.0.weight"] = (name, (2, 2), bytes(size))
     path = tmp_path / "model.safetensors"
-    arrays = {key: ("F32", value) for key, value in tied_state().items()}
-    arrays["blocks.0.weight"] = (name, np.zeros(size, np.uint8))
-    head = {key: array.shape for key, (_, array) in arrays.items()} | {"blocks.0.weight": (2, 2)}
-    write_safetensors(
-        path, {k: (t, v.reshape(head[k]) if t == "F32" else v) for k, (t, v) in arrays.items()}
-    )
-    text = path.read_bytes().replace(b'"shape": [%d]' % size, b'"shape": [2, 2]')
-    length = text.index(b"}}") + 2 - 8
-    path.write_bytes(length.to_bytes(8, "little") + text[8:])
-    with pytest.raises((TypeError, ValueError), match=r"blocks\.0\.weight|safetensors file"):
+    write_safetensors(path, arrays)
+    with pytest.raises((TypeError, ValueError), match=r"blocks\.0\.weight"):
         oxijax.convert.from_torch(Tied(), path)

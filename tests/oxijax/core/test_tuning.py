@@ -2,79 +2,29 @@
 
 import contextlib
 import copy
-import dataclasses
 import functools
 import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType
-from support.processes import python
+from support.tuned_calls import FILE, GPU, layer_call, product_call, text_of, window_call
 
 import oxijax
 from oxijax._core.launch import _emulation
 from oxijax._core.tuning import plans as plans_module
 from oxijax._core.tuning import tune as tune_module
-from oxijax._core.tuning.calls import KernelCall, noted_calls
-from oxijax._core.tuning.plans import TunedPlans, tuned_plans
+from oxijax._core.tuning.calls import noted_calls
+from oxijax._core.tuning.plans import tuned_plans
 from oxijax._core.tuning.report import TimedPlan, Tuned, TunedCall
 from oxijax._core.tuning.variations import variations
 from oxijax.testing import emulate_gpu
-from ptx.isa.dtypes import bf16, f32
-from ptx.isa.targets import TARGETS
-from ptx.kernels import conv, deform_conv
-from ptx.kernels.gemm import GEMM, choose
-from ptx.registry import kernels, register
+from ptx.kernels.gemm import GEMM
 
-GPU = "Fake H100 80GB"
-FILE = f"tuning-Fake-H100-80GB-{oxijax.__version__}.json"
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch, tmp_path):
-    """The folder of the files; nothing is kept before a test, nor after it."""
-    monkeypatch.setenv("OXIJAX_TUNING_DIR", str(tmp_path))
-    monkeypatch.setattr(tuned_plans, "_plans", {})
-    monkeypatch.setattr(tuned_plans, "_read", {})
-    yield tmp_path
-    tuned_plans._plans.clear()
-    oxijax.clear_caches()
-
-
-def layer_call(outputs=32, gpu=GPU) -> KernelCall:
-    """A call whose plan holds a class, as SamplePlan does."""
-    config = deform_conv.DeformConvConfig(64, outputs, float_type=bf16)
-    sizes = {"n": 1, "h": 8, "w": 8, "p": 8, "q": 8}
-    shapes = tuple(deform_conv.FORWARD.shapes(config, sizes).values())
-    return KernelCall(gpu, TARGETS["sm_90"], deform_conv.FORWARD, config, shapes)
-
-
-def product_call(gpu=GPU) -> KernelCall:
-    config = choose(300, 24, 32, float_type=f32, strategy="shallow_k")
-    shapes = tuple(GEMM.shapes(config, {"g": 1, "r": 300}).values())
-    return KernelCall(gpu, TARGETS["sm_90"], GEMM, config, shapes)
-
-
-def window_call(gpu=GPU) -> KernelCall:
-    config = conv.ConvConfig(16, 24, float_type=f32)
-    sizes = {"n": 1, "h": 8, "w": 8, "p": 8, "q": 8, "s": 2}
-    shapes = tuple(conv.BACKWARD_WEIGHT.shapes(config, sizes).values())
-    return KernelCall(gpu, TARGETS["sm_90"], conv.BACKWARD_WEIGHT, config, shapes)
-
-
-def text_of(*calls: KernelCall, choice: int = 1) -> str:
-    """What `dumps` says where each call has one of its variations."""
-    source = TunedPlans()
-    source._plans = {call: variations(call)[choice] for call in calls}
-    return source.dumps()
+pytestmark = pytest.mark.usefixtures("tuning_folder")
 
 
 # ---- texts
@@ -103,14 +53,17 @@ def test_loads_adds():
     assert tuned_plans.find(product_call()) == variations(product_call())[1]
 
 
-def test_clear(folder):
-    (folder / FILE).write_text(text_of(layer_call()))
+def test_clear(tuning_folder):
+    (tuning_folder / FILE).write_text(text_of(layer_call()))
     assert tuned_plans.find(layer_call()) is not None
     oxijax.config.tuning.clear()
     assert len(oxijax.config.tuning) == 0
     assert tuned_plans.find(layer_call()) is None
-    assert (folder / FILE).exists()
-    assert repr(oxijax.config.tuning) == f"oxijax.config.tuning(0 plans, directory={str(folder)!r})"
+    assert (tuning_folder / FILE).exists()
+    assert (
+        repr(oxijax.config.tuning)
+        == f"oxijax.config.tuning(0 plans, directory={str(tuning_folder)!r})"
+    )
 
 
 def changed(**fields):
@@ -217,280 +170,6 @@ def test_plans_that_are_not_written_are_refused(monkeypatch):
     assert len(oxijax.config.tuning) == 0
 
 
-# ---- files
-
-
-def test_a_file_is_read_once_and_for_its_gpu(folder):
-    (folder / FILE).write_text(text_of(layer_call(), layer_call(gpu="Other")))
-    assert len(oxijax.config.tuning) == 0, "nothing is read before a kernel is launched"
-    assert tuned_plans.find(layer_call(gpu="Another")) is None
-    assert tuned_plans.find(layer_call()) == variations(layer_call())[1]
-    assert tuned_plans.find(layer_call(gpu="Other")) is None
-    (folder / FILE).unlink()
-    assert tuned_plans.find(layer_call()) == variations(layer_call())[1]
-
-
-def test_files_go_before_what_is_shipped(folder, monkeypatch):
-    shipped = folder / "shipped"
-    shipped.mkdir()
-    monkeypatch.setattr(plans_module, "_SHIPPED", shipped)
-    (shipped / "h100.json").write_text(text_of(layer_call(), product_call()))
-    (folder / FILE).write_text(text_of(layer_call(), choice=2))
-    assert tuned_plans.find(layer_call()) == variations(layer_call())[2]
-    assert tuned_plans.find(product_call()) == variations(product_call())[1]
-
-
-def test_what_is_shipped_is_read():
-    """With all that the package has: each is a plan that this version tries."""
-    for file in plans_module._SHIPPED.glob("*.json"):
-        TunedPlans().loads(file.read_text())
-
-
-def test_what_a_process_has_goes_before_its_files(folder):
-    (folder / FILE).write_text(text_of(layer_call(), product_call()))
-    oxijax.config.tuning.loads(text_of(layer_call(), choice=2))
-    assert tuned_plans.find(layer_call()) == variations(layer_call())[2]
-    assert tuned_plans.find(product_call()) == variations(product_call())[1]
-
-
-UNREADABLE = {
-    "no JSON": (lambda file: file.write_text("{"), "text must be JSON"),
-    "another format": (
-        lambda file: file.write_text(MALFORMED["another format"][0]),
-        "text must be of format 1, got 2",
-    ),
-    "no UTF-8": (lambda file: file.write_bytes(b"\xff"), "can't decode byte 0xff"),
-    "a folder": (pathlib.Path.mkdir, "it is no regular file"),
-    "a pipe": (os.mkfifo, "it is no regular file"),
-}
-
-
-@pytest.mark.parametrize("name", UNREADABLE)
-def test_a_file_that_cannot_be_read_is_a_warning(folder, name):
-    """And it stays, with the plans that someone may still find in it."""
-    make, message = UNREADABLE[name]
-    make(folder / FILE)
-    before = (folder / FILE).stat()
-    with pytest.warns(RuntimeWarning, match=rf"not read: .*{FILE}: .*{message}.*\nMend or delete"):
-        assert tuned_plans.find(layer_call()) is None
-    assert tuned_plans.find(layer_call()) is None
-    with pytest.warns(RuntimeWarning, match=rf"in this process alone: .*{FILE}: .*{message}"):
-        tuned_plans.keep({layer_call(): variations(layer_call())[1]})
-    assert tuned_plans.find(layer_call()) == variations(layer_call())[1]
-    assert os.listdir(folder) == [FILE]
-    after = (folder / FILE).stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def entry_of(call: KernelCall, **fields) -> dict:
-    """The entry of a file, fields of which are others, or are there besides."""
-    (entry,) = json.loads(text_of(call))["plans"]
-    return entry | fields
-
-
-def text_with(*entries) -> str:
-    return json.dumps({**json.loads(text_of()), "plans": entries})
-
-
-STRANGERS = {
-    "another package's": (entry_of(layer_call(), kernel="scale"), "no kernel 'scale' is reg"),
-    "a later version's": (entry_of(layer_call(), colour="red"), "an object with gpu, target"),
-    "a nested one": ([[{"a": [None, {}]}], 1.5], "an object with gpu, target"),
-    "of another target": (entry_of(layer_call(), target="sm_700"), "target must be one of sm_75"),
-    "of a plan that is none": (
-        entry_of(layer_call(96), plan={"m": 1}),
-        "a plan of kernel deform",
-    ),
-    "of no shapes": (entry_of(layer_call(), shapes=[]), "kernel deform_conv_forward has the op"),
-}
-
-
-def test_entries_are_judged_one_by_one(folder):
-    """Of a file those are used that mean something here, and `keep` leaves the others in it."""
-    strangers = [entry for entry, _ in STRANGERS.values()]
-    known = entry_of(layer_call())
-    (folder / FILE).write_text(text_with(*strangers[:3], known, *strangers[3:]))
-    with pytest.warns(RuntimeWarning, match="6 of 7 tuned plans are not used") as caught:
-        assert tuned_plans.find(layer_call()) == variations(layer_call())[1]
-    (warning,) = caught
-    told = str(warning.message).split("\n")
-    assert told[0].endswith(f"and stay in {folder / FILE}:")
-    assert told[1].startswith("plan 1: no kernel 'scale' is registered; import the module")
-    assert [line[:7] for line in told[2:]] == ["plan 2:", "plan 3:", "..."]
-
-    for _ in range(2):
-        tuned_plans.keep({product_call(): variations(product_call())[1]})
-        left = json.loads((folder / FILE).read_text())["plans"]
-        assert len(left) == 8
-        for entry in (*strangers, known, entry_of(product_call())):
-            assert entry in left
-
-
-@pytest.mark.parametrize("name", STRANGERS)
-def test_why_an_entry_is_not_used(folder, name):
-    entry, reason = STRANGERS[name]
-    (folder / FILE).write_text(text_with(entry))
-    with pytest.warns(RuntimeWarning, match=f"1 of 1 tuned plans .*\nplan 1: {reason}"):
-        assert tuned_plans.find(layer_call()) is None
-
-
-def test_a_call_that_is_tuned_again_has_one_entry(folder):
-    """Whatever its plan was before."""
-    (folder / FILE).write_text(text_with(entry_of(layer_call(), plan="the fastest")))
-    tuned_plans.keep({layer_call(): variations(layer_call())[1]})
-    assert (folder / FILE).read_text() == text_of(layer_call())
-
-
-def test_warnings_that_are_errors_cost_no_plans(folder):
-    entries = entry_of(layer_call(), kernel="scale"), entry_of(layer_call())
-    (folder / FILE).write_text(text_with(*entries))
-    with pytest.raises(RuntimeWarning, match="1 of 2"):  # as in all tests
-        tuned_plans.find(layer_call())
-    assert tuned_plans.find(layer_call()) == variations(layer_call())[1]
-
-
-def test_kernels_that_are_imported_late(folder, monkeypatch):
-    """A package's kernels have their plans, also where others were launched before its import."""
-    monkeypatch.setattr("ptx.registry._KERNELS", dict(kernels()))
-    call = dataclasses.replace(
-        layer_call(), kernel=dataclasses.replace(deform_conv.FORWARD, name="late")
-    )
-    (folder / FILE).write_text(text_of(call, product_call()))
-    with pytest.warns(RuntimeWarning, match="1 of 2 .*\nplan 2: no kernel 'late' is registered"):
-        assert tuned_plans.find(product_call()) == variations(product_call())[1]
-    register(call.kernel)
-    assert tuned_plans.find(call) == variations(call)[1]
-    oxijax.config.tuning.clear()
-    assert tuned_plans.find(call) is None
-
-
-def test_what_killed_writers_have_left_is_deleted_a_day_later(folder):
-    now = time.time()
-    names = {"tuning-Other-0.1.0.json1.new": 25, f"{FILE}2.new": 23, "mine.json3.new": 25}
-    for name, hours in names.items():
-        (folder / name).write_text("{")
-        os.utime(folder / name, (now, now - hours * 60 * 60))
-    tuned_plans.keep({layer_call(): variations(layer_call())[1]})
-    assert sorted(os.listdir(folder)) == sorted([FILE, f"{FILE}2.new", "mine.json3.new"])
-
-
-def test_files_add_up(folder):
-    layer, product, other = layer_call(), product_call(), layer_call(gpu="Other")
-    tuned_plans.keep({layer: variations(layer)[1], other: variations(other)[1]})
-    oxijax.config.tuning.clear()  # as in a later process, which has read nothing
-    tuned_plans.keep({product: variations(product)[1]})
-    assert sorted(os.listdir(folder)) == [FILE, FILE.replace("Fake-H100-80GB", "Other")]
-    assert (folder / FILE).read_text() == text_of(layer, product)
-    assert oxijax.config.tuning.dumps() == text_of(product)
-
-
-def test_a_file_that_cannot_be_written_is_a_warning(folder, monkeypatch):
-    monkeypatch.setenv("OXIJAX_TUNING_DIR", str(folder / "file" / "folder"))
-    (folder / "file").write_text("")
-    call = layer_call()
-    with pytest.warns(RuntimeWarning, match="kept in this process alone: .*Not a directory"):
-        tuned_plans.keep({call: variations(call)[1]})
-    assert tuned_plans._plans == {call: variations(call)[1]}
-
-
-def test_directory(monkeypatch, tmp_path):
-    assert oxijax.config.tuning.directory == tmp_path
-    monkeypatch.delenv("OXIJAX_TUNING_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert oxijax.config.tuning.directory == pathlib.Path("/caches/oxijax")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert oxijax.config.tuning.directory == pathlib.Path("/home/me/.cache/oxijax")
-    monkeypatch.setenv("XDG_CACHE_HOME", "~/caches")
-    assert oxijax.config.tuning.directory == pathlib.Path("/home/me/caches/oxijax")
-    monkeypatch.setenv("OXIJAX_TUNING_DIR", "~/plans")
-    assert oxijax.config.tuning.directory == pathlib.Path("/home/me/plans")
-    monkeypatch.setenv("OXIJAX_TUNING_DIR", "plans/~")
-    assert oxijax.config.tuning.directory == pathlib.Path("plans/~")
-
-
-# ---- several processes
-
-CALL = f"""
-import sys
-import oxijax
-from oxijax._core.tuning.calls import KernelCall
-from oxijax._core.tuning.plans import tuned_plans
-from oxijax._core.tuning.variations import variations
-from ptx.isa.targets import TARGETS
-from ptx.kernels.conv import FORWARD, ConvConfig
-
-def call(outputs):
-    config = ConvConfig(16, outputs)
-    shapes = FORWARD.shapes(config, {{"n": 1, "h": 8, "w": 8, "p": 8, "q": 8}})
-    return KernelCall({GPU!r}, TARGETS["sm_90"], FORWARD, config, tuple(shapes.values()))
-"""
-
-DUMP = f"""{CALL}
-tuned_plans.keep({{call(16): variations(call(16))[1]}})
-print(oxijax.config.tuning.dumps(), end="")
-"""
-
-LOADS = """
-import sys
-import oxijax
-assert not any(name.split(".")[0] == "ptx" for name in sys.modules)
-oxijax.config.tuning.loads(sys.argv[1])
-print(oxijax.config.tuning.dumps(), end="")
-"""
-
-
-def test_a_fresh_process_loads_what_another_dumps(folder):
-    """It has imported nothing but oxijax. Its folder is in the user's home."""
-    settings = {"OXIJAX_TUNING_DIR": "~/plans", "HOME": str(folder)}
-    status, text = python("-c", DUMP, **settings)
-    assert status == 0, text
-    assert (folder / "plans" / FILE).read_text() == text
-    assert json.loads(text)["plans"][0]["kernel"] == "conv_forward"
-    assert python("-c", LOADS, text, **settings) == (0, text)
-
-
-WRITE = f"""{CALL}
-plans = {{call(outputs): variations(call(outputs))[1] for outputs in map(int, sys.argv[1:])}}
-print("ready", flush=True)
-input()
-for each in [*plans] * 20:
-    tuned_plans.keep({{each: plans[each]}})
-"""
-
-
-def test_two_processes_that_write_at_once(folder):
-    """Whoever reads the file finds entries, and what means nothing to both of them stays."""
-    stranger = entry_of(layer_call(), kernel="scale")
-    (folder / FILE).write_text(text_with(stranger))
-    with contextlib.ExitStack() as stack:
-        writers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", WRITE, *outputs],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for outputs in (("16", "24"), ("32", "40"))
-        ]
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-        for writer in writers:
-            assert writer.stdin is not None
-            print(file=writer.stdin, flush=True)
-        reads = 0
-        while any(writer.poll() is None for writer in writers) or not reads:
-            assert stranger in json.loads((folder / FILE).read_text())["plans"]
-            reads += 1
-    assert [writer.returncode for writer in writers] == [0, 0]
-    assert os.listdir(folder) == [FILE]
-    left = json.loads((folder / FILE).read_text())["plans"]
-    assert 3 <= len(left) <= 5  # those of the last to write at least
-
-
 # ---- use
 
 
@@ -515,7 +194,7 @@ def texts(monkeypatch):
     return loaded
 
 
-def test_a_call_has_the_tuned_plan(texts, folder):
+def test_a_call_has_the_tuned_plan(texts, tuning_folder):
     """In a program that is compiled already too; and its own choice again, without the plan."""
     with emulate_gpu("sm_80"):
         layer = jax.jit(oxijax.deform_conv)
@@ -543,14 +222,14 @@ def test_a_call_has_the_tuned_plan(texts, folder):
         assert texts[-1] == texts[0] != text
 
 
-def test_emulated_gpus_have_no_files(folder, texts):
+def test_emulated_gpus_have_no_files(tuning_folder, texts):
     with emulate_gpu("sm_80"):
         with noted_calls() as calls:
             oxijax.deform_conv(*LAYER)
         oxijax.clear_caches()
         (call,) = calls
         name = f"tuning-emulated-sm_80-{oxijax.__version__}.json"
-        (folder / name).write_text(text_of(call))
+        (tuning_folder / name).write_text(text_of(call))
         oxijax.deform_conv(*LAYER)
     assert len(texts) == 2
     assert texts[0] == texts[1]
@@ -569,7 +248,7 @@ def emulated_times(monkeypatch):
         yield
 
 
-def test_tune_finds_and_keeps(emulated_times, texts, folder):
+def test_tune_finds_and_keeps(emulated_times, texts, tuning_folder):
     """Calls in gradients, loops and compiled programs; and each of them once."""
     x, offset, weight = LAYER
 
@@ -593,7 +272,7 @@ def test_tune_finds_and_keeps(emulated_times, texts, folder):
     for call in tuned:
         assert call.kept is call.candidates[-1]
         assert 2 <= len(call.candidates) <= 8
-    (file,) = folder.iterdir()
+    (file,) = tuning_folder.iterdir()
     assert file.read_text() == oxijax.config.tuning.dumps()
     texts.clear()
     after = jax.device_get(gradients((offset, weight)))
