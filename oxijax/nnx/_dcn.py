@@ -225,7 +225,8 @@ class DCNv4(nnx.Module):
         output_bias = arguments.read_bool("output_bias", output_bias)
         center_feature_scale = arguments.read_bool("center_feature_scale", center_feature_scale)
         without_pointwise = arguments.read_bool("without_pointwise", without_pointwise)
-        self.dtype, self.param_dtype = parts.dtype, parts.param_dtype
+        self.dtype: Dtype | None = parts.dtype
+        self.param_dtype: Dtype = parts.param_dtype
         self.offset_mask_dw: nnx.Conv | None = nnx.data(None)
         if dw_kernel_size is not None:
             size = arguments.read_pair("dw_kernel_size", dw_kernel_size)
