@@ -15,12 +15,14 @@ from oxijax._core.explicit import reshape
 from oxijax._core.keywords import explain_keywords, unknown_keywords
 from oxijax._core.precision import accumulator, usual_promotion
 from oxijax._deform_conv import deform_conv, read_deform_conv
-from oxijax._sampling import Call
+from oxijax._sampling import SampleInputs
 from oxijax._sampling.dcn import dcnv3, dcnv4, read_dcnv3, read_dcnv4
 from oxijax._sampling.grid_sample import grid_sample, read_grid_sample
 from oxijax._sampling.ms_deform_attn import ms_deform_attn, read_ms_deform_attn
 from oxijax._sampling.packed import unpack
-from oxijax._sampling.places import HEIGHT, WIDTH, Across
+from oxijax._sampling.points import sizes_along, used_weights
+from oxijax._sampling.positions import position
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across
 
 __all__ = ["Samples", "offset_statistics", "sampling_locations"]
 
@@ -117,40 +119,41 @@ def offset_statistics(offset: ArrayLike) -> dict[str, jax.Array]:
     }
 
 
-def _of_deform_conv(config: ConvParams, operands: Any) -> Samples:
+def _of_deform_conv(params: ConvParams, operands: Any) -> Samples:
     _, offset, _, mask, _ = operands
     dtype = accumulator(offset)
     n, *size, channels = offset.shape
-    groups = channels // (2 * config.taps)
-    offset = reshape(offset.astype(dtype), (n, *size, groups, config.taps, 2))
-    taps = np.indices(config.kernel_size).reshape(2, -1).T * config.dilation
-    first = taps - [before for before, _ in config.padding]
+    groups = channels // (2 * params.op.taps)
+    offset = reshape(offset.astype(dtype), (n, *size, groups, params.op.taps, 2))
+    taps = np.indices(params.op.kernel_size).reshape(2, -1).T * params.op.dilation
+    first = taps - [before for before, _ in params.op.padding]
     pixels = [
         (jnp.arange(extent) * stride).astype(dtype)
-        for extent, stride in zip(size, config.strides, strict=True)
+        for extent, stride in zip(size, params.op.strides, strict=True)
     ]
     grid = jnp.stack(jnp.meshgrid(*pixels, indexing="ij"), axis=-1)[:, :, None, None]
     weights = jnp.ones(offset.shape[:-1], dtype)
     if mask is not None:
         weights = reshape(mask.astype(accumulator(mask)), weights.shape)
-    return Samples(grid + first.astype(dtype) + offset, weights, np.zeros(config.taps, int))
+    return Samples(grid + first.astype(dtype) + offset, weights, np.zeros(params.op.taps, int))
 
 
-def _of_call(call: Call) -> Samples:
-    config, (_, _, heads, _) = call.config, call.value.shape
-    locations, weights = unpack(config, heads, *call.points)
+def _of_inputs(inputs: SampleInputs) -> Samples:
+    config, heads = inputs.params.op, inputs.value.shape[2]
+    locations, weights = unpack(config, heads, *inputs.points)
     n, queries, _, points, _ = locations.shape
     query = jnp.tile(jnp.arange(queries), n)
     coordinates = locations.astype(accumulator(locations))
     coordinates = jnp.moveaxis(reshape(coordinates, (n * queries, heads, points, 2)), 2, 0)
     found = []
     for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
-        place = config.place.along(axis, coordinates[..., index], config.sizes(axis), query)
-        found.append(place.real + place.whole)
-    has_heads = isinstance(config.place, Across)  # in its result
-    shape = n, *call.shape[1 : -2 if has_heads else -1], heads, points
+        size = sizes_along(config, axis)
+        at = position(config.geometry, axis, coordinates[..., index], size, query)
+        found.append(at.real + at.whole)
+    has_heads = isinstance(config.geometry, Across)  # in its result
+    shape = n, *inputs.shape[1 : -2 if has_heads else -1], heads, points
     pairs = reshape(jnp.moveaxis(jnp.stack(found, axis=-1), 0, 2), (*shape, 2))
-    weights = config.weights(weights)
+    weights = used_weights(config, weights)
     if weights is None:
         weights = jnp.ones(shape, pairs.dtype)
     weights = reshape(weights.astype(accumulator(weights)), shape)
@@ -160,8 +163,8 @@ def _of_call(call: Call) -> Samples:
 # What makes of an operator's arguments, in their order, where it samples.
 _READERS: dict[Callable[..., jax.Array], Callable[..., Samples]] = {
     deform_conv: lambda *values: _of_deform_conv(*read_deform_conv(*values)),
-    ms_deform_attn: lambda *values: _of_call(read_ms_deform_attn(*values)),
-    dcnv3: lambda *values: _of_call(read_dcnv3(*values)),
-    dcnv4: lambda *values: _of_call(read_dcnv4(*values)),
-    grid_sample: lambda *values: _of_call(read_grid_sample(*values)),
+    ms_deform_attn: lambda *values: _of_inputs(read_ms_deform_attn(*values)),
+    dcnv3: lambda *values: _of_inputs(read_dcnv3(*values)),
+    dcnv4: lambda *values: _of_inputs(read_dcnv4(*values)),
+    grid_sample: lambda *values: _of_inputs(read_grid_sample(*values)),
 }

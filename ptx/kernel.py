@@ -19,9 +19,10 @@ import numpy as np
 from ptx.builder import Kernel, provenance
 from ptx.builder.provenance import Origin
 from ptx.checks import Named, Parameters, check_grid, check_plan, check_text, checked_u32
-from ptx.isa.dtypes import DType, u32
+from ptx.isa.dtypes import u32
 from ptx.isa.targets import TARGETS, Target, as_target
 from ptx.launch import BufferAddress, Launch
+from ptx.operator import Array, Description, In, Out, Sizes
 
 __all__ = [
     "Array",
@@ -40,7 +41,6 @@ __all__ = [
 
 Config = TypeVar("Config")
 Shapes = Sequence[tuple[int, ...]]  # of a call's operands, then of its results
-Sizes = Mapping[str, int]  # of dimensions, by name
 
 
 class PlanLike(Protocol):
@@ -63,85 +63,6 @@ class Plan:
 
     threads: int = 128
     min_blocks: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Array:
-    """A parameter that points to an array.
-
-    Attributes:
-      name: what callers, the PTX text and tests call it.
-      dims: the names of its dimensions in the caller's order, for example "n h w c", or a function
-        of the configuration that returns them. A leading one with a question mark may be 1 where
-        other arrays have more, or be left out.
-      dtype: the type of an element, or a function of the configuration that returns it; None is the
-        configuration's `float_type`.
-      layout: the order of the dimensions in memory, or a function of the configuration that returns
-        it; None is the caller's order.
-      flag: the field of the configuration that says whether the array is present; None where it
-        always is.
-    """
-
-    name: str
-    dims: str | Callable[[Any], str]
-    dtype: DType | Callable[[Any], DType] | None = None
-    layout: str | Callable[[Any], str] | None = None
-    flag: str | None = None
-
-    def is_present(self, config: Any) -> bool:
-        return self.flag is None or getattr(config, self.flag)
-
-    def dtype_of(self, config: Any) -> DType:
-        if self.dtype is None:
-            return config.float_type
-        return self.dtype if isinstance(self.dtype, DType) else self.dtype(config)
-
-    def dims_of(self, config: Any) -> tuple[str, ...]:
-        """The names of the dimensions, in the caller's order."""
-        return tuple(self._dims(config).replace("?", "").split())
-
-    def layout_of(self, config: Any) -> tuple[str, ...]:
-        """The names of the dimensions, in the order in which they lie in memory."""
-        layout = self.layout(config) if callable(self.layout) else self.layout
-        return self.dims_of(config) if layout is None else tuple(layout.split())
-
-    def axes(self, config: Any) -> tuple[int, ...]:
-        """For each dimension in memory, which dimension of the caller's array it is."""
-        dims = self.dims_of(config)
-        return tuple(dims.index(name) for name in self.layout_of(config))
-
-    def shareable(self, config: Any) -> str | None:
-        """The leading dimension that may be 1 or left out; None where there is none."""
-        first = self._dims(config).partition(" ")[0]
-        return first[:-1] if first.endswith("?") else None
-
-    def _dims(self, config: Any) -> str:
-        return self.dims(config) if callable(self.dims) else self.dims
-
-
-@dataclasses.dataclass(frozen=True)
-class In(Array):
-    """An operand, which the kernel only reads."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Out(Array):
-    """A result, each element of which the kernel writes.
-
-    Attributes:
-      initial: the name of an operand of the same shape and type, whose memory becomes the
-        result's: the kernel finds its values in the result. None where the result holds nothing.
-      initial_flag: the field of the configuration that says whether `initial` is present; None
-        where it always is.
-    """
-
-    initial: str | None = None
-    initial_flag: str | None = None
-
-    def has_initial(self, config: Any) -> bool:
-        if self.initial is None or not self.is_present(config):
-            return False
-        return self.initial_flag is None or getattr(config, self.initial_flag)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +129,8 @@ class KernelDefinition(Generic[Config]):
       plan: chooses what the configuration leaves open, for a target and for the sizes of a launch;
         without sizes for a large one. Everything that the text depends on is in its result.
       entry: the name of the PTX entry; None is the kernel's name.
-      known: sizes of dimensions that follow from the configuration.
+      known: sizes of dimensions that follow from the configuration, besides the `known_sizes` of
+        a `ptx.operator.Description`.
       check: raises ValueError for sizes that the kernel cannot count.
       launch_sizes: for configurations of `configs` that stand for launches of some sizes, these:
         the plan depends on them.
@@ -301,7 +223,7 @@ class KernelDefinition(Generic[Config]):
         Raises:
           ValueError: arrays that disagree with each other or with the configuration.
         """
-        sizes, ones = dict(self.known(config)), {}
+        sizes, ones = self.known_sizes(config), {}
         operands = self.operands(config)
         arrays = {**operands, **self.results(config)}
         for name, shape in shapes.items():
@@ -322,13 +244,20 @@ class KernelDefinition(Generic[Config]):
                     )
         return {**ones, **sizes}
 
+    def known_sizes(self, config: Config) -> dict[str, int]:
+        """The sizes of dimensions that follow from a configuration."""
+        known = config.known_sizes if isinstance(config, Description) else {}
+        return {**known, **self.known(config)}
+
     def shapes(self, config: Config, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """The shape in memory of every array of a call, by name: operands, then results.
 
         Raises:
           ValueError: the size of a dimension is missing.
         """
-        sizes = {**self.known(config), **sizes}
+        sizes = {**self.known_sizes(config), **sizes}
+        if isinstance(config, Description):
+            sizes = config.complete(sizes)
         arrays = {**self.operands(config), **self.results(config)}
         for name, array in arrays.items():
             if missing := [dim for dim in array.layout_of(config) if dim not in sizes]:

@@ -16,9 +16,10 @@ from gpu_suite.jax_jobs import Job, Operands, check_device, forward, forward_bac
 from gpu_suite.layers import DTYPES, set_count
 from gpu_suite.recorder import Recorder
 from oxijax._core.arguments import read_padding, read_precision
-from oxijax._core.convolution import ConvParams
+from oxijax._core.convolution import conv_params
 from oxijax._deform_conv import reference as kernels
 from oxijax.testing import DeformConvCase
+from ptx.kernels.deform_conv import DeformConvConfig
 
 __all__ = ["run"]
 
@@ -58,24 +59,23 @@ def _conv(case: DeformConvCase) -> Callable:
 def _xla(case: DeformConvCase) -> tuple[Callable, Callable]:
     """Forward, and forward with all gradients."""
     image = case.x[1], case.x[2]
-    config = ConvParams(
-        image_size=image,
-        kernel_size=case.kernel_size,
-        strides=case.strides,
-        padding=read_padding(case.padding, image, case.kernel_size, case.strides, case.dilation),
-        dilation=case.dilation,
-        groups=case.groups,
-        precision=read_precision(None),
-    )
+    padding = read_padding(case.padding, image, case.kernel_size, case.strides, case.dilation)
+
+    def params_of(x, weight):
+        return conv_params(
+            DeformConvConfig, x, weight, strides=case.strides, padding=padding,
+            dilation=case.dilation, precision=read_precision(None),
+        )  # fmt: skip
 
     def forward(x, offset, weight, mask, bias, grad_y):
-        return kernels.forward(config, x, offset, weight, mask, bias)
+        return kernels.forward(params_of(x, weight), x, offset, weight, mask, bias)
 
     def both(x, offset, weight, mask, bias, grad_y):
-        y = kernels.forward(config, x, offset, weight, mask, bias)
-        grad_x = kernels.backward_input(config, offset, weight, mask, grad_y)
-        grad_offset = kernels.backward_offset(config, x, offset, weight, mask, grad_y)
-        (grad_weight,) = kernels.backward_weight(config, x, offset, mask, grad_y)
+        params = params_of(x, weight)
+        y = kernels.forward(params, x, offset, weight, mask, bias)
+        grad_x = kernels.backward_input(params, offset, weight, mask, grad_y)
+        grad_offset = kernels.backward_offset(params, x, offset, weight, mask, grad_y)
+        (grad_weight,) = kernels.backward_weight(params, x, offset, mask, grad_y)
         grad_bias = jnp.sum(grad_y, axis=(0, 1, 2), dtype=jnp.float32).astype(grad_y.dtype)
         return y, grad_x, grad_offset, grad_weight.astype(x.dtype), grad_bias
 

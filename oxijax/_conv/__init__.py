@@ -1,6 +1,6 @@
 """Convolution with a fused bias: the public function and its primitives."""
 
-import functools
+from typing import Any
 
 import jax
 from jax import lax
@@ -12,17 +12,18 @@ from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
 from oxijax._core.convolution import (
     ConvParams,
-    dimension_sizes,
     from_nhwc,
     more_channels,
     more_groups,
     parallel_dimensions,
-    read_arguments,
+    parse_arguments,
 )
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
-from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
+from oxijax._core.operation import OperationPrimitive
+from oxijax._core.primitive import Fold, Product, map_present
 from oxijax._core.twin import reference_twin
+from ptx.kernels.conv import BACKWARD_INPUT, FORWARD, ConvConfig, operations
 
 __all__ = ["conv", "conv_nhwc", "conv_reference"]
 
@@ -84,16 +85,17 @@ def conv(
       ValueError: a shape, a padding or another argument that does not fit, by name.
       TypeError: an argument of the wrong type or dtype, by name.
     """
-    config, x, weight, bias = read_arguments(
+    params, x, weight, bias = parse_arguments(
+        ConvConfig,
         *(x, weight, bias, strides, padding, dilation, data_format, precision, implementation),
         data_formats=_DATA_FORMATS,
     )
-    return from_nhwc(conv_nhwc(config, x, weight, bias), data_format)
+    return from_nhwc(conv_nhwc(params, x, weight, bias), data_format)
 
 
 def _reference(*values) -> jax.Array:
-    config, x, weight, bias = read_arguments(*values, data_formats=_DATA_FORMATS)
-    (y,) = conv_forward.call_reference(config, x, weight, bias)
+    params, x, weight, bias = parse_arguments(ConvConfig, *values, data_formats=_DATA_FORMATS)
+    (y,) = conv_forward.call_reference(params, x, weight, bias)
     assert y is not None
     *_, data_format, _, _ = values
     return from_nhwc(y, data_format)
@@ -110,15 +112,15 @@ conv_reference = reference_twin(
 
 
 def conv_nhwc(
-    config: ConvParams, x: jax.Array, weight: jax.Array, bias: jax.Array | None
+    params: ConvParams, x: jax.Array, weight: jax.Array, bias: jax.Array | None
 ) -> jax.Array:
-    """Convolution by the primitives: operands NHWC, of which a configuration was read."""
-    (y,) = conv_forward(config, *map_present(_compat.match_varying, x, weight, bias))
+    """Convolution by the primitives: operands in NHWC, and their parameters."""
+    (y,) = conv_forward(params, *map_present(_compat.match_varying, x, weight, bias))
     assert y is not None
     return y
 
 
-# The primitives, whose dimensions `dimension_sizes` names.
+# The primitives.
 #
 # All three are linear in each operand (but for the bias), and the transpose of each is another
 # one of them. That makes every derivative, in either mode and of any order, a few calls of them.
@@ -128,55 +130,47 @@ _FOLDS = (
     Fold("n"),
     # All but weights (or their gradients) shared: more output channels; or, where it is the
     # images' gradient or the images themselves that come in many, more input channels.
-    Fold("o", fits=lambda config: config.groups == 1),
+    Fold("o", fits=lambda params: params.op.groups == 1),
     more_channels("c e", vmapped=True),
     # Everything else: more groups, each with its own weights.
     more_groups("c o"),
 )
+_RULES: Any = {"folds": _FOLDS, "parallel": parallel_dimensions}
 
-_X, _WEIGHT, _Y = "n h w c", "i j e o", "n p q o"
-
-_primitive = functools.partial(
-    KernelPrimitive, sizes=dimension_sizes, folds=_FOLDS, parallel=parallel_dimensions
-)
-
-conv_forward = _primitive(
-    "conv_forward",
-    operands={"x": _X, "weight": _WEIGHT, "bias": "o"},
-    results={"y": Result(_Y, like="x")},
-    reference=kernels.forward,
-    cuda=cuda_kernels.forward,
+conv_forward = OperationPrimitive(
+    operations.FORWARD,
+    kernels.forward,
+    FORWARD,
     product=Product(
         {
-            "x": lambda config, x, weight, bias, y: conv_backward_input(config, weight, y),
-            "weight": lambda config, x, weight, bias, y: conv_backward_weight(config, x, y),
+            "x": lambda params, x, weight, bias, y: conv_backward_input(params, weight, y),
+            "weight": lambda params, x, weight, bias, y: conv_backward_weight(params, x, y),
         },
         term="bias",
     ),
+    **_RULES,
 )
-conv_backward_input = _primitive(
-    "conv_backward_input",
-    operands={"weight": _WEIGHT, "grad_y": _Y},
-    results={"grad_x": Result(_X, like="weight")},
-    reference=kernels.backward_input,
-    cuda=cuda_kernels.backward_input,
+conv_backward_input = OperationPrimitive(
+    operations.BACKWARD_INPUT,
+    kernels.backward_input,
+    BACKWARD_INPUT,
     product=Product(
         {
-            "weight": lambda config, weight, grad_y, x: conv_backward_weight(config, x, grad_y),
-            "grad_y": lambda config, weight, grad_y, x: conv_forward(config, x, weight, None),
+            "weight": lambda params, weight, grad_y, x: conv_backward_weight(params, x, grad_y),
+            "grad_y": lambda params, weight, grad_y, x: conv_forward(params, x, weight, None),
         }
     ),
+    **_RULES,
 )
-conv_backward_weight = _primitive(
-    "conv_backward_weight",
-    operands={"x": _X, "grad_y": _Y},
-    results={"grad_weight": Result(_WEIGHT, like="x")},
-    reference=kernels.backward_weight,
-    cuda=cuda_kernels.backward_weight,
+conv_backward_weight = OperationPrimitive(
+    operations.BACKWARD_WEIGHT,
+    kernels.backward_weight,
+    cuda_kernels.backward_weight,
     product=Product(
         {
-            "x": lambda config, x, grad_y, weight: conv_backward_input(config, weight, grad_y),
-            "grad_y": lambda config, x, grad_y, weight: conv_forward(config, x, weight, None),
+            "x": lambda params, x, grad_y, weight: conv_backward_input(params, weight, grad_y),
+            "grad_y": lambda params, x, grad_y, weight: conv_forward(params, x, weight, None),
         }
     ),
+    **_RULES,
 )

@@ -11,9 +11,10 @@ from jax.typing import ArrayLike, DTypeLike
 
 from oxijax._conv import conv_nhwc
 from oxijax._core import arguments as arguments
-from oxijax._core.convolution import ConvParams
+from oxijax._core.convolution import conv_params
 from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
+from ptx.kernels.conv import ConvConfig
 
 __all__ = ["conv_general_dilated"]
 
@@ -119,18 +120,12 @@ def conv_general_dilated(
         ) from None
     if min(map(min, pads)) < 0:
         x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((*p, 0) for p in pads), (0, 0, 0)])
-        image_size, pads = (x.shape[1], x.shape[2]), ((0, 0), (0, 0))
-    config = ConvParams(
-        image_size=image_size,
-        kernel_size=kernel_size,
-        strides=strides,
-        padding=pads,
-        dilation=dilation,
-        groups=groups,
-        precision=precisions[0],
-        implementation=read_implementation(implementation),
-    )
-    return _from_nhwc(conv_nhwc(config, x, weight, None), numbers)
+        pads = ((0, 0), (0, 0))
+    params = conv_params(
+        ConvConfig, x, weight, strides=strides, padding=pads, dilation=dilation, groups=groups,
+        precision=precisions[0], implementation=read_implementation(implementation),
+    )  # fmt: skip
+    return _from_nhwc(conv_nhwc(params, x, weight, None), numbers)
 
 
 def _not_covered(what: str) -> NotImplementedError:

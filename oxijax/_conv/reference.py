@@ -19,18 +19,18 @@ __all__ = ["backward_input", "backward_weight", "forward"]
 
 
 def forward(
-    config: ConvParams, x: jax.Array, weight: jax.Array, bias: jax.Array | None
+    params: ConvParams, x: jax.Array, weight: jax.Array, bias: jax.Array | None
 ) -> tuple[jax.Array]:
     """The output [N, Ho, Wo, Co], in x's dtype."""
     y = lax.conv_general_dilated(
         x,
         weight,
-        config.strides,
-        config.padding,
-        rhs_dilation=config.dilation,
+        params.op.strides,
+        params.op.padding,
+        rhs_dilation=params.op.dilation,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        feature_group_count=config.groups,
-        precision=config.precision,
+        feature_group_count=params.op.groups,
+        precision=params.precision,
         preferred_element_type=accumulator(x),
     )
     if bias is not None:
@@ -38,66 +38,66 @@ def forward(
     return (y.astype(x.dtype),)
 
 
-def backward_input(config: ConvParams, weight: jax.Array, grad_y: jax.Array) -> tuple[jax.Array]:
+def backward_input(params: ConvParams, weight: jax.Array, grad_y: jax.Array) -> tuple[jax.Array]:
     """Gradient with respect to x [N, H, W, C], in weight's dtype."""
     kh, kw, in_group, out_channels = weight.shape
-    split = weight.reshape(kh, kw, in_group, config.groups, out_channels // config.groups)
+    split = weight.reshape(kh, kw, in_group, params.op.groups, out_channels // params.op.groups)
     turned = lax.rev(split, (0, 1)).transpose(0, 1, 3, 2, 4)
     pads = []
-    for axis, (before, _) in enumerate(config.padding):
-        window, reach = _window(config, axis), _reach(config, axis)
+    for axis, (before, _) in enumerate(params.op.padding):
+        window, reach = _window(params, axis), _reach(params, axis)
         first = window - 1 - before
-        last = config.image_size[axis] + window - 1 - reach - first
+        last = params.size("h", "w")[axis] + window - 1 - reach - first
         if not is_known(last):  # some rows more, which are cut off below
-            last = window - 1 - config.padding[axis][1] + config.strides[axis] - 1
-        if first == last == 0 and window == config.strides[axis] == 2:
+            last = window - 1 - params.op.padding[axis][1] + params.op.strides[axis] - 1
+        if first == last == 0 and window == params.op.strides[axis] == 2:
             # XLA's compiler ends the process here, where the other dimension has more taps than
             # grad_y has pixels: it takes this dimension for one of groups, also jax.lax's own.
             last = 1  # a row more, which is cut off below
         pads.append((first, last))
     grad_x = lax.conv_general_dilated(
         grad_y,
-        turned.reshape(kh, kw, config.groups * in_group, out_channels // config.groups),
+        turned.reshape(kh, kw, params.op.groups * in_group, out_channels // params.op.groups),
         (1, 1),
         pads,
-        lhs_dilation=config.strides,
-        rhs_dilation=config.dilation,
+        lhs_dilation=params.op.strides,
+        rhs_dilation=params.op.dilation,
         dimension_numbers=("NHWC", "HWOI", "NHWC"),
-        feature_group_count=config.groups,
-        precision=config.precision,
+        feature_group_count=params.op.groups,
+        precision=params.precision,
         preferred_element_type=accumulator(weight),
     )
-    height, width = config.image_size
+    height, width = params.size("h", "w")
     return (grad_x[:, :height, :width].astype(weight.dtype),)
 
 
-def backward_weight(config: ConvParams, x: jax.Array, grad_y: jax.Array) -> tuple[jax.Array]:
+def backward_weight(params: ConvParams, x: jax.Array, grad_y: jax.Array) -> tuple[jax.Array]:
     """Gradient with respect to weight [Kh, Kw, C/G, Co], in x's dtype."""
     pads = []
-    for axis, (before, end) in enumerate(config.padding):
-        after = _reach(config, axis) + _window(config, axis) - 1
-        after -= config.image_size[axis] + before
+    for axis, (before, end) in enumerate(params.op.padding):
+        after = _reach(params, axis) + _window(params, axis) - 1
+        after -= params.size("h", "w")[axis] + before
         pads.append((before, after if is_known(after) else end))  # perhaps more taps than there are
     grad_weight = lax.conv_general_dilated(
         x,
         grad_y,
-        config.dilation,
+        params.op.dilation,
         pads,
-        rhs_dilation=config.strides,
+        rhs_dilation=params.op.strides,
         dimension_numbers=("CHWN", "IHWO", "HWNC"),
-        batch_group_count=config.groups,
-        precision=config.precision,
+        batch_group_count=params.op.groups,
+        precision=params.precision,
         preferred_element_type=accumulator(x),
     )
-    height, width = config.kernel_size
+    height, width = params.op.kernel_size
     return (grad_weight[:height, :width].astype(x.dtype),)
 
 
-def _window(config: ConvParams, axis: int) -> int:
+def _window(params: ConvParams, axis: int) -> int:
     """Pixels from the first tap to the last, both included."""
-    return config.dilation[axis] * (config.kernel_size[axis] - 1) + 1
+    return params.op.dilation[axis] * (params.op.kernel_size[axis] - 1) + 1
 
 
-def _reach(config: ConvParams, axis: int) -> int:
+def _reach(params: ConvParams, axis: int) -> int:
     """Pixels from the first output's first tap to the last output's, both included."""
-    return config.strides[axis] * (config.out_size[axis] - 1) + 1
+    return params.op.strides[axis] * (params.size("p", "q")[axis] - 1) + 1

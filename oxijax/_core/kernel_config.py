@@ -1,4 +1,4 @@
-"""Configurations of kernels as JSON, which means the same in every process."""
+"""JSON of kernel configurations, which means the same in every process."""
 
 import dataclasses
 import functools
@@ -65,6 +65,8 @@ def _encode(value: Any) -> Any:
         return [_encode(item) for item in value]
     if isinstance(value, DType):
         return {"dtype": str(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {type(value).__name__: encode_fields(value)}
     raise TypeError(f"{type(value).__name__} {value!r} has no place in a kernel's spec")
 
 
@@ -78,17 +80,21 @@ def decode_fields(kind: type, fields: Any) -> Any:
     needed = {field.name for field in dataclasses.fields(kind) if not _is_optional(field)}
     if not isinstance(fields, dict) or not needed <= fields.keys() <= expected:
         raise TypeError(f"{kind.__name__} has the fields {', '.join(sorted(expected))}")
-    decoded = {name: decode(value) for name, value in fields.items()}
+    decoded = {name: decode(value, _hints(kind)[name]) for name, value in fields.items()}
     config = kind(**decoded)
     check_types(config)
     return config
 
 
-def decode(value: Any) -> Any:
-    """A value of a field, from JSON."""
+def decode(value: Any, hint: Any = None) -> Any:
+    """A value of a field, from JSON; a dataclass is one that the field's type names."""
     if isinstance(value, list):
         return tuple(decode(item) for item in value)
     if isinstance(value, dict):
+        for kind in typing.get_args(hint) or (hint,):
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                if value.keys() == {kind.__name__}:
+                    return decode_fields(kind, value[kind.__name__])
         name = value.get("dtype")
         if value.keys() != {"dtype"} or not isinstance(name, str) or name not in DTYPES:
             raise TypeError(f'a dtype is {{"dtype": NAME}}, got {value!r}')
@@ -101,8 +107,9 @@ _hints = functools.cache(typing.get_type_hints)
 
 def check_types(config: Any) -> None:
     """Raises TypeError for a field of another type than it is declared with."""
-    for name, hint in _hints(type(config)).items():
-        value = getattr(config, name)
+    hints = _hints(type(config))
+    for name in (field.name for field in dataclasses.fields(config)):
+        value, hint = getattr(config, name), hints[name]
         if not _has_type(value, hint):
             expected = getattr(hint, "__name__", hint) if isinstance(hint, type) else hint
             raise TypeError(f"{name} must be {expected}, got {value!r}")

@@ -173,20 +173,48 @@ class KernelPrimitive:
         present = tuple(operand is not None for operand in operands)
         arrays = [operand for operand in operands if operand is not None]
         outs = iter(function(*arrays, config=config, present=present))
-        here = self._present_results(present)
-        return tuple(next(outs) if key in here else None for key in self.results)
+        present_results = self._present_results(present)
+        return tuple(next(outs) if key in present_results else None for key in self.results)
 
     def _trace_reference(self, *arrays, config: Config, present: Sequence[bool]):
         def on_parts(*parts: jax.Array, config: Config) -> list[jax.Array]:
-            return _call(self.reference, parts, config, present)
+            return self._call(self.reference, parts, config, present)
 
         names = self._present_operands(present)
         return self._on_shards(on_parts, names, arrays, config, present)
 
     def _bind(self, *arrays, config: Config, present: Sequence[bool]) -> Sequence[jax.Array]:
         """Binds the primitive, once on each device where operands are sharded explicitly."""
-        bind = functools.partial(self.primitive.bind, present=present)
-        return self._on_shards(bind, self._present_operands(present), arrays, config, present)
+        names = self._present_operands(present)
+
+        def bind(*parts: jax.Array, config: Config) -> Sequence[jax.Array]:
+            config = self.describe(config, names, parts)
+            return self.primitive.bind(*parts, config=config, present=present)
+
+        return self._on_shards(bind, names, arrays, config, present)
+
+    def describe(self, config: Config, names: Sequence[str], arrays: Sequence[Any]) -> Config:
+        """The configuration of a call of these operands, from that of a call like it."""
+        return config
+
+    def _call(
+        self, function: Callable, arrays: Sequence[Any], config: Config, present: Sequence[bool]
+    ) -> list[jax.Array]:
+        """Calls a function of configuration and operands with the operands that are present."""
+        config = self.describe(config, self._present_operands(present), arrays)
+        operands = iter(arrays)
+        results = function(config, *(next(operands) if each else None for each in present))
+        return [result for result in results if result is not None]
+
+    def _lowering(self, function: Callable, expected: Sequence[Any]):
+        @usual_promotion()
+        def on_arrays(*arrays: jax.Array, config: Config, present: Sequence[bool]):
+            with jax.named_scope(self.name):  # so that profiles know each operation by its kernel
+                results = self._call(function, arrays, config, present)
+            check_shapes(self.name, results, expected)
+            return results
+
+        return mlir.lower_fun(on_arrays, multiple_results=True)
 
     def _on_shards(
         self,
@@ -263,11 +291,11 @@ class KernelPrimitive:
         return None
 
     def _present_operands(self, present: Sequence[bool]) -> list[str]:
-        return [key for key, here in zip(self.operands, present, strict=True) if here]
+        return [key for key, each in zip(self.operands, present, strict=True) if each]
 
     def _present_results(self, present: Sequence[bool]) -> dict[str, Result]:
-        here = self._present_operands(present)
-        return {key: result for key, result in self.results.items() if result.like in here}
+        names = self._present_operands(present)
+        return {key: result for key, result in self.results.items() if result.like in names}
 
     def _abstract_eval(self, *avals, config: Config, present: Sequence[bool]):
         _compat.check_varying(self.name, *avals)
@@ -324,16 +352,14 @@ class KernelPrimitive:
         cuda = self.cuda
         assert cuda is not None
         if mesh is None or not call.parallel or any(0 in aval.shape for aval in ctx.avals_in):
-            return _lowering(self.name, cuda, ctx.avals_out)(
-                ctx, *values, config=config, present=present
-            )
+            return self._lowering(cuda, ctx.avals_out)(ctx, *values, config=config, present=present)
         gpu, deterministic = emulation.value, is_deterministic()
 
         def bind(config: Config, *parts: jax.Array) -> list[jax.Array]:
             # XLA may ask when the program has left the context that it was lowered in.
             same_mode = settings.deterministic_mode(deterministic)
             with emulation(gpu), same_mode, usual_promotion(), jax.named_scope(self.name):
-                return _call(cuda, parts, config, present)
+                return self._call(cuda, parts, config, present)
 
         # All that the parts depend on: a cache of programs knows what XLA asks for by this alone.
         key = f"{self.name} {present} {gpu} {deterministic} {VERSION} {__version__}"
@@ -357,9 +383,7 @@ class KernelPrimitive:
         function = self._rounded_reference
         if groups > 1:
             function = functools.partial(self._reference_on_groups, groups, in_axes)
-        return _lowering(self.name, function, ctx.avals_out)(
-            ctx, *arrays, config=config, present=present
-        )
+        return self._lowering(function, ctx.avals_out)(ctx, *arrays, config=config, present=present)
 
     def _reference_on_groups(self, groups, in_axes, config, *operands):
         axes = iter(in_axes)
@@ -467,7 +491,7 @@ class KernelPrimitive:
                 arrays = list(primals)
                 for i, value in zip(active, values, strict=True):
                     arrays[i] = value
-                return _call(self._rounded_reference, arrays, config, present)
+                return self._call(self._rounded_reference, arrays, config, present)
 
             varying = [primals[i] for i in active]
             return jax.jvp(reference, varying, list(parts[len(tangents) :]))[1]
@@ -539,29 +563,11 @@ class KernelPrimitive:
             arrays = list(operands)
             for i, value in zip(transposed, values, strict=True):
                 arrays[i] = value
-            return _call(self._rounded_reference, arrays, config, present)
+            return self._call(self._rounded_reference, arrays, config, present)
 
         transpose = jax.linear_transpose(reference, *(operands[i].aval for i in transposed))
         found = iter(transpose([ad.instantiate_zeros(each) for each in cotangents]))
         return [next(found) if i in transposed else None for i in range(len(operands))]
-
-
-def _call(function: Callable, arrays, config: Config, present: Sequence[bool]) -> list[jax.Array]:
-    """Calls a function of configuration and operands with those operands that are present."""
-    operands = iter(arrays)
-    results = function(config, *(next(operands) if here else None for here in present))
-    return [result for result in results if result is not None]
-
-
-def _lowering(name: str, function: Callable, expected: Sequence[Any]):
-    @usual_promotion()
-    def on_arrays(*arrays: jax.Array, config: Config, present: Sequence[bool]):
-        with jax.named_scope(name):  # for profiles: every operation is known by its kernel
-            results = _call(function, arrays, config, present)
-        check_shapes(name, results, expected)
-        return results
-
-    return mlir.lower_fun(on_arrays, multiple_results=True)
 
 
 def map_present(

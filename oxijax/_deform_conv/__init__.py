@@ -1,7 +1,7 @@
 """Deformable convolution: the public function, its primitives and their wiring."""
 
-import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,23 @@ from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
 from oxijax._core.convolution import (
     ConvParams,
-    dimension_sizes,
     from_nhwc,
     more_channels,
     more_groups,
     parallel_dimensions,
-    read_arguments,
+    parse_arguments,
     to_nhwc,
 )
 from oxijax._core.gradients import define_gradients
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
+from oxijax._core.operation import OperationPrimitive
 from oxijax._core.precision import accumulator
-from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
+from oxijax._core.primitive import Fold, map_present
 from oxijax._core.twin import reference_twin
 from oxijax._deform_conv import cuda as cuda_kernels
 from oxijax._deform_conv import reference as kernels
+from ptx.kernels.deform_conv import BACKWARD_OFFSET, FORWARD, DeformConvConfig, operations
 
 __all__ = ["deform_conv", "deform_conv_reference", "read_deform_conv"]
 
@@ -106,18 +107,18 @@ def deform_conv(
     Source: Dai et al., "Deformable Convolutional Networks", 2017; Zhu et al., "Deformable
     ConvNets v2: More Deformable, Better Results", 2019.
     """
-    config, operands = read_deform_conv(
+    params, operands = read_deform_conv(
         *(x, offset, weight, mask, bias),
         *(strides, padding, dilation, data_format, precision, implementation),
     )
     # The casts are outside of what has rules of its own: theirs see the operands.
     operands = map_present(_compat.match_varying, *operands)
-    return from_nhwc(_forward(config, *operands), data_format)
+    return from_nhwc(_forward(params, *operands), data_format)
 
 
 def _reference(*values) -> jax.Array:
-    config, operands = read_deform_conv(*values)
-    (y,) = deform_conv_forward.call_reference(config, *operands)
+    params, operands = read_deform_conv(*values)
+    (y,) = deform_conv_forward.call_reference(params, *operands)
     assert y is not None
     *_, data_format, _, _ = values
     return from_nhwc(y, data_format)
@@ -142,8 +143,9 @@ def read_deform_conv(
     x, offset, weight, mask, bias,
     strides, padding, dilation, data_format, precision, implementation,
 ) -> tuple[ConvParams, _Operands]:  # fmt: skip
-    """Checks all arguments, and makes them a configuration and operands in NHWC."""
-    config, x, weight, bias = read_arguments(
+    """Checks all arguments, and makes them parameters and operands in NHWC."""
+    params, x, weight, bias = parse_arguments(
+        DeformConvConfig,
         *(x, weight, bias, strides, padding, dilation, data_format, precision, implementation),
         data_formats=("NHWC", "NCHW"),
     )
@@ -151,8 +153,9 @@ def read_deform_conv(
     mask = None if mask is None else arguments.as_array("mask", mask, 4)
 
     # Shapes are checked in the user's layout, so that errors speak of it.
-    nchw, taps = data_format == "NCHW", config.taps
-    pixels = (x.shape[0], *config.out_size)
+    nchw, taps = data_format == "NCHW", params.op.taps
+    p, q = params.size("p", "q")
+    pixels = x.shape[0], p, q
     arguments.check_shape(
         "offset",
         offset,
@@ -176,91 +179,64 @@ def read_deform_conv(
             _arrange(*pixels, offset_groups * taps, nchw),
         )
         mask = to_nhwc(mask, data_format)
-    return config, (x, offset, weight, mask, bias)
+    params = params.with_op(offset_groups=offset_groups)
+    return params, (x, offset, weight, mask, bias)
 
 
 def _arrange(n, height, width, channels, nchw: bool) -> tuple:
     return (n, channels, height, width) if nchw else (n, height, width, channels)
 
 
-# The primitives. `dimension_sizes` names their dimensions; d and m are channels of offset and mask.
-
 _FOLDS = (
     # Weights that are shared: more images.
     Fold("n"),
     # Everything but weights (or their gradients) shared: more output channels.
-    Fold("o", fits=lambda config: config.groups == 1),
+    Fold("o", fits=lambda params: params.op.groups == 1),
     # Everything else: more groups, each with its own weights.
     more_groups("c d m o"),
     # No vmapped axis: offsets may point elsewhere for each. Over devices, input channels.
     more_channels("c d m e", vmapped=False),
 )
+_RULES: Any = {"folds": _FOLDS, "batch": "n", "parallel": parallel_dimensions}
 
-_X, _OFFSET, _WEIGHT, _MASK, _Y = "n h w c", "n p q d", "i j e o", "n p q m", "n p q o"
-
-_primitive = functools.partial(
-    KernelPrimitive, sizes=dimension_sizes, folds=_FOLDS, batch="n", parallel=parallel_dimensions
+deform_conv_forward = OperationPrimitive(operations.FORWARD, kernels.forward, FORWARD, **_RULES)
+deform_conv_backward_input = OperationPrimitive(
+    operations.BACKWARD_INPUT, kernels.backward_input, cuda_kernels.backward_input, **_RULES
 )
-
-deform_conv_forward = _primitive(
-    "deform_conv_forward",
-    operands={"x": _X, "offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "bias": "o"},
-    results={"y": Result(_Y, like="x")},
-    reference=kernels.forward,
-    cuda=cuda_kernels.forward,
+deform_conv_backward_offset = OperationPrimitive(
+    operations.BACKWARD_OFFSET, kernels.backward_offset, BACKWARD_OFFSET, **_RULES
 )
-deform_conv_backward_input = _primitive(
-    "deform_conv_backward_input",
-    operands={"offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "grad_y": _Y},
-    results={"grad_x": Result(_X, like="weight")},
-    reference=kernels.backward_input,
-    cuda=cuda_kernels.backward_input,
-)
-deform_conv_backward_offset = _primitive(
-    "deform_conv_backward_offset",
-    operands={"x": _X, "offset": _OFFSET, "weight": _WEIGHT, "mask": _MASK, "grad_y": _Y},
-    results={
-        "grad_offset": Result(_OFFSET, like="offset"),
-        "grad_mask": Result(_MASK, like="mask"),
-    },
-    reference=kernels.backward_offset,
-    cuda=cuda_kernels.backward_offset,
-)
-deform_conv_backward_weight = _primitive(
-    "deform_conv_backward_weight",
-    operands={"x": _X, "offset": _OFFSET, "mask": _MASK, "grad_y": _Y},
-    results={"grad_weight": Result(_WEIGHT, like="x")},
-    reference=kernels.backward_weight,
-    cuda=cuda_kernels.backward_weight,
+deform_conv_backward_weight = OperationPrimitive(
+    operations.BACKWARD_WEIGHT, kernels.backward_weight, cuda_kernels.backward_weight, **_RULES
 )
 
 
-def _forward(config: ConvParams, *operands: jax.Array | None) -> jax.Array:
-    (y,) = deform_conv_forward(config, *operands)
+def _forward(params: ConvParams, *operands: jax.Array | None) -> jax.Array:
+    (y,) = deform_conv_forward(params, *operands)
     assert y is not None
     return y
 
 
-def _gradients(config: ConvParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
+def _gradients(params: ConvParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
     """Binds one backward primitive a gradient, and none for a gradient nobody wants."""
     x, offset, weight, mask, bias = operands
     wants_x, wants_offset, wants_weight, wants_mask, wants_bias = wanted
     grad_x = grad_offset = grad_weight = grad_mask = grad_bias = None
     if wants_x:
-        (grad_x,) = deform_conv_backward_input(config, offset, weight, mask, grad_y)
+        (grad_x,) = deform_conv_backward_input(params, offset, weight, mask, grad_y)
     if wants_offset or wants_mask:
         grad_offset, grad_mask = deform_conv_backward_offset(
-            config, x, offset, weight, mask, grad_y
+            params, x, offset, weight, mask, grad_y
         )
     if wants_weight:
-        (grad_weight,) = deform_conv_backward_weight(config, x, offset, mask, grad_y)
+        (grad_weight,) = deform_conv_backward_weight(params, x, offset, mask, grad_y)
     if wants_bias:
         wide = jnp.sum(grad_y, axis=(0, 1, 2), dtype=accumulator(grad_y))
         grad_bias = wide.astype(bias.dtype)
     return grad_x, grad_offset, grad_weight, grad_mask, grad_bias
 
 
-def _linear(config: ConvParams, operands: Sequence[str]) -> tuple[str, ...]:
+def _linear(params: ConvParams, operands: Sequence[str]) -> tuple[str, ...]:
     return () if "bias" in operands else ("x", "weight", "mask")
 
 

@@ -35,17 +35,17 @@ class SampleLists(NamedTuple):
     corner_weights: jax.Array  # [OG, T, N*Ho*Wo, 4] in that order, with the mask
 
 
-def can_be_listed(config: ConvParams, offset: jax.Array) -> bool:
+def can_be_listed(params: ConvParams, offset: jax.Array) -> bool:
     """Whether `sample_lists` can count the cells of these samples, whose sizes are known."""
     lists = offset.shape[3] // 2
-    return math.prod(_cell_factors(config, offset)) <= _most_cells(lists)
+    return math.prod(_cell_factors(params, offset)) <= _most_cells(lists)
 
 
-def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, dtype):
+def sample_lists(params: ConvParams, offset: jax.Array, mask: jax.Array | None, dtype):
     """The lists of a convolution.
 
     Args:
-      config: the convolution.
+      params: the convolution.
       offset: [N, Ho, Wo, OG*T*2].
       mask: [N, Ho, Wo, OG*T], or None.
       dtype: of the weights: float32 or float64.
@@ -56,21 +56,21 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
     Raises:
       ValueError: the cells of all lists are too many to count; the message says what to do.
     """
-    offset_groups = offset.shape[3] // (2 * config.taps)
-    lists, factors = offset_groups * config.taps, _cell_factors(config, offset)
+    taps, offset_groups = params.op.taps, params.op.offset_groups
+    lists, factors = offset_groups * taps, _cell_factors(params, offset)
     cells = math.prod(factors)
     require_product(
         factors,
         _most_cells(lists),
         f"the deterministic gradient to x of batch {factors[0]}, height and width "
-        f"{config.image_size}, "
-        f"{offset_groups} offset groups and {config.taps} taps sorts samples into "
+        f"{params.size('h', 'w')}, "
+        f"{offset_groups} offset groups and {taps} taps sorts samples into "
         f"{cells * lists} cells, and can count fewer than 2**32: split the batch",
     )
-    corners = pixels_of(config, offset, mask).corners(config)
+    corners = pixels_of(params, offset, mask).corners(params)
     # All lists are sorted at once, by unsigned keys: radix sort, where XLA has one.
     number = lax.broadcasted_iota(jnp.uint32, (lists, 1), 0)
-    keys = (corners.row // offset_groups).astype(jnp.uint32).reshape(-1, offset_groups, config.taps)
+    keys = (corners.row // offset_groups).astype(jnp.uint32).reshape(-1, offset_groups, taps)
     keys = keys.transpose(1, 2, 0).reshape(lists, -1) + number * jnp.asarray(cells, jnp.uint32)
     samples = lax.broadcasted_iota(jnp.int32, keys.shape, 1)
     shape = keys.shape
@@ -84,16 +84,16 @@ def sample_lists(config: ConvParams, offset: jax.Array, mask: jax.Array | None, 
 
     weights = jnp.stack(corners.weights(), axis=-1).astype(dtype)
     weights = weights.at[order, number.astype(jnp.int32)].get(mode="promise_in_bounds")
-    per_list = (offset_groups, config.taps)
+    per_list = (offset_groups, taps)
     return SampleLists(
         starts.reshape(*per_list, -1), order.reshape(*per_list, -1),
         weights.reshape(*per_list, -1, 4),
     )  # fmt: skip
 
 
-def _cell_factors(config: ConvParams, offset: jax.Array) -> tuple[int, int, int]:
+def _cell_factors(params: ConvParams, offset: jax.Array) -> tuple[int, int, int]:
     """Images, and rows and columns of the cells of one: their product are the cells of a list."""
-    height, width = config.image_size
+    height, width = params.size("h", "w")
     return offset.shape[0], height + 2 * BORDER, width + 2 * BORDER
 
 

@@ -46,7 +46,7 @@ _FEW_PRODUCTS = 128 * 128
 
 
 def forward(
-    config: ConvParams,
+    params: ConvParams,
     x: jax.Array,
     offset: jax.Array,
     weight: jax.Array,
@@ -54,25 +54,25 @@ def forward(
     bias: jax.Array | None,
 ) -> tuple[jax.Array]:
     """The output [N, Ho, Wo, Co], accumulated in float32 (float64 for float64 x), in x's dtype."""
-    image = Image.of(config, x, offset)
-    columns = columns_of(config, weight, image)
+    image = Image.of(params, x, offset)
+    columns = columns_of(params, weight, image)
 
     def block(_, pixels: Pixels):
-        return scan_parts(multiply, None, pixels.corners(config))
+        return scan_parts(multiply, None, pixels.corners(params))
 
     def multiply(_, corners):
-        y = product(config, image.sample(corners), columns)
+        y = product(params, image.sample(corners), columns)
         if bias is not None:
             y = y + bias.astype(y.dtype)
         return None, y.astype(x.dtype)
 
-    pixels = pixels_of(config, offset, mask)
-    _, y = scan_blocks(block, None, pixels, sample_bytes(config, columns))
+    pixels = pixels_of(params, offset, mask)
+    _, y = scan_blocks(block, None, pixels, sample_bytes(params, columns))
     return (y.reshape(*offset.shape[:3], weight.shape[-1]),)
 
 
 def backward_input(
-    config: ConvParams,
+    params: ConvParams,
     offset: jax.Array,
     weight: jax.Array,
     mask: jax.Array | None,
@@ -82,17 +82,17 @@ def backward_input(
 
     Each sample's gradient is added to the four corners that it was read from.
     """
-    channels = weight.shape[2] * config.groups
-    shape = (*grad_y.shape[:1], *config.image_size, channels)
+    channels = weight.shape[2] * params.op.groups
+    shape = (*grad_y.shape[:1], *params.size("h", "w"), channels)
     # Scatters into an image's rows what `forward` gathers from them: same rows, same steps.
     blank = jnp.zeros(shape, accumulator(grad_y))
-    image = Image.of(config, _compat.match_varying(blank, grad_y)[0], offset)
-    columns = columns_of(config, weight, image)
+    image = Image.of(params, _compat.match_varying(blank, grad_y)[0], offset)
+    columns = columns_of(params, weight, image)
 
     def block(rows, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        grad_samples = samples_gradient(config, grad, columns, image)
-        corners = pixels.corners(config).flat()
+        grad_samples = samples_gradient(params, grad, columns, image)
+        corners = pixels.corners(params).flat()
         return scan_parts(scatter, rows, (corners, grad_samples), parts=4)
 
     def scatter(rows, corners_and_gradient):
@@ -102,13 +102,13 @@ def backward_input(
             rows = add_to_rows(rows, corners.row + step, update)
         return rows, None
 
-    pixels = pixels_of(config, offset, mask), flat(grad_y)
-    rows, _ = scan_blocks(block, image.rows, pixels, sample_bytes(config, columns))
+    pixels = pixels_of(params, offset, mask), flat(grad_y)
+    rows, _ = scan_blocks(block, image.rows, pixels, sample_bytes(params, columns))
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
 
 def backward_offset(
-    config: ConvParams,
+    params: ConvParams,
     x: jax.Array,
     offset: jax.Array,
     weight: jax.Array,
@@ -120,13 +120,13 @@ def backward_offset(
     All three follow from four dot products a sample, each corner's channels with the
     sample's gradient.
     """
-    image = Image.of(config, x, offset)
-    columns = columns_of(config, weight, image)
+    image = Image.of(params, x, offset)
+    columns = columns_of(params, weight, image)
 
     def block(_, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        corners = pixels.corners(config)
-        grad_samples = samples_gradient(config, grad, columns, image)
+        corners = pixels.corners(params)
+        grad_samples = samples_gradient(params, grad, columns, image)
         row = corners.row.reshape(-1)
 
         def dots(found, lower):
@@ -149,8 +149,8 @@ def backward_offset(
             return None, (grad_offset_y, grad_offset_x)
         return None, (grad_offset_y * corners.mask, grad_offset_x * corners.mask, grad_mask)
 
-    pixels = pixels_of(config, offset, mask), flat(grad_y)
-    _, gradients = scan_blocks(block, None, pixels, sample_bytes(config, columns))
+    pixels = pixels_of(params, offset, mask), flat(grad_y)
+    _, gradients = scan_blocks(block, None, pixels, sample_bytes(params, columns))
     grad_offset = jnp.stack(gradients[:2], axis=-1).astype(offset.dtype).reshape(offset.shape)
     if mask is None:
         return grad_offset, None
@@ -158,7 +158,7 @@ def backward_offset(
 
 
 def backward_weight(
-    config: ConvParams,
+    params: ConvParams,
     x: jax.Array,
     offset: jax.Array,
     mask: jax.Array | None,
@@ -166,22 +166,22 @@ def backward_weight(
 ) -> tuple[jax.Array]:
     """Gradient with respect to weight [Kh, Kw, C/G, Co], in accumulation dtype."""
     channels, out_channels = x.shape[-1], grad_y.shape[-1]
-    image = Image.of(config, x, offset)
-    pixels = pixels_of(config, offset, mask), flat(grad_y).astype(accumulator(x))
-    at_once = config.groups == 1 and channels * out_channels <= _FEW_PRODUCTS
-    total = (_weight_gradient if at_once else _weight_gradient_by_tap)(config, image, *pixels)
-    return (total.reshape(*config.kernel_size, channels // config.groups, out_channels),)
+    image = Image.of(params, x, offset)
+    pixels = pixels_of(params, offset, mask), flat(grad_y).astype(accumulator(x))
+    at_once = params.op.groups == 1 and channels * out_channels <= _FEW_PRODUCTS
+    total = (_weight_gradient if at_once else _weight_gradient_by_tap)(params, image, *pixels)
+    return (total.reshape(*params.op.kernel_size, channels // params.op.groups, out_channels),)
 
 
 def _weight_gradient(
-    config: ConvParams, image: Image, pixels: Pixels, grad_y: jax.Array
+    params: ConvParams, image: Image, pixels: Pixels, grad_y: jax.Array
 ) -> jax.Array:
     """The gradient to the weights of one group, [K, OG, C/OG, Co], of all taps at once."""
     out_channels, rows, row = grad_y.shape[1], pixels.offset_y.shape[1], image.rows.shape[1]
 
     def block(total, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        return scan_parts(find, total, (pixels.corners(config), grad))
+        return scan_parts(find, total, (pixels.corners(params), grad))
 
     def find(total, corners_and_grad):
         corners, grad = corners_and_grad
@@ -190,56 +190,56 @@ def _weight_gradient(
     def add(total, samples_and_grad):
         samples, grad = samples_and_grad
         samples = samples.reshape(samples.shape[0], rows * row)
-        return total + jnp.dot(grad.T, samples, precision=config.precision), None
+        return total + jnp.dot(grad.T, samples, precision=params.precision), None
 
     total = jnp.zeros((out_channels, rows * row), grad_y.dtype)
     total = _compat.match_varying(total, grad_y)[0]
     pixel_bytes = rows * row * grad_y.dtype.itemsize
     total, _ = scan_blocks(block, total, (pixels, grad_y), pixel_bytes)
-    return total.reshape(out_channels, image.right, config.taps, row).transpose(2, 1, 3, 0)
+    return total.reshape(out_channels, image.right, params.op.taps, row).transpose(2, 1, 3, 0)
 
 
 def _weight_gradient_by_tap(
-    config: ConvParams, image: Image, pixels: Pixels, grad_y: jax.Array
+    params: ConvParams, image: Image, pixels: Pixels, grad_y: jax.Array
 ) -> jax.Array:
     """The gradient to the weights, [K, C/G, Co], of one tap after the other."""
     channels, out_channels = image.rows.shape[1] * image.right, grad_y.shape[1]
 
     def block(total, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        corners = jax.tree.map(lambda a: by_tap(config, a), pixels.corners(config))
+        corners = jax.tree.map(lambda a: by_tap(params, a), pixels.corners(params))
 
         def tap_gradient(_, corners):
             samples = image.sample(corners).reshape(grad.shape[0], channels)
-            if config.groups == 1:
-                return None, jnp.dot(grad.T, samples, precision=config.precision).T
+            if params.op.groups == 1:
+                return None, jnp.dot(grad.T, samples, precision=params.precision).T
             product = jnp.einsum(
                 "pgc,pgo->cgo",
-                grouped(config, samples),
-                grouped(config, grad),
-                precision=config.precision,
+                grouped(params, samples),
+                grouped(params, grad),
+                precision=params.precision,
             )
             return None, product.reshape(total.shape[1:])
 
         return total + lax.scan(tap_gradient, None, corners)[1], None
 
-    shape = (config.taps, channels // config.groups, out_channels)
+    shape = (params.op.taps, channels // params.op.groups, out_channels)
     total = _compat.match_varying(jnp.zeros(shape, grad_y.dtype), grad_y)[0]
     # Of one tap; and blocks are twice as large, since each adds to all of the weights.
     pixel_bytes = channels * grad_y.dtype.itemsize // 2
     return scan_blocks(block, total, (pixels, grad_y), pixel_bytes)[0]
 
 
-def pixels_of(config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> Pixels:
+def pixels_of(params: ConvParams, offset: jax.Array, mask: jax.Array | None) -> Pixels:
     """All output pixels, of an image that XLA can index."""
-    n, (height, width) = offset.shape[0], config.image_size
-    offset_groups = offset.shape[-1] // (2 * config.taps)
+    n, (height, width) = offset.shape[0], params.size("h", "w")
+    offset_groups = offset.shape[-1] // (2 * params.op.taps)
     factors = (n, height + 2 * BORDER, width + 2 * BORDER, offset_groups)
     require_product(
         factors,
         2**31 - 1,
-        f"x with batch {n}, height and width {config.image_size} and {offset_groups} offset "
+        f"x with batch {n}, height and width {params.size('h', 'w')} and {offset_groups} offset "
         f"groups needs {math.prod(factors)} sample rows, and XLA indexes fewer than 2**31: split "
         "the batch",
     )
-    return Pixels.of(config, offset, mask)
+    return Pixels.of(params, offset, mask)

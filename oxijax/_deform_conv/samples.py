@@ -78,22 +78,22 @@ class Pixels(NamedTuple):
     x: jax.Array
 
     @classmethod
-    def of(cls, config: ConvParams, offset: jax.Array, mask: jax.Array | None) -> "Pixels":
+    def of(cls, params: ConvParams, offset: jax.Array, mask: jax.Array | None) -> "Pixels":
         """All output pixels, of offset [N, Ho, Wo, OG*K*2] and mask [N, Ho, Wo, OG*K]."""
         image, y, x = (
             lax.broadcasted_iota(jnp.int32, offset.shape[:3], axis).reshape(-1) for axis in range(3)
         )
-        (top, _), (left, _) = config.padding
+        (top, _), (left, _) = params.op.padding
         return cls(
             flat(offset[..., 0::2]),
             flat(offset[..., 1::2]),
             None if mask is None else flat(mask),
             image,
-            y * config.strides[0] - top,
-            x * config.strides[1] - left,
+            y * params.op.strides[0] - top,
+            x * params.op.strides[1] - left,
         )
 
-    def corners(self, config: ConvParams) -> Corners:
+    def corners(self, params: ConvParams) -> Corners:
         """The corners of these pixels' samples.
 
         The offset is split into floor and fraction before the integer position of its pixel
@@ -116,14 +116,14 @@ class Pixels(NamedTuple):
             corner = jnp.clip(floor, -BORDER - base, extent - base) + (base + BORDER)
             return corner, fraction
 
-        offset_groups = y.shape[1] // config.taps
-        (kh, kw), (height, width) = config.kernel_size, config.image_size
-        tap_y = np.repeat(np.arange(kh), kw) * config.dilation[0]
-        tap_x = np.tile(np.arange(kw), kh) * config.dilation[1]
+        offset_groups = y.shape[1] // params.op.taps
+        (kh, kw), (height, width) = params.op.kernel_size, params.size("h", "w")
+        tap_y = np.repeat(np.arange(kh), kw) * params.op.dilation[0]
+        tap_x = np.tile(np.arange(kw), kh) * params.op.dilation[1]
         row_y, fraction_y = split(y, self.y, tap_y, height)
         row_x, fraction_x = split(x, self.x, tap_x, width)
 
-        group = np.repeat(np.arange(offset_groups, dtype=np.int32), config.taps)
+        group = np.repeat(np.arange(offset_groups, dtype=np.int32), params.op.taps)
         # What fills a block up, with `NOWHERE` for integers, is outside of the first image.
         row = jnp.maximum(self.image, 0)[:, None] * (height + 2 * BORDER) + row_y
         row = row * (width + 2 * BORDER) + row_x
@@ -138,9 +138,9 @@ class Image(NamedTuple):
     down: int
 
     @classmethod
-    def of(cls, config: ConvParams, x: jax.Array, offset: jax.Array) -> "Image":
+    def of(cls, params: ConvParams, x: jax.Array, offset: jax.Array) -> "Image":
         """The image x [N, H, W, C], for the samples of offset."""
-        offset_groups = offset.shape[-1] // (2 * config.taps)
+        offset_groups = offset.shape[-1] // (2 * params.op.taps)
         border = (BORDER, BORDER)
         padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
         rows = padded.reshape(-1, x.shape[-1] // offset_groups)

@@ -1,6 +1,5 @@
 """Matrix products: the public function and its primitives."""
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -20,13 +19,16 @@ from oxijax._core.implementation import (
     requires_ptx,
 )
 from oxijax._core.keywords import explain_keywords
-from oxijax._core.precision import accumulator
-from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result, map_present
+from oxijax._core.operation import OperationPrimitive, OpParams
+from oxijax._core.precision import accumulator, is_exact, ptx_dtype
+from oxijax._core.primitive import Fold, Product, map_present
 from oxijax._core.sizes import is_known
 from oxijax._core.twin import reference_twin
 from oxijax._gemm import cuda as cuda_kernels
 from oxijax._gemm import reference as kernels
 from oxijax._gemm.reference import GemmParams
+from ptx.kernels.gemm import MatrixProduct
+from ptx.kernels.gemm.operations import PRODUCT
 
 __all__ = ["gemm", "gemm_reference"]
 
@@ -78,18 +80,18 @@ def gemm(
       ValueError: a shape or another argument that does not fit, by name.
       TypeError: an argument of the wrong type or dtype, by name.
     """
-    config, batch, operands = _read_arguments(
+    params, batch, operands = _read_arguments(
         *(a, b, c, alpha, beta),
         *(transpose_a, transpose_b, strategy, precision, implementation),
     )
     operands = _Operands(*map_present(_compat.match_varying, *operands))
-    return _over_batch(functools.partial(gemm_matrices, config), batch, operands)
+    return _over_batch(functools.partial(gemm_matrices, params), batch, operands)
 
 
 def _reference(*values) -> jax.Array:
-    config, batch, operands = _read_arguments(*values)
-    primitive = _PRIMITIVES[config.transpose_a, config.transpose_b]
-    return _over_batch(functools.partial(primitive.call_reference, config), batch, operands)
+    params, batch, operands = _read_arguments(*values)
+    primitive = _PRIMITIVES[params.op.transpose_a, params.op.transpose_b]
+    return _over_batch(functools.partial(primitive.call_reference, params), batch, operands)
 
 
 gemm_reference = reference_twin(
@@ -164,10 +166,12 @@ def _read_arguments(
                 f"M, N, K = {m}, {n}, {depth}"
             )
     precision = arguments.read_precision(precision)
-    config = GemmParams(transpose_a, transpose_b, strategy, precision, implementation)
+    exact = is_exact(precision, a.dtype)
+    op = MatrixProduct(transpose_a, transpose_b, strategy, ptx_dtype(a.dtype), exact)
+    params = OpParams(op, precision, implementation=implementation)
     factors = _as_factor(alpha, wide), None if c is None else _as_factor(beta, wide)
     c = None if c is None else broadcast(c, (*batch, m, n))
-    return config, batch, _Operands(a, b, c, *factors)
+    return params, batch, _Operands(a, b, c, *factors)
 
 
 def _read_matrix(name: str, value: Any) -> jax.Array:
@@ -215,15 +219,14 @@ def _over_batch(
     return broadcast(y.reshape(*own, *matrix), (*batch, *matrix))
 
 
-# The primitives, one for each layout of the operands. Names of dimensions: products g, of which
-# each has m rows, n columns, and a depth of k.
+# The primitives, one for each layout of the operands.
 #
 # They are linear in a, in b and in alpha, and the transposes in a and b are products again. That
 # makes every derivative, in either mode and of any order, a few calls of them.
 
 
 def gemm_matrices(
-    config: GemmParams,
+    params: GemmParams,
     a: jax.Array,
     b: jax.Array,
     c: jax.Array | None = None,
@@ -231,48 +234,46 @@ def gemm_matrices(
     beta: jax.Array | None = None,
 ) -> tuple[jax.Array]:
     """The product by its primitive; operands as for `oxijax._gemm.reference.gemm`."""
-    primitive = _PRIMITIVES[config.transpose_a, config.transpose_b]
-    (y,) = primitive(config, a, b, c, alpha, beta)
+    primitive = _PRIMITIVES[params.op.transpose_a, params.op.transpose_b]
+    (y,) = primitive(params, a, b, c, alpha, beta)
     assert y is not None
     return (y,)
 
 
-def _grad_a(config: GemmParams, a, b, c, alpha, beta, grad_y) -> tuple[jax.Array]:
-    if config.transpose_a:
-        return gemm_matrices(_layout(config, config.transpose_b, True), b, grad_y, alpha=alpha)
-    return gemm_matrices(_layout(config, False, not config.transpose_b), grad_y, b, alpha=alpha)
+def _grad_a(params: GemmParams, a, b, c, alpha, beta, grad_y) -> tuple[jax.Array]:
+    if params.op.transpose_a:
+        return gemm_matrices(_layout(params, params.op.transpose_b, True), b, grad_y, alpha=alpha)
+    return gemm_matrices(_layout(params, False, not params.op.transpose_b), grad_y, b, alpha=alpha)
 
 
-def _grad_b(config: GemmParams, a, b, c, alpha, beta, grad_y) -> tuple[jax.Array]:
-    if b.shape[0] == 1 and _rows_are_one(config, a, alpha, grad_y):
+def _grad_b(params: GemmParams, a, b, c, alpha, beta, grad_y) -> tuple[jax.Array]:
+    if b.shape[0] == 1 and _rows_are_one(params, a, alpha, grad_y):
         # The sum over products that share b is one over the rows of them all.
         a, grad_y = (v.reshape(1, v.shape[0] * v.shape[1], v.shape[2]) for v in (a, grad_y))
-    if config.transpose_b:
-        return gemm_matrices(_layout(config, True, config.transpose_a), grad_y, a, alpha=alpha)
-    return gemm_matrices(_layout(config, not config.transpose_a, False), a, grad_y, alpha=alpha)
+    if params.op.transpose_b:
+        return gemm_matrices(_layout(params, True, params.op.transpose_a), grad_y, a, alpha=alpha)
+    return gemm_matrices(_layout(params, not params.op.transpose_a, False), a, grad_y, alpha=alpha)
 
 
-def _rows_are_one(config: GemmParams, a, alpha, grad_y) -> bool:
+def _rows_are_one(params: GemmParams, a, alpha, grad_y) -> bool:
     """Whether the rows of all products lie behind each other, and have the same factor."""
     one_factor = alpha is None or alpha.shape[0] == 1
-    return one_factor and not config.transpose_a and a.shape[0] == grad_y.shape[0]
+    return one_factor and not params.op.transpose_a and a.shape[0] == grad_y.shape[0]
 
 
-def _grad_alpha(config: GemmParams, a, b, c, alpha, beta, grad_y) -> tuple[jax.Array]:
-    (product,) = gemm_matrices(config, a, b)
+def _grad_alpha(params: GemmParams, a, b, c, alpha, beta, grad_y) -> tuple[jax.Array]:
+    (product,) = gemm_matrices(params, a, b)
     return (jnp.sum(product.astype(alpha.dtype) * grad_y.astype(alpha.dtype), (1, 2)),)
 
 
-def _layout(config: GemmParams, transpose_a: bool, transpose_b: bool) -> GemmParams:
+def _layout(params: GemmParams, transpose_a: bool, transpose_b: bool) -> GemmParams:
     """Of a gradient, which has a shape of its own, and so the strategy for that."""
-    return dataclasses.replace(
-        config, transpose_a=transpose_a, transpose_b=transpose_b, strategy="auto"
-    )
+    return params.with_op(transpose_a=transpose_a, transpose_b=transpose_b, strategy="auto")
 
 
 _FOLDS = (
     # b is shared: more rows.
-    Fold("m", fits=lambda config: not config.transpose_a),
+    Fold("m", fits=lambda params: not params.op.transpose_a),
     Fold("g"),
     # Where b is not mapped, but is one of many already: more rows even of a transposed a.
     Fold("m"),
@@ -281,22 +282,14 @@ _FOLDS = (
 )
 
 _PRIMITIVES = {
-    (transpose_a, transpose_b): KernelPrimitive(
-        "gemm",
-        operands={
-            "a": "g? k m" if transpose_a else "g? m k",
-            "b": "g? n k" if transpose_b else "g? k n",
-            "c": "g m n",
-            "alpha": "g?",
-            "beta": "g?",
-        },
-        results={"y": Result("g m n", like="a")},
-        sizes=lambda config, sizes: sizes,
+    (transpose_a, transpose_b): OperationPrimitive(
+        PRODUCT,
+        kernels.gemm,
+        cuda_kernels.gemm,
+        op=MatrixProduct(transpose_a, transpose_b),
         folds=_FOLDS,
         # A sum that c is added to has to be whole.
-        parallel=lambda config, operands: "g m n" if "c" in operands else "g m n k",
-        reference=kernels.gemm,
-        cuda=cuda_kernels.gemm,
+        parallel=lambda params, operands: "g m n" if "c" in operands else "g m n k",
         product=Product({"a": _grad_a, "b": _grad_b, "alpha": _grad_alpha}, term="c", scale="beta"),
     )
     for transpose_a, transpose_b in itertools.product((False, True), repeat=2)

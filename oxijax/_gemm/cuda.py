@@ -1,5 +1,6 @@
-"""Matrix products on a GPU: the CUDA lowering of the primitives."""
+"""Lowerings of the gemm primitives on a GPU."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ import jax
 from oxijax._core.data_sheets import default_data_sheet
 from oxijax._core.implementation import requires_ptx
 from oxijax._core.launch import call, emulation
-from oxijax._core.precision import is_exact, ptx_dtype
+from oxijax._core.precision import ptx_dtype
 from oxijax._core.sizes import is_known, likely
 from oxijax._gemm import reference as kernels
 from oxijax._gemm.reference import GemmParams
@@ -25,28 +26,28 @@ def check_strategy(strategy: str, depth: int, dtype: Any) -> None:
     choose(1, 1, max(1, depth), float_type=ptx_dtype(dtype), strategy=strategy)
 
 
-def gemm(config: GemmParams, a, b, c, alpha, beta):
+def gemm(params: GemmParams, a, b, c, alpha, beta):
     """The result [G, M, N]; operands as for `oxijax._gemm.reference.gemm`."""
-    m, n, k = _extents(config, a, b)
-    here = [value for value in (a, b, c, alpha, beta) if value is not None]
-    batch = next((value.shape[0] for value in here if value.shape[0] != 1), 1)
+    m, n, k = _extents(params, a, b)
+    present = [value for value in (a, b, c, alpha, beta) if value is not None]
+    batch = next((value.shape[0] for value in present if value.shape[0] != 1), 1)
     strategy, sizes = DOT_GENERAL, _assumed(m, n, k, batch)
     if sizes is not None and 0 not in sizes:
-        strategy = _strategy(config, sizes, a.dtype, c is not None)
-    if sizes is None and requires_ptx(config.implementation):
+        strategy = _strategy(params, sizes, a.dtype, c is not None)
+    if sizes is None and requires_ptx(params.implementation):
         raise ValueError(
             "implementation 'ptx' of gemm cannot run here: its kernels have to know K, and M or N, "
             f"of M, N, K = {m}, {n}, {k}"
         )
     if sizes is None or strategy == DOT_GENERAL:
-        return kernels.gemm(config, a, b, c, alpha, beta)
-    kernel = _kernel(config, sizes, a.dtype, strategy, c=c, alpha=alpha, beta=beta)
+        return kernels.gemm(params, a, b, c, alpha, beta)
+    kernel = _kernel(params, sizes, strategy, c=c, alpha=alpha, beta=beta)
     if kernel.parts is not None:
-        product = _split_product(config, kernel, a, b)
+        product = _split_product(params, kernel, a, b)
         return (kernels.epilogue(product, c, alpha, beta, a.dtype),)
 
     split = "g" if batch != 1 else ""
-    if batch == 1 and not kernel.swapped and not config.transpose_a:
+    if batch == 1 and not kernel.swapped and not params.op.transpose_a:
         # The rows of a product are independent too: of one they are what XLA may split.
         split = "r"
         a, b = a.squeeze(0), b.squeeze(0)
@@ -60,7 +61,7 @@ def gemm(config: GemmParams, a, b, c, alpha, beta):
     return (y.reshape(batch, m, n),)
 
 
-def _split_product(config: GemmParams, kernel: GemmConfig, a, b) -> jax.Array:
+def _split_product(params: GemmParams, kernel: GemmConfig, a, b) -> jax.Array:
     """The product [G, M, N] in the dtype of the sums, which are split along K; G may be 1.
 
     The parts are summed here, always in the same order. Where K leads both operands, as rows do
@@ -68,15 +69,15 @@ def _split_product(config: GemmParams, kernel: GemmConfig, a, b) -> jax.Array:
     them over devices.
     """
     assert kernel.parts is not None
-    m, n, k = _extents(config, a, b)
+    m, n, k = _extents(params, a, b)
     batch = b.shape[0] if a.shape[0] == 1 else a.shape[0]
     pieces = 1
-    if batch == 1 and is_known(k) and config.transpose_a and not config.transpose_b:
+    if batch == 1 and is_known(k) and params.op.transpose_a and not params.op.transpose_b:
         pieces = math.gcd(k, 1 << (kernel.parts.bit_length() - 1))
     if pieces > 1:
         a, b = (v.reshape(pieces, k // pieces, v.shape[2]) for v in (a, b))
-        kernel = _kernel(config, (m, n, k // pieces, pieces), a.dtype, kernel.strategy)
-        return _split_product(config, kernel, a, b).sum(axis=0, keepdims=True)
+        kernel = _kernel(params, (m, n, k // pieces, pieces), kernel.strategy)
+        return _split_product(params, kernel, a, b).sum(axis=0, keepdims=True)
     large, small = (b, a) if kernel.swapped else (a, b)
     (parts,) = call(
         GEMM, kernel, batch="g" if batch != 1 else "", products=batch * m * n * k,
@@ -102,39 +103,33 @@ def _assumed(m: int, n: int, k: int, batch: int) -> tuple[int, int, int, int] | 
     return m, n, k, likely(batch)
 
 
-def _extents(config: GemmParams, a, b) -> tuple[int, int, int]:
+def _extents(params: GemmParams, a, b) -> tuple[int, int, int]:
     """M, N and K."""
-    k, m = a.shape[1:] if config.transpose_a else a.shape[:0:-1]
-    return m, b.shape[1 if config.transpose_b else 2], k
+    k, m = a.shape[1:] if params.op.transpose_a else a.shape[:0:-1]
+    return m, b.shape[1 if params.op.transpose_b else 2], k
 
 
 def _kernel(
-    config: GemmParams, sizes: Sequence[int], dtype, strategy: str, c=None, alpha=None, beta=None
+    params: GemmParams, sizes: Sequence[int], strategy: str, c=None, alpha=None, beta=None
 ) -> GemmConfig:
     m, n, k, batch = sizes
-    return choose(
-        m,
-        n,
-        k,
-        batch=batch,
-        transpose_a=config.transpose_a,
-        transpose_b=config.transpose_b,
-        float_type=ptx_dtype(dtype),
-        exact=is_exact(config.precision, dtype),
+    product = dataclasses.replace(
+        params.op,
         strategy=strategy,
         use_alpha=alpha is not None,
         use_c=c is not None,
         use_beta=beta is not None,
     )
+    return choose(m, n, k, batch=batch, **vars(product))
 
 
-def _strategy(config: GemmParams, sizes: Sequence[int], dtype, reads_c: bool) -> str:
-    if config.strategy != "auto":
-        return config.strategy
+def _strategy(params: GemmParams, sizes: Sequence[int], dtype, reads_c: bool) -> str:
+    if params.op.strategy != "auto":
+        return params.op.strategy
     m, n, k, batch = sizes
-    exact = is_exact(config.precision, dtype)
-    if config.implementation is not None:  # a kernel was asked for, whatever bounds the product
-        return choose(m, n, k, batch=batch, float_type=ptx_dtype(dtype), exact=exact).strategy
+    exact, float_type = params.op.exact, params.op.float_type
+    if params.implementation is not None:  # a kernel was asked for, whatever bounds the product
+        return choose(m, n, k, batch=batch, float_type=float_type, exact=exact).strategy
     emulated = emulation.value
     sheet = default_data_sheet() if emulated is None else find_data_sheet(emulated.target)
     return auto_strategy(

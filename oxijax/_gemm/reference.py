@@ -5,40 +5,24 @@ by. Sums are in float32, float64 for float64; so are alpha and beta * c, before 
 rounded.
 """
 
-import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from oxijax._core.implementation import Implementation
+from oxijax._core.operation import OpParams
 from oxijax._core.precision import accumulator
+from ptx.kernels.gemm import MatrixProduct
 
 __all__ = ["GemmParams", "epilogue", "gemm"]
 
 
-@dataclasses.dataclass(frozen=True)
-class GemmParams:
-    """What is static in a matrix product.
-
-    Attributes:
-      transpose_a: a is [K, M], not [M, K].
-      transpose_b: b is [N, K], not [K, N].
-      strategy: of the GPU kernel, or "auto".
-      precision: of the products.
-      implementation: which programs it may run.
-    """
-
-    transpose_a: bool
-    transpose_b: bool
-    strategy: str
-    precision: lax.Precision
-    implementation: Implementation = None
+GemmParams = OpParams[MatrixProduct]
 
 
 def gemm(
-    config: GemmParams,
+    params: GemmParams,
     a: jax.Array,
     b: jax.Array,
     c: jax.Array | None,
@@ -48,17 +32,17 @@ def gemm(
     """The result [G, M, N], in a's dtype.
 
     Args:
-      config: the product.
+      params: the product.
       a: [G, M, K] or [G, K, M]. Of a, b, alpha and beta G may be 1: shared by the batch.
       b: [G, K, N] or [G, N, K].
       c: [G, M, N], added.
       alpha: [G], the product's factor; in the dtype of the sums, as beta.
       beta: [G], c's factor.
     """
-    a_axis, b_axis = 1 if config.transpose_a else 2, 2 if config.transpose_b else 1
+    a_axis, b_axis = 1 if params.op.transpose_a else 2, 2 if params.op.transpose_b else 1
     dot = functools.partial(
         lax.dot_general,
-        precision=config.precision,
+        precision=params.precision,
         preferred_element_type=accumulator(a),
     )
     if b.shape[0] == 1:

@@ -3,10 +3,9 @@
     y[n, q, m] = sum over points t of weight[n, q, m, t] * value_of_level(t)[n, m] at
         location[n, q, m, t]
 
-`places` says where points lie, which is all that the operators differ in.
+A `ptx.kernels.sampling.geometry` says where points lie, which is all that the operators differ in.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,20 +14,23 @@ import jax
 from oxijax._core import compat as _compat
 from oxijax._core.explicit import reshape
 from oxijax._core.gradients import define_gradients
-from oxijax._core.primitive import Fold, KernelPrimitive, Result, map_present
+from oxijax._core.implementation import Implementation
+from oxijax._core.operation import OperationPrimitive, OpParams
+from oxijax._core.primitive import Fold, map_present
 from oxijax._sampling import cuda as cuda_kernels
 from oxijax._sampling import reference as kernels
-from oxijax._sampling.places import Window
 from oxijax._sampling.points import SampleParams
+from ptx.kernels.sampling import FORWARD, SamplingConfig, operations
+from ptx.kernels.sampling.geometry import Geometry, Window
 
-__all__ = ["Call", "sample", "sample_reference"]
+__all__ = ["SampleInputs", "sample", "sample_inputs", "sample_reference"]
 
 
-class Call(NamedTuple):
-    """A weighted sum of samples, as an operator has read it from its arguments.
+class SampleInputs(NamedTuple):
+    """The inputs of a weighted sum of samples, which an operator has made of its arguments.
 
     Attributes:
-      config: what is static.
+      params: what is static.
       value: images [N, S, M, D], the pixels of all levels after each other.
       locations: of points, [N, Q, M, T, 2] as (x, y); None where they are packed.
       weights: of points, [N, Q, M, T]; None for 1, or where they are packed.
@@ -36,7 +38,7 @@ class Call(NamedTuple):
       packed: locations and weights in one array [N, Q, P], see `oxijax._sampling.packed`.
     """
 
-    config: SampleParams
+    params: SampleParams
     value: jax.Array
     locations: jax.Array | None
     weights: jax.Array | None
@@ -49,38 +51,49 @@ class Call(NamedTuple):
         return self.locations, self.weights, self.packed
 
 
-def sample(call: Call) -> jax.Array:
-    """The result of a call."""
+def sample_inputs(
+    value: jax.Array,
+    levels: tuple[tuple[int, int], ...],
+    points: tuple[int, ...],
+    geometry: Geometry,
+    shape: tuple[int, ...],
+    *,
+    locations: jax.Array | None = None,
+    weights: jax.Array | None = None,
+    packed: jax.Array | None = None,
+    normalize: bool = False,
+    implementation: Implementation = None,
+) -> SampleInputs:
+    """Inputs of images [N, S, M, D]; arguments as the fields of `SampleInputs` and its params."""
+    heads, channels = value.shape[2:]
+    op = SamplingConfig(heads, channels, levels, points, geometry, normalize)
+    params = OpParams(op, implementation=implementation)
+    return SampleInputs(params, value, locations, weights, shape, packed)
+
+
+def sample(inputs: SampleInputs) -> jax.Array:
+    """The result of an operator."""
     # The casts are outside of what has rules of its own: theirs see the operands.
-    operands = map_present(_compat.match_varying, call.value, *call.points)
-    (y,) = sampling_forward(call.config, *operands)
+    operands = map_present(_compat.match_varying, inputs.value, *inputs.points)
+    (y,) = sampling_forward(inputs.params, *operands)
     assert y is not None
-    return reshape(y, call.shape)
+    return reshape(y, inputs.shape)
 
 
-def sample_reference(call: Call) -> jax.Array:
-    """The result of a call, in pure JAX."""
-    (y,) = sampling_forward.call_reference(call.config, call.value, *call.points)
+def sample_reference(inputs: SampleInputs) -> jax.Array:
+    """The result of an operator, in pure JAX."""
+    (y,) = sampling_forward.call_reference(inputs.params, inputs.value, *inputs.points)
     assert y is not None
-    return reshape(y, call.shape)
+    return reshape(y, inputs.shape)
 
 
-def _sizes(config: SampleParams, sizes: dict[str, int]) -> dict[str, int]:
-    """Completes the sizes of dimensions.
-
-    They are called: images n with s pixels, of m heads with d channels; queries q; points t, with k
-    coordinates; p elements of a query that is packed.
-    """
-    return {**sizes, "s": config.pixels}
-
-
-def _parallel(config: SampleParams, operands: Sequence[str]) -> str:
+def _parallel(params: SampleParams, operands: Sequence[str]) -> str:
     """Along which dimensions a call may be split; the number of a query says where a window is.
 
     What is packed has the points of all heads.
     """
     heads = "" if "packed" in operands else "m "
-    return f"n {heads}d" if isinstance(config.place, Window) else f"n q {heads}d"
+    return f"n {heads}d" if isinstance(params.op.geometry, Window) else f"n q {heads}d"
 
 
 _FOLDS = (
@@ -92,51 +105,31 @@ _FOLDS = (
     Fold("d"),
 )
 
-_VALUE, _Y = "n s m d", "n q m d"
-# Either locations, and perhaps weights, or what has both.
-_POINTS = {"locations": "n q m t k", "weights": "n q m t", "packed": "n q p"}
+_RULES: Any = {"folds": _FOLDS, "batch": "n", "parallel": _parallel}
 
-_primitive: Any = functools.partial(
-    KernelPrimitive, sizes=_sizes, folds=_FOLDS, batch="n", parallel=_parallel
+sampling_forward = OperationPrimitive(operations.FORWARD, kernels.forward, FORWARD, **_RULES)
+sampling_backward_value = OperationPrimitive(
+    operations.BACKWARD_VALUE, kernels.backward_value, cuda_kernels.backward_value, **_RULES
 )
-
-sampling_forward: KernelPrimitive = _primitive(
-    "sampling_forward",
-    operands={"value": _VALUE, **_POINTS},
-    results={"y": Result(_Y, like="value")},
-    reference=kernels.forward,
-    cuda=cuda_kernels.forward,
-)
-sampling_backward_value: KernelPrimitive = _primitive(
-    "sampling_backward_value",
-    operands={**_POINTS, "grad_y": _Y},
-    results={"grad_value": Result(_VALUE, like="grad_y")},
-    reference=kernels.backward_value,
-    cuda=cuda_kernels.backward_value,
-)
-sampling_backward_points: KernelPrimitive = _primitive(
-    "sampling_backward_points",
-    operands={"value": _VALUE, **_POINTS, "grad_y": _Y},
-    results={f"grad_{name}": Result(dims, like=name) for name, dims in _POINTS.items()},
-    reference=kernels.backward_points,
-    cuda=cuda_kernels.backward_points,
+sampling_backward_points = OperationPrimitive(
+    operations.BACKWARD_POINTS, kernels.backward_points, cuda_kernels.backward_points, **_RULES
 )
 
 
-def _gradients(config: SampleParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
+def _gradients(params: SampleParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
     """Binds one backward primitive for images and one for points, if they are wanted."""
     value, *points = operands
     wants_value, *wants_points = wanted
     grad_value, grad_points = None, (None,) * len(points)
     if wants_value:
-        (grad_value,) = sampling_backward_value(config, *points, grad_y)
+        (grad_value,) = sampling_backward_value(params, *points, grad_y)
     if any(wants_points):
-        grad_points = sampling_backward_points(config, value, *points, grad_y)
+        grad_points = sampling_backward_points(params, value, *points, grad_y)
     return grad_value, *grad_points
 
 
-def _linear(config: SampleParams, operands: Sequence[str]) -> tuple[str, ...]:
-    return ("value",) if config.normalize else ("value", "weights")
+def _linear(params: SampleParams, operands: Sequence[str]) -> tuple[str, ...]:
+    return ("value",) if params.op.normalize else ("value", "weights")
 
 
 define_gradients(sampling_forward, _gradients, _linear)

@@ -11,10 +11,10 @@ from oxijax._core.explicit import reshape
 from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
-from oxijax._sampling import Call, sample, sample_reference
+from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
 from oxijax._sampling.packed import packed_width
-from oxijax._sampling.places import Window
-from oxijax._sampling.points import SampleParams, check_image
+from oxijax._sampling.points import check_image
+from ptx.kernels.sampling.geometry import Window
 
 __all__ = ["dcnv3", "dcnv3_reference", "dcnv4", "dcnv4_reference", "read_dcnv3", "read_dcnv4"]
 
@@ -146,41 +146,41 @@ dcnv4_reference = reference_twin(dcnv4, lambda *values: sample_reference(read_dc
 def read_dcnv3(
     x, offset, mask, kernel_size, strides, padding, dilation,
     groups, offset_scale, remove_center, softmax, implementation,
-) -> Call:  # fmt: skip
-    x, place, groups = _read_window(
+) -> SampleInputs:  # fmt: skip
+    x, window, groups = _read_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
     )
     softmax = arguments.read_bool("softmax", softmax)
-    taps = len(place.taps)
+    taps = len(window.taps)
     offset = arguments.as_array("offset", offset, 4)
     mask = arguments.as_array("mask", mask, 4)
-    pixels, names = (x.shape[0], *place.out_size), ("N", "Ho", "Wo")
+    pixels, names = (x.shape[0], *window.out_size), ("N", "Ho", "Wo")
     arguments.check_shape("offset", offset, (*names, "G*K*2"), (*pixels, groups * taps * 2))
     arguments.check_shape("mask", mask, (*names, "G*K"), (*pixels, groups * taps))
-    queries = place.out_size[0] * place.out_size[1]
+    queries = window.out_size[0] * window.out_size[1]
     locations = reshape(offset, (x.shape[0], queries, groups, taps, 2))
     weights = reshape(mask, (x.shape[0], queries, groups, taps))
-    return _call(x, place, groups, softmax, implementation, locations=locations, weights=weights)
+    return _inputs(x, window, groups, softmax, implementation, locations=locations, weights=weights)
 
 
 def read_dcnv4(
     x, offset_mask, kernel_size, strides, padding, dilation,
     groups, offset_scale, remove_center, softmax, implementation,
-) -> Call:  # fmt: skip
-    x, place, groups = _read_window(
+) -> SampleInputs:  # fmt: skip
+    x, window, groups = _read_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
     )
     softmax = arguments.read_bool("softmax", softmax)
     packed = arguments.as_array("offset_mask", offset_mask, 4)
-    width = packed_width(groups, len(place.taps))
+    width = packed_width(groups, len(window.taps))
     arguments.check_shape(
         "offset_mask",
         packed,
         ("N", "Ho", "Wo", "ceil(3*G*K / 8) * 8"),
-        (x.shape[0], *place.out_size, width),
+        (x.shape[0], *window.out_size, width),
     )
-    packed = reshape(packed, (x.shape[0], place.out_size[0] * place.out_size[1], width))
-    return _call(x, place, groups, softmax, implementation, packed=packed)
+    packed = reshape(packed, (x.shape[0], window.out_size[0] * window.out_size[1], width))
+    return _inputs(x, window, groups, softmax, implementation, packed=packed)
 
 
 def _read_window(
@@ -205,30 +205,18 @@ def _read_window(
     size = x.shape[1], x.shape[2]
     pads = arguments.read_padding(padding, size, kernel, strides, dilation)
     out_size = arguments.output_size(size, kernel, strides, pads, dilation)
-    place = Window(
+    window = Window(
         out_size, kernel, strides, (pads[0][0], pads[1][0]), dilation, scale, remove_center
     )
-    return x, place, groups
+    return x, window, groups
 
 
-def _call(
-    x: jax.Array,
-    place: Window,
-    groups: int,
-    normalize: bool,
-    implementation: Any,
-    *,
-    locations: jax.Array | None = None,
-    weights: jax.Array | None = None,
-    packed: jax.Array | None = None,
-) -> Call:
+def _inputs(
+    x: jax.Array, window: Window, groups: int, softmax: bool, implementation: Any, **points: Any
+) -> SampleInputs:
     n, height, width, channels = x.shape
-    value = reshape(x, (n, height * width, groups, channels // groups))
-    config = SampleParams(
-        ((height, width),),
-        (len(place.taps),),
-        place,
-        normalize,
-        read_implementation(implementation),
-    )
-    return Call(config, value, locations, weights, (n, *place.out_size, channels), packed)
+    return sample_inputs(
+        reshape(x, (n, height * width, groups, channels // groups)),
+        ((height, width),), (len(window.taps),), window, (n, *window.out_size, channels),
+        normalize=softmax, implementation=read_implementation(implementation), **points,
+    )  # fmt: skip

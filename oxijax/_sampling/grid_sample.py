@@ -8,9 +8,9 @@ from oxijax._core.explicit import reshape
 from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
-from oxijax._sampling import Call, sample, sample_reference
-from oxijax._sampling.places import Grid
-from oxijax._sampling.points import SampleParams, check_image
+from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
+from oxijax._sampling.points import check_image
+from ptx.kernels.sampling.geometry import Grid
 
 __all__ = ["grid_sample", "grid_sample_reference", "read_grid_sample"]
 
@@ -62,7 +62,7 @@ grid_sample_reference = reference_twin(
 )
 
 
-def read_grid_sample(x, grid, method, padding_mode, align_corners, implementation) -> Call:
+def read_grid_sample(x, grid, method, padding_mode, align_corners, implementation) -> SampleInputs:
     """Checks all arguments."""
     x = arguments.as_array("x", x, 4)
     check_image("x", x)
@@ -78,8 +78,8 @@ def read_grid_sample(x, grid, method, padding_mode, align_corners, implementatio
     for size in outer:
         queries = queries * size
     locations = reshape(grid, (n, queries, 1, 1, 2))
-    place = Grid(align_corners, padding_mode, method == "nearest")
-    config = SampleParams(
-        ((height, width),), (1,), place, implementation=read_implementation(implementation)
-    )
-    return Call(config, value, locations, None, (n, *outer, channels))
+    return sample_inputs(
+        value, ((height, width),), (1,), Grid(align_corners, padding_mode, method == "nearest"),
+        (n, *outer, channels),
+        locations=locations, implementation=read_implementation(implementation),
+    )  # fmt: skip

@@ -14,9 +14,17 @@ from jax import lax
 
 from oxijax._core.lists import first_not_below
 from oxijax._core.sizes import require_product
-from oxijax._sampling.places import WIDTH
-from oxijax._sampling.points import Points, Queries, SampleParams, points_last
+from oxijax._sampling.points import (
+    Points,
+    Queries,
+    of_points,
+    points_last,
+    sizes_along,
+    used_weights,
+)
+from ptx.kernels.sampling import SamplingConfig
 from ptx.kernels.sampling.backward_value_gather import CELL_BORDER
+from ptx.kernels.sampling.geometry import WIDTH
 
 __all__ = ["PointLists", "point_lists"]
 
@@ -33,7 +41,7 @@ class PointLists(NamedTuple):
 
 
 def point_lists(
-    config: SampleParams,
+    config: SamplingConfig,
     locations: jax.Array,
     weights: jax.Array | None,
     dtype: jax.typing.DTypeLike,
@@ -41,7 +49,7 @@ def point_lists(
     """The lists of a weighted sum of samples.
 
     Args:
-      config: what is static.
+      config: the sum.
       locations: [N, Q, M, T, 2].
       weights: [N, Q, M, T], or None.
       dtype: of the corners' weights: float32 or float64.
@@ -62,7 +70,7 @@ def point_lists(
             f"of {each} points and levels {config.levels} sorts points, and can count fewer than "
             f"2**31 {what}: split the batch",
         )
-    points = Queries.of(locations, config.weights(weights)).points(config)
+    points = Queries.of(locations, used_weights(config, weights)).points(config)
     keys = points_last(_cell(config, points)).reshape(-1).astype(jnp.uint32)
     numbers = lax.iota(jnp.int32, keys.shape[0])
     keys, order = lax.sort((keys, numbers), is_stable=True, num_keys=1)
@@ -75,16 +83,16 @@ def point_lists(
     return PointLists(first_not_below(keys, boundaries), order, factors.T)
 
 
-def _cell(config: SampleParams, points: Points) -> jax.Array:
+def _cell(config: SamplingConfig, points: Points) -> jax.Array:
     """The cell that each point is in, [T, B, M]: a pixel and head of the images with borders."""
     heads, sizes = points.y.shape[2], _level_cells(config)
-    first = config.of_points([0, *itertools.accumulate(sizes[:-1])])
-    pitch = config.sizes(WIDTH) + 2 * CELL_BORDER
+    first = of_points(config, [0, *itertools.accumulate(sizes[:-1])])
+    pitch = sizes_along(config, WIDTH) + 2 * CELL_BORDER
     y, x = points.y + CELL_BORDER, points.x + CELL_BORDER
     pixel = points.image[:, None] * sum(sizes) + (y * pitch + x + first)
     return pixel * heads + np.arange(heads, dtype=np.int32)
 
 
-def _level_cells(config: SampleParams) -> list[int]:
+def _level_cells(config: SamplingConfig) -> list[int]:
     """Pixels of each level of an image with its borders."""
     return [(h + 2 * CELL_BORDER) * (w + 2 * CELL_BORDER) for h, w in config.levels]

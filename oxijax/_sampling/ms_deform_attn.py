@@ -11,9 +11,8 @@ from oxijax._core.explicit import reshape
 from oxijax._core.implementation import ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._core.twin import reference_twin
-from oxijax._sampling import Call, sample, sample_reference
-from oxijax._sampling.places import Across
-from oxijax._sampling.points import SampleParams
+from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
+from ptx.kernels.sampling.geometry import Across
 
 __all__ = [
     "ms_deform_attn",
@@ -97,7 +96,7 @@ ms_deform_attn_reference = reference_twin(
 def read_ms_deform_attn(
     value, locations, weights,
     spatial_shapes, points, method, normalize, precision, implementation,
-) -> Call:  # fmt: skip
+) -> SampleInputs:  # fmt: skip
     """Checks all arguments."""
     value = arguments.as_array("value", value, 4)
     arguments.check_choice("method", method, ("bilinear", "nearest"))
@@ -136,9 +135,11 @@ def read_ms_deform_attn(
     arguments.check_shape("attention_weights", weights, names, shape)
     locations = reshape(locations, (n, queries, heads, sum(counts), 2))
     weights = reshape(weights, (n, queries, heads, sum(counts)))
-    place, implementation = Across(method == "nearest"), read_implementation(implementation)
-    config = SampleParams(levels, counts, place, normalize, implementation)
-    return Call(config, value, locations, weights, (n, queries, heads, channels))
+    return sample_inputs(
+        value, levels, counts, Across(method == "nearest"), (n, queries, heads, channels),
+        locations=locations, weights=weights, normalize=normalize,
+        implementation=read_implementation(implementation),
+    )  # fmt: skip
 
 
 def read_spatial_shapes(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:

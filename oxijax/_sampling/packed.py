@@ -3,21 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from oxijax._sampling.points import SampleParams
+from ptx.kernels.sampling.config import SamplingConfig, packed_width
 
 __all__ = ["pack_gradients", "packed_width", "unpack"]
 
 
-def packed_width(heads: int, points: int) -> int:
-    """Elements of a row: for each head the pairs of its points, then their weights, then padding.
-
-    A row's size is a multiple of 8.
-    """
-    return -(-3 * heads * points // 8) * 8
-
-
 def unpack(
-    config: SampleParams,
+    config: SamplingConfig,
     heads: int,
     locations: jax.Array | None,
     weights: jax.Array | None,

@@ -9,7 +9,6 @@ Dimensions in comments: T points of a query and head, B queries of a block, M he
 first, so that arithmetic runs along queries, and loops take a point at a time.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -19,53 +18,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oxijax._core.implementation import Implementation
+from oxijax._core.operation import OpParams
 from oxijax._core.precision import accumulator
 from oxijax._core.sizes import is_known, require_product
-from oxijax._sampling.places import HEIGHT, WIDTH, Place
+from oxijax._sampling.positions import position
+from ptx.kernels.sampling import SamplingConfig
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
 
-__all__ = ["Points", "Queries", "SampleParams", "check_image", "image_rows", "points_last"]
+__all__ = [
+    "Points",
+    "Queries",
+    "SampleParams",
+    "check_image",
+    "image_rows",
+    "of_points",
+    "points_last",
+    "sizes_along",
+    "used_weights",
+]
 
 _OUTSIDE = np.uint32(2**31 - 1)  # of a line or column: with any other part, it is no row
 _FAR = 2**31 - 128  # positions are clamped to this before they become integers
 
 
-@dataclasses.dataclass(frozen=True)
-class SampleParams:
-    """What is static in a weighted sum of samples.
+SampleParams = OpParams[SamplingConfig]
 
-    Attributes:
-      levels: height and width of the images of each level.
-      points: of a query and head in each level.
-      place: where they lie.
-      normalize: weights are the softmax of what is given, over all points of a query and head.
-      implementation: which programs it may run.
-    """
 
-    levels: tuple[tuple[int, int], ...]
-    points: tuple[int, ...]
-    place: Place
-    normalize: bool = False
-    implementation: Implementation = None
+def sizes_along(config: SamplingConfig, axis: int) -> np.ndarray:
+    """Along an axis, the size of the image that each point is in, [T, 1, 1]."""
+    return of_points(config, [level[axis] for level in config.levels])
 
-    @property
-    def pixels(self) -> int:
-        """Of all levels of an image."""
-        return sum(height * width for height, width in self.levels)
 
-    def sizes(self, axis: int) -> np.ndarray:
-        """Of the image that each point is in, [T, 1, 1]."""
-        return self.of_points([level[axis] for level in self.levels])
+def of_points(config: SamplingConfig, of_levels: Sequence[int]) -> np.ndarray:
+    """A number of each level, for each point: int32 [T, 1, 1]."""
+    return np.repeat(np.asarray(of_levels, np.int32), config.points)[:, None, None]
 
-    def of_points(self, of_levels: Sequence[int]) -> np.ndarray:
-        """A number of each level, for each point: int32 [T, 1, 1]."""
-        return np.repeat(np.asarray(of_levels, np.int32), self.points)[:, None, None]
 
-    def weights(self, weights: jax.Array | None) -> jax.Array | None:
-        """The weights of the points, [N, Q, M, T]."""
-        if weights is None or not self.normalize:
-            return weights
-        return jax.nn.softmax(weights.astype(accumulator(weights)), axis=-1)
+def used_weights(config: SamplingConfig, weights: jax.Array | None) -> jax.Array | None:
+    """The weights of the points, [N, Q, M, T], after a softmax if there is one."""
+    if weights is None or not config.normalize:
+        return weights
+    return jax.nn.softmax(weights.astype(accumulator(weights)), axis=-1)
 
 
 def check_image(name: str, image: jax.Array) -> None:
@@ -106,34 +99,34 @@ class Points(NamedTuple):
     weight: jax.Array | None
     image: jax.Array
 
-    def rows(self, config: SampleParams) -> tuple[list[jax.Array], list[jax.Array]]:
+    def rows(self, config: SamplingConfig) -> tuple[list[jax.Array], list[jax.Array]]:
         """What the lines and the columns of the pixels add to the numbers of their rows: uint32.
 
         There are two of each, from the upper and the left one on, or one for the nearest pixel.
         """
         heads = self.y.shape[2]
         pixels = [height * width for height, width in config.levels]
-        first = config.of_points([0, *itertools.accumulate(pixels[:-1])]).astype(np.uint32)
+        first = of_points(config, [0, *itertools.accumulate(pixels[:-1])]).astype(np.uint32)
         image = self.image[:, None].astype(jnp.uint32) * np.uint32(config.pixels)
-        width = config.sizes(WIDTH).astype(np.uint32)
+        width = sizes_along(config, WIDTH).astype(np.uint32)
         lines, columns = [], []
-        for step in range(1 if config.place.nearest else 2):
+        for step in range(1 if config.geometry.nearest else 2):
             # Below 0 the unsigned number is a large one.
             line, column = ((at + np.int32(step)).astype(jnp.uint32) for at in (self.y, self.x))
             row = (image + (first + line * width)) * np.uint32(heads)
             row = row + np.arange(heads, dtype=np.uint32)
-            inside = line < config.sizes(HEIGHT).astype(np.uint32)
+            inside = line < sizes_along(config, HEIGHT).astype(np.uint32)
             lines.append(jnp.where(inside, row, _OUTSIDE))
             columns.append(jnp.where(column < width, column * np.uint32(heads), _OUTSIDE))
         return lines, columns
 
-    def factors(self, config: SampleParams) -> tuple[list[jax.Array], list[jax.Array]]:
+    def factors(self, config: SamplingConfig) -> tuple[list[jax.Array], list[jax.Array]]:
         """The factors of these lines, with the weight, and of these columns.
 
         That of a pixel is the product of its line's and its column's.
         """
         ly, lx = self.fraction_y, self.fraction_x
-        if config.place.nearest:
+        if config.geometry.nearest:
             lines, columns = [1 + ly * lx], [jnp.ones_like(lx)]  # NaN stays
         else:
             lines, columns = [1 - ly, ly], [1 - lx, lx]
@@ -160,14 +153,14 @@ class Queries(NamedTuple):
         weights = None if weights is None else weights.reshape(n * q, *rest[:2])
         return cls(locations.reshape(n * q, *rest), weights, image, query)
 
-    def points(self, config: SampleParams) -> Points:
+    def points(self, config: SamplingConfig) -> Points:
         """The points of these queries."""
         dtype = accumulator(self.locations)
         found = []
         for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
             coordinate = _points_first(self.locations[..., index]).astype(dtype)
-            size = config.sizes(axis)
-            real, whole, slope = config.place.along(axis, coordinate, size, self.query)
+            size = sizes_along(config, axis)
+            real, whole, slope = position(config.geometry, axis, coordinate, size, self.query)
             # An infinite coordinate may have no position: in a mirror, or scaled by 0.
             nowhere = jnp.isnan(real) & ~jnp.isnan(coordinate)
             real = jnp.clip(jnp.where(nowhere, -_FAR, real), -_FAR, _FAR)
@@ -194,7 +187,7 @@ def points_last(array: jax.Array) -> jax.Array:
     return jnp.moveaxis(array, 0, 2)
 
 
-def image_rows(config: SampleParams, n: int, heads: int) -> int:
+def image_rows(config: SamplingConfig, n: int, heads: int) -> int:
     """How many rows the images have.
 
     Raises:

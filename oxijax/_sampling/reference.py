@@ -22,19 +22,27 @@ from oxijax._core.blocks import scan_blocks
 from oxijax._core.precision import accumulator
 from oxijax._core.rows import add_to_rows, row_products_or_zeros, take_rows_or_zeros
 from oxijax._sampling.packed import pack_gradients, unpack
-from oxijax._sampling.points import Queries, SampleParams, image_rows, points_last
+from oxijax._sampling.points import (
+    Queries,
+    SampleParams,
+    image_rows,
+    points_last,
+    used_weights,
+)
+from ptx.kernels.sampling import SamplingConfig
 
 __all__ = ["backward_points", "backward_value", "forward"]
 
 
 def forward(
-    config: SampleParams,
+    params: SampleParams,
     value: jax.Array,
     locations: jax.Array | None,
     weights: jax.Array | None,
     packed: jax.Array | None,
 ) -> tuple[jax.Array]:
     """The sums [N, Q, M, D], accumulated in float32 (float64 for float64 value), in its dtype."""
+    config = params.op
     rows = _rows(config, value)
     heads, channels = value.shape[2:]
     dtype = accumulator(value)
@@ -54,13 +62,13 @@ def forward(
         total, _ = lax.scan(add, total, (points.rows(config), points.factors(config)))
         return None, total.astype(value.dtype)
 
-    queries = Queries.of(locations, config.weights(weights))
+    queries = Queries.of(locations, used_weights(config, weights))
     _, y = scan_blocks(block, None, queries, _query_bytes(locations, channels))
     return (y.reshape(*locations.shape[:2], heads, channels),)
 
 
 def backward_value(
-    config: SampleParams,
+    params: SampleParams,
     locations: jax.Array | None,
     weights: jax.Array | None,
     packed: jax.Array | None,
@@ -70,6 +78,7 @@ def backward_value(
 
     Each sample's gradient is added to the pixels that it was read from.
     """
+    config = params.op
     n, _, heads, channels = grad_y.shape
     locations, weights = unpack(config, heads, locations, weights, packed)
     dtype = accumulator(grad_y)
@@ -88,7 +97,7 @@ def backward_value(
         rows, _ = lax.scan(add, rows, (points.rows(config), points.factors(config)))
         return rows, None
 
-    queries = Queries.of(locations, config.weights(weights))
+    queries = Queries.of(locations, used_weights(config, weights))
     rows = jnp.zeros((image_rows(config, n, heads), channels), dtype)
     rows = _compat.match_varying(rows, grad_y, *jax.tree.leaves(queries))[0]
     arrays = queries, _flat(grad_y)
@@ -97,7 +106,7 @@ def backward_value(
 
 
 def backward_points(
-    config: SampleParams,
+    params: SampleParams,
     value: jax.Array,
     locations: jax.Array | None,
     weights: jax.Array | None,
@@ -108,6 +117,7 @@ def backward_points(
 
     All follow from four dot products a sample, each pixel's channels with the gradient of the sum.
     """
+    config = params.op
     rows = _rows(config, value)
     (heads, channels), dtype = value.shape[2:], accumulator(value)
     locations, weights = unpack(config, heads, locations, weights, packed)
@@ -121,7 +131,7 @@ def backward_points(
             (lines, columns), (ly, lx, slope_y, slope_x, weight) = point
             dots = [row_products_or_zeros(rows, i + j, grad) for i in lines for j in columns]
             poison = 0 * (ly + lx)  # one NaN coordinate makes all gradients of the point NaN
-            if config.place.nearest:
+            if config.geometry.nearest:
                 return None, [poison, poison, dots[0] + poison]
             d1, d2, d3, d4 = dots
             grad_x = ((1 - ly) * (d2 - d1) + ly * (d4 - d3)) * slope_x
@@ -140,7 +150,7 @@ def backward_points(
         grad_locations = points_last(jnp.stack([grad_x, grad_y], axis=-1))
         return None, (grad_locations, points_last(grad_weight))
 
-    used = config.weights(weights)
+    used = used_weights(config, weights)
     queries = Queries.of(locations, used)
     arrays = queries, _flat(grad_y)
     _, (grad_locations, grad_weights) = scan_blocks(
@@ -159,7 +169,7 @@ def backward_points(
     return None, None, pack_gradients(grad_locations, grad_weights, packed.shape[-1])
 
 
-def _rows(config: SampleParams, value: jax.Array) -> jax.Array:
+def _rows(config: SamplingConfig, value: jax.Array) -> jax.Array:
     """The images [N, S, M, D] as rows."""
     n, _, heads, channels = value.shape
     return value.reshape(image_rows(config, n, heads), channels)

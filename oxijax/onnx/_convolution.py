@@ -13,15 +13,15 @@ __all__ = ["conv", "deform_conv"]
 
 
 def conv(
-    opset: int, config: ConvParams, x: jax.Array, weight: jax.Array, bias: jax.Array | None
+    opset: int, params: ConvParams, x: jax.Array, weight: jax.Array, bias: jax.Array | None
 ) -> jax.Array:
     """`conv_forward` as Conv."""
-    return _convolution("Conv", config, x, weight, bias)
+    return _convolution("Conv", params, x, weight, bias)
 
 
 def deform_conv(
     opset: int,
-    config: ConvParams,
+    params: ConvParams,
     x: jax.Array,
     offset: jax.Array,
     weight: jax.Array,
@@ -35,15 +35,15 @@ def deform_conv(
     mask = None if mask is None else _nchw(mask.astype(dtype))
     bias = None if bias is None else bias.astype(dtype)
     y = _convolution(
-        *("DeformConv", config, x.astype(dtype), weight.astype(dtype), bias, offset, mask),
-        offset_group=offset.shape[1] // (2 * config.taps),
+        *("DeformConv", params, x.astype(dtype), weight.astype(dtype), bias, offset, mask),
+        offset_group=offset.shape[1] // (2 * params.op.taps),
     )
     return y.astype(x.dtype)
 
 
 def _convolution(
     operator: str,
-    config: ConvParams,
+    params: ConvParams,
     x: jax.Array,
     weight: jax.Array,
     bias: jax.Array | None,
@@ -51,7 +51,7 @@ def _convolution(
     mask: jax.Array | None = None,
     **attributes: Any,
 ) -> jax.Array:
-    (top, bottom), (left, right) = config.padding
+    (top, bottom), (left, right) = params.op.padding
     operands = (_nchw(x), weight.transpose(3, 2, 0, 1))
     operands += (bias,) if offset is None else (offset, bias, mask)
     while operands[-1] is None:
@@ -59,12 +59,12 @@ def _convolution(
     y = node(
         operator,
         operands,
-        (x.shape[0], weight.shape[3], *config.out_size),
-        dilations=config.dilation,
-        group=config.groups,
-        kernel_shape=config.kernel_size,
+        (x.shape[0], weight.shape[3], *params.size("p", "q")),
+        dilations=params.op.dilation,
+        group=params.op.groups,
+        kernel_shape=params.op.kernel_size,
         pads=(top, left, bottom, right),
-        strides=config.strides,
+        strides=params.op.strides,
         **attributes,
     )
     return y.transpose(0, 2, 3, 1)

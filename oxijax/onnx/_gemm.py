@@ -15,7 +15,7 @@ Factor = jax.Array | np.ndarray | None
 
 def gemm(
     opset: int,
-    config: GemmParams,
+    params: GemmParams,
     a: jax.Array,
     b: jax.Array,
     c: jax.Array | None,
@@ -32,17 +32,17 @@ def gemm(
         y = node(
             "Gemm",
             (a, b) if c is None else (a, b, c.squeeze(0)),
-            (a.shape[config.transpose_a], b.shape[not config.transpose_b]),
+            (a.shape[params.op.transpose_a], b.shape[not params.op.transpose_b]),
             alpha=_as_number(alpha),
             beta=_as_number(beta),
-            transA=int(config.transpose_a),
-            transB=int(config.transpose_b),
+            transA=int(params.op.transpose_a),
+            transB=int(params.op.transpose_b),
         )
         return jnp.expand_dims(y, 0)
     # Sums, and what is done to them, are wide; the result is rounded once.
     dtype, wide = a.dtype, accumulator(a)
     a, b = a.astype(wide), b.astype(wide)
-    a, b = a.mT if config.transpose_a else a, b.mT if config.transpose_b else b
+    a, b = a.mT if params.op.transpose_a else a, b.mT if params.op.transpose_b else b
     products = b.shape[0] if a.shape[0] == 1 else a.shape[0]
     y = node("MatMul", (a, b), (products, a.shape[1], b.shape[2]))
     alpha, beta = (None if v is None else jnp.asarray(v) for v in (alpha, beta))

@@ -8,9 +8,10 @@ import numpy as np
 
 from oxijax._core.precision import accumulator
 from oxijax._sampling.packed import unpack
-from oxijax._sampling.places import HEIGHT, WIDTH, Across, Grid, Place
 from oxijax._sampling.points import SampleParams
+from oxijax._sampling.positions import position
 from oxijax.onnx._node import node
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across, Geometry, Grid
 
 __all__ = ["sampling"]
 
@@ -20,14 +21,14 @@ _FAR = 5
 
 def sampling(
     opset: int,
-    config: SampleParams,
+    params: SampleParams,
     value: jax.Array,
     locations: jax.Array | None,
     weights: jax.Array | None,
     packed: jax.Array | None,
 ) -> jax.Array:
     """`sampling_forward` as a GridSample for each level: of the images of all heads at once."""
-    n, _, heads, channels = value.shape
+    config, (n, _, heads, channels) = params.op, value.shape
     locations, weights = unpack(config, heads, locations, weights, packed)
     if weights is not None:
         weights = weights.astype(accumulator(weights))
@@ -45,9 +46,9 @@ def sampling(
         at = locations[..., here, :].transpose(0, 2, 1, 3, 4).reshape(images, queries, points, 2)
         samples = node(
             "GridSample",
-            (level, _grid(config.place, at, (height, width)).astype(wide)),
+            (level, _grid(config.geometry, at, (height, width)).astype(wide)),
             (images, channels, queries, points),
-            **_attributes(opset, config.place),
+            **_attributes(opset, config.geometry),
         )
         if weights is not None:
             of_level = weights[..., here].transpose(0, 2, 1, 3).astype(wide)
@@ -61,30 +62,30 @@ def sampling(
     return y.astype(value.dtype)
 
 
-def _attributes(opset: int, place: Place) -> dict[str, Any]:
+def _attributes(opset: int, geometry: Geometry) -> dict[str, Any]:
     linear = "linear" if opset >= 20 else "bilinear"
-    grid = isinstance(place, Grid)
+    grid = isinstance(geometry, Grid)
     return {
-        "mode": "nearest" if place.nearest else linear,
-        "padding_mode": place.padding_mode if grid else "zeros",
-        "align_corners": int(grid and place.align_corners),
+        "mode": "nearest" if geometry.nearest else linear,
+        "padding_mode": geometry.padding_mode if grid else "zeros",
+        "align_corners": int(grid and geometry.align_corners),
     }
 
 
-def _grid(place: Place, at: jax.Array, size: tuple[Any, Any]) -> jax.Array:
+def _grid(geometry: Geometry, at: jax.Array, size: tuple[Any, Any]) -> jax.Array:
     """GridSample's grid, from -1 to 1 across the image, of locations [N*M, Q, T, 2]."""
-    grid = _anywhere(place, at.astype(accumulator(at)), size)
-    if isinstance(place, Grid) and place.padding_mode == "reflection":
+    grid = _anywhere(geometry, at.astype(accumulator(at)), size)
+    if isinstance(geometry, Grid) and geometry.padding_mode == "reflection":
         return grid
     # Runtimes read some pixel or other at positions that no integer of theirs counts.
     return jnp.clip(grid, -_FAR, _FAR)
 
 
-def _anywhere(place: Place, at: jax.Array, size: tuple[Any, Any]) -> jax.Array:
+def _anywhere(geometry: Geometry, at: jax.Array, size: tuple[Any, Any]) -> jax.Array:
     """The grid as it is, of locations in the dtype of positions."""
-    if isinstance(place, Grid):
+    if isinstance(geometry, Grid):
         return at
-    if isinstance(place, Across) and not place.nearest:
+    if isinstance(geometry, Across) and not geometry.nearest:
         return 2 * at - 1
     queries, points = at.shape[1:3]
     known = isinstance(queries, int)
@@ -93,7 +94,7 @@ def _anywhere(place: Place, at: jax.Array, size: tuple[Any, Any]) -> jax.Array:
     for axis, index in ((WIDTH, 0), (HEIGHT, 1)):
         extents = np.full((points, 1, 1), size[axis], np.int32)
         coordinate = at[..., index].transpose(2, 1, 0)
-        real, whole, _ = place.along(axis, coordinate, extents, query)
+        real, whole, _ = position(geometry, axis, coordinate, extents, query)
         pixel = jnp.asarray(real + whole, at.dtype).transpose(2, 1, 0)
         along.append((2 * pixel + 1) / size[axis] - 1)
     return jnp.stack(along, -1)

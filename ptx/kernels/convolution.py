@@ -1,26 +1,35 @@
-"""What a convolution is, deformable or not: the sizes that generated kernels know."""
+"""Descriptions of convolutions, deformable or not."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Self
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
+from ptx.operator import Description, Sizes
+from ptx.tile.vectors import accumulator_of
 
-__all__ = ["ConvolutionConfig", "known_sizes"]
+__all__ = ["ConvolutionConfig"]
+
+Pair = tuple[int, int]  # of height and width
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvolutionConfig:
+class ConvolutionConfig(Description):
     """A convolution of images [N, H, W, C], but for their number and size.
 
     The sizes that follow from it do not raise, even of a configuration that `validate` rejects.
+
+    Dimensions of arrays are called: images n of size h, w with c channels; output pixels p, q with
+    o channels; taps i, j; input channels e of a group.
 
     Attributes:
       in_channels, out_channels: of all groups together.
       kernel_h, kernel_w: taps.
       stride_h, stride_w, dilation_h, dilation_w: at least 1.
-      pad_h, pad_w: above and to the left of an image; the output's size says what is below and to
-        the right.
+      pad_h, pad_w: zeros above and to the left of an image.
+      pad_below, pad_right: zeros on the other sides, which only the output's size depends on; None
+        is as many.
       groups: channel groups, each with its own weights.
       float_type: of images, weights, bias and output: f16, bf16, f32 or f64.
       exact: f32 is multiplied as f32, not rounded to TF32.
@@ -41,6 +50,8 @@ class ConvolutionConfig:
     float_type: DType = f32
     exact: bool = False
     use_bias: bool = False
+    pad_below: int | None = dataclasses.field(default=None, metadata={"optional": True})
+    pad_right: int | None = dataclasses.field(default=None, metadata={"optional": True})
 
     def validate(self) -> None:
         """Raises ValueError that names the field at fault, if one is."""
@@ -63,12 +74,61 @@ class ConvolutionConfig:
             if count >= 2**30:
                 raise ValueError(f"{name} must be below 2**30, got {count}")
 
-    def output_size(self, in_h: int, in_w: int) -> tuple[int, int]:
-        """Height and width of the output, where all sides are padded alike; 0 where none fits."""
+    def output_size(self, in_h: Any, in_w: Any) -> tuple[Any, Any]:
+        """Height and width of the output; 0 where no window fits. Sizes may be symbolic."""
         return (
-            _positions(in_h + 2 * self.pad_h, self.effective_kernel_h, self.stride_h),
-            _positions(in_w + 2 * self.pad_w, self.effective_kernel_w, self.stride_w),
+            _positions(in_h + sum(self.padding[0]), self.effective_kernel_h, self.stride_h),
+            _positions(in_w + sum(self.padding[1]), self.effective_kernel_w, self.stride_w),
         )
+
+    @property
+    def kernel_size(self) -> Pair:
+        return self.kernel_h, self.kernel_w
+
+    @property
+    def strides(self) -> Pair:
+        return self.stride_h, self.stride_w
+
+    @property
+    def dilation(self) -> Pair:
+        return self.dilation_h, self.dilation_w
+
+    @property
+    def padding(self) -> tuple[Pair, Pair]:
+        """Zeros before and after, of height and of width."""
+        below = self.pad_h if self.pad_below is None else self.pad_below
+        right = self.pad_w if self.pad_right is None else self.pad_right
+        return (self.pad_h, below), (self.pad_w, right)
+
+    @property
+    def sum_type(self) -> DType:
+        """The type that products are added up in."""
+        return accumulator_of(self.float_type)
+
+    @property
+    def known_sizes(self) -> dict[str, int]:
+        return {
+            "c": self.in_channels,
+            "i": self.kernel_h,
+            "j": self.kernel_w,
+            "e": self.in_channels_per_group,
+            "o": self.out_channels,
+        }
+
+    def complete(self, sizes: Sizes) -> dict[str, Any]:
+        output = {}
+        if "h" in sizes and "w" in sizes:
+            output = dict(zip("pq", self.output_size(sizes["h"], sizes["w"]), strict=True))
+        return {**output, **super().complete(sizes)}
+
+    def with_sizes(self, sizes: Sizes) -> Self:
+        channels = sizes["c"] if "c" in sizes else self.groups * sizes["e"]
+        return dataclasses.replace(self, in_channels=channels, out_channels=sizes["o"])
+
+    def products(self, sizes: Sizes) -> Any:
+        """Multiplications of the convolution, and of each of its gradients."""
+        pixels = sizes["n"] * sizes["p"] * sizes["q"]
+        return pixels * self.taps * self.in_channels_per_group * self.out_channels
 
     @property
     def effective_kernel_h(self) -> int:
@@ -93,21 +153,7 @@ class ConvolutionConfig:
         return self.out_channels // self.groups
 
 
-def known_sizes(config: ConvolutionConfig) -> dict[str, int]:
-    """The sizes of arrays' dimensions that a configuration knows.
-
-    They are the channels c of images and o of outputs, the kernel's rows i and columns j, and the
-    input channels e of a group.
-    """
-    return {
-        "c": config.in_channels,
-        "i": config.kernel_h,
-        "j": config.kernel_w,
-        "e": config.in_channels_per_group,
-        "o": config.out_channels,
-    }
-
-
-def _positions(padded: int, kernel: int, stride: int) -> int:
-    """How many kernels fit along one side."""
-    return (padded - kernel) // max(1, stride) + 1 if padded >= kernel else 0
+def _positions(padded: Any, kernel: int, stride: int) -> Any:
+    """How many windows fit along one side."""
+    positions = (padded - kernel) // max(1, stride) + 1
+    return max(0, positions) if isinstance(positions, int) else positions

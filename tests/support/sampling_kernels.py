@@ -21,7 +21,7 @@ from ptx.kernels.sampling import (
     SamplingConfig,
 )
 from ptx.kernels.sampling.backward_value_gather import CELL_BORDER, cells_of
-from ptx.kernels.sampling.config import HEIGHT, WIDTH
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across, Grid, Window
 from ptx.kernels.sampling.parameters import weight_type
 from ptx.testing.call import Outcome, numpy_dtype, run
 from ptx.tile.vectors import accumulator_of
@@ -45,9 +45,12 @@ def small(config: SamplingConfig) -> SamplingConfig:
     Sizes are powers of two, or one more where coordinates go from centre to centre; or any, for a
     window.
     """
-    if config.place == "window":
-        return dataclasses.replace(config, levels=((15, 9),), out_size=(3, 5))
-    sides, more = ((4, 8), (2, 4), (8, 2), (1, 1)), int(config.align_corners)
+    geometry = config.geometry
+    if isinstance(geometry, Window):
+        geometry = dataclasses.replace(geometry, out_size=(3, 5))
+        return dataclasses.replace(config, levels=((15, 9),), geometry=geometry)
+    corners = isinstance(geometry, Grid) and geometry.align_corners
+    sides, more = ((4, 8), (2, 4), (8, 2), (1, 1)), int(corners)
     levels = tuple(
         (
             1 if level[HEIGHT] == 1 else sides[i % 4][HEIGHT] + more,
@@ -55,7 +58,7 @@ def small(config: SamplingConfig) -> SamplingConfig:
         )
         for i, level in enumerate(config.levels)
     )
-    return dataclasses.replace(config, levels=levels, out_size=(3, 5))
+    return dataclasses.replace(config, levels=levels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +114,13 @@ class Call:
         n, q, points = self.images, self.queries, sum(c.points)
         shape = n, q, c.heads, points
         size = np.array([np.repeat([s[axis] for s in c.levels], c.points) for axis in (1, 0)])
-        if c.place == "window":
+        if isinstance(c.geometry, Window):
             locations = random.integers(-8, 9, (*shape, 2)) / 4
         else:
             positions = random.integers(-10, 4 * size.T + 6, (*shape, 2)) / 4
-            if c.place == "across":
+            if isinstance(c.geometry, Across):
                 locations = (positions + 0.5) / size.T
-            elif c.align_corners:
+            elif c.geometry.align_corners:
                 locations = 2 * positions / np.maximum(size.T - 1, 1) - 1
             else:
                 locations = (2 * positions + 1) / size.T - 1
@@ -153,8 +156,10 @@ class Call:
     @property
     def _infinite_is_outside(self) -> bool:
         """Whether an infinite position reads zeros, not the pixel at the edge."""
-        nearest = self.config.place == "across" and self.config.nearest
-        return self.config.padding_mode != "border" and not nearest
+        geometry = self.config.geometry
+        if isinstance(geometry, Across):
+            return not geometry.nearest
+        return isinstance(geometry, Window) or geometry.padding_mode != "border"
 
     @functools.cached_property
     def axes(self) -> tuple[Axis, Axis]:
@@ -165,26 +170,28 @@ class Call:
         for axis, last in ((HEIGHT, 1), (WIDTH, 0)):
             at = np.where(nowhere, 0.0, locations[..., last])
             size = np.repeat([level[axis] for level in c.levels], c.points)
-            if c.place == "window":
-                taps = [(i, j) for j in range(c.kernel_size[1]) for i in range(c.kernel_size[0])]
-                if c.remove_center:
-                    taps.remove((c.kernel_size[0] // 2, c.kernel_size[1] // 2))
-                tap = np.array([t[axis] * c.dilation[axis] - c.middle(axis) for t in taps])
+            g = c.geometry
+            if isinstance(g, Window):
+                taps = [(i, j) for j in range(g.kernel_size[1]) for i in range(g.kernel_size[0])]
+                if g.remove_center:
+                    taps.remove((g.kernel_size[0] // 2, g.kernel_size[1] // 2))
+                middle = g.dilation[axis] * (g.kernel_size[axis] - 1) // 2
+                tap = np.array([t[axis] * g.dilation[axis] - middle for t in taps])
                 query = np.arange(self.queries)
-                columns = c.out_size[WIDTH]
-                pixel = query % columns if axis else query // columns % c.out_size[HEIGHT]
-                start = pixel * c.strides[axis] + c.middle(axis) - c.padding[axis]
-                position = start[:, None, None] + c.offset_scale * (at + tap)
-                place = Axis(position, c.offset_scale)
-            elif c.place == "grid":
-                place = in_grid(
-                    at, int(size[0]), c.padding_mode, c.align_corners, nearest=c.nearest
+                columns = g.out_size[WIDTH]
+                pixel = query % columns if axis else query // columns % g.out_size[HEIGHT]
+                start = pixel * g.strides[axis] + middle - g.padding[axis]
+                position = start[:, None, None] + g.offset_scale * (at + tap)
+                along = Axis(position, g.offset_scale)
+            elif isinstance(g, Grid):
+                along = in_grid(
+                    at, int(size[0]), g.padding_mode, g.align_corners, nearest=g.nearest
                 )
-            elif c.nearest:
-                place = Axis(np.clip(np.floor(at * size + 0.5), 0, size - 1), 0.0)
+            elif g.nearest:
+                along = Axis(np.clip(np.floor(at * size + 0.5), 0, size - 1), 0.0)
             else:
-                place = Axis(at * size - 0.5, size)
-            found.append(Axis(np.where(nowhere, _NOWHERE, place.position), place.slope))
+                along = Axis(at * size - 0.5, size)
+            found.append(Axis(np.where(nowhere, _NOWHERE, along.position), along.slope))
         return found[0], found[1]
 
     @functools.cached_property
@@ -229,7 +236,7 @@ class Call:
         if c.normalize:
             used = np.exp(used) / np.exp(used).sum(-1, keepdims=True)
         weights = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
-        weights = np.stack(weights[: 1 if c.nearest else 4], -1) * used[..., None]
+        weights = np.stack(weights[: 1 if c.geometry.nearest else 4], -1) * used[..., None]
         order = np.argsort(cells, kind="stable")
         boundaries = np.arange(self.sizes["z"])
         return {

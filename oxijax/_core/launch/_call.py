@@ -23,6 +23,7 @@ from oxijax._core.precision import numpy_dtype
 from oxijax._core.sharding import batch_groups
 from oxijax._core.sizes import is_known
 from ptx.kernel import Array, KernelDefinition, Out
+from ptx.operator import Description
 
 __all__ = ["TARGET_NAME", "call"]
 
@@ -32,8 +33,8 @@ def call(
     config: Any,
     *,
     batch: str = "",
-    sizes: Mapping[str, int] | None = None,
-    products: int = 0,
+    sizes: Mapping[str, Any] | None = None,
+    products: int | None = None,
     **operands: jax.Array | None,
 ) -> tuple[jax.Array | None, ...]:
     """Launches a kernel, once, in the GPU lowering of a primitive.
@@ -50,7 +51,8 @@ def call(
         where there is none: XLA gathers operands that are split.
       sizes: of dimensions that only results have, by name.
       products: how often the kernel multiplies and adds, in its configuration's `float_type`. XLA
-        is told how long the call takes at least, to schedule other work beside it.
+        is told how long the call takes at least, to schedule other work beside it. None is what the
+        configuration says, if it is a `ptx.operator.Description`; else 0.
       **operands: arrays by the names of the kernel's operands, with dimensions in the order of
         their `dims`; None for one that is absent. An initial value becomes the memory of its
         result; XLA copies an operand that is used again.
@@ -83,7 +85,11 @@ def call(
             raise TypeError(f"{kernel.name}: {name} must be {expected}, got {array.dtype}")
         values.append(array if axes == tuple(range(len(axes))) else array.transpose(axes))
     given = dict(zip(kernel.operands(config), (value.shape for value in values), strict=True))
-    shapes = kernel.shapes(config, {**kernel.sizes(config, given), **(sizes or {})})
+    every = {**kernel.sizes(config, given), **(sizes or {})}
+    shapes = kernel.shapes(config, every)
+    if products is None:
+        known = isinstance(config, Description)
+        products = config.products(config.complete(every)) if known else 0
     results = kernel.results(config)
     for name, result in results.items():
         if batch and result.shareable(config) not in (None, batch):
@@ -119,8 +125,8 @@ def call(
             emulated=emulation.value,
         )
     )
-    every = [parameter for parameter in kernel.parameters if isinstance(parameter, Out)]
-    return tuple(next(outs) if parameter.name in results else None for parameter in every)
+    declared = [parameter for parameter in kernel.parameters if isinstance(parameter, Out)]
+    return tuple(next(outs) if parameter.name in results else None for parameter in declared)
 
 
 def _abstract_eval(*avals, kernel, results, **_):

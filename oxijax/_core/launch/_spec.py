@@ -18,7 +18,7 @@ from ptx.kernel import Shapes
 
 __all__ = ["VERSION", "Spec", "key_of"]
 
-VERSION = 3  # of the specs: raised when an old spec would mean something else
+VERSION = 4  # of the specs: raised when an old spec would mean something else
 
 _LONGEST = 1 << 16  # bytes of a spec
 

@@ -7,18 +7,18 @@ from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import s32
-from ptx.kernel import In, Instance, KernelDefinition, Out
+from ptx.kernel import Instance, KernelDefinition
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import PIXELS, strip_count
 from ptx.kernels.conv.direct_backward_input import direct_backward_input
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import WEIGHT, X, Y, entry, strip_width, writer
+from ptx.kernels.conv.operations import GRAD_X, GRAD_Y, WEIGHT
+from ptx.kernels.conv.parameters import entry, strip_width, writer
 from ptx.kernels.conv.plan import backward_input_plan
 from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.strides import chosen, stride_classes
 from ptx.kernels.conv.windows import Axis, WindowRows
-from ptx.kernels.convolution import known_sizes
 from ptx.tile.direct import DirectPlan
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import TilePlan
@@ -118,13 +118,9 @@ BACKWARD_INPUT = KernelDefinition(
     configs=CONFIGS,
     launch_sizes=LAUNCH_SIZES,
     parameters=(
-        In("weight", WEIGHT),
-        In("grad_y", Y),
-        Out("grad_x", X),
-        *SIZES,
+        *(WEIGHT, GRAD_Y, GRAD_X, *SIZES),
         strip_width(_pixels_of_a_class),
     ),
-    known=known_sizes,
     plan=backward_input_plan,
     entry=entry("implicit_gemm_conv_backward_input", _direct_tile),
     body=writer(_tiled_backward_input, direct_backward_input),

@@ -7,7 +7,7 @@ from typing import Any
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import s32, u32, u64
 from ptx.isa.targets import TARGETS
-from ptx.kernel import In, Instance, KernelDefinition, Out, Size
+from ptx.kernel import Instance, KernelDefinition, Out, Size
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import strip_count
@@ -18,9 +18,9 @@ from ptx.kernels.conv.direct_backward_weight import (
     direct_weight_tile,
 )
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import WEIGHT, X, Y, entry, is_tiled, writer
+from ptx.kernels.conv.operations import GRAD_Y, WEIGHT, X
+from ptx.kernels.conv.parameters import entry, is_tiled, writer
 from ptx.kernels.conv.plan import backward_weight_plan
-from ptx.kernels.convolution import known_sizes
 from ptx.tile.dense import DenseTile
 from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows
@@ -28,7 +28,7 @@ from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import SIZES, pixel_index
 from ptx.tile.plan import TilePlan, make_product
-from ptx.tile.vectors import accumulator_of, vector_width
+from ptx.tile.vectors import vector_width
 
 __all__ = ["BACKWARD_WEIGHT", "backward_weight_parts"]
 
@@ -186,15 +186,13 @@ BACKWARD_WEIGHT = KernelDefinition(
     # Its plan is the same for launches of all sizes.
     configs={name: config for name, config in CONFIGS.items() if name not in LAUNCH_SIZES},
     parameters=(
-        In("x", X),
-        In("grad_y", Y),
+        *(X, GRAD_Y),
         # The sums over s parts of the output pixels.
-        Out("grad_weight_parts", f"s {WEIGHT}", lambda config: accumulator_of(config.float_type)),
+        Out("grad_weight_parts", f"s {WEIGHT.dims}", "sum_type"),
         *SIZES,
         Size("pixels_per_part", _pixels_per_part, is_tiled),
         Size("strips_per_part", _strips_per_part, lambda *chosen: not is_tiled(*chosen)),
     ),
-    known=known_sizes,
     plan=backward_weight_plan,
     entry=entry("implicit_gemm_conv_backward_weight", direct_weight_tile),
     body=writer(_tiled_backward_weight, direct_backward_weight),

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel
-from ptx.kernel import In, Instance, KernelDefinition, Out
+from ptx.kernel import Instance, KernelDefinition
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct import PIXELS, is_direct, outputs_of, strip_count
 from ptx.kernels.conv.direct_forward import direct_forward
 from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.parameters import WEIGHT, X, Y, entry, strip_width, writer
+from ptx.kernels.conv.operations import BIAS, WEIGHT, X, Y
+from ptx.kernels.conv.parameters import entry, strip_width, writer
 from ptx.kernels.conv.plan import forward_plan
 from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.windows import Axis, WindowRows
-from ptx.kernels.convolution import known_sizes
 from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import plus_bias
 from ptx.tile.pixels import SIZES
@@ -87,15 +87,12 @@ FORWARD = KernelDefinition(
     configs=CONFIGS,
     launch_sizes=LAUNCH_SIZES,
     parameters=(
-        In("x", X),
+        X,
         # What the products run along lies together; threads of direct kernels run along outputs.
-        In("weight", WEIGHT, layout=lambda config: WEIGHT if is_direct(config) else "o i j e"),
-        In("bias", "o", flag="use_bias"),
-        Out("y", Y),
-        *SIZES,
+        WEIGHT.laid(lambda config: "i j e o" if is_direct(config) else "o i j e"),
+        *(BIAS, Y, *SIZES),
         strip_width(_outputs),
     ),
-    known=known_sizes,
     plan=forward_plan,
     entry=entry("implicit_gemm_conv", _direct_tile),
     body=writer(_tiled_forward, direct_forward),

@@ -1,4 +1,4 @@
-"""What the definitions of a convolution's three kernels have in common."""
+"""Shared parts of the definitions of a convolution's kernels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from ptx.tile import strips
 from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import TilePlan
 
-__all__ = ["WEIGHT", "X", "Y", "entry", "is_tiled", "strip_width", "writer"]
-
-# The dimensions of arrays: images n of h x w pixels and c channels; output pixels p x q and output
-# channels o; taps i x j and input channels e of a group.
-X, WEIGHT, Y = "n h w c", "i j e o", "n p q o"
+__all__ = ["entry", "is_tiled", "strip_width", "writer"]
 
 
 def is_tiled(config: ConvConfig, plan: TilePlan | DirectPlan) -> bool:

@@ -25,22 +25,16 @@ from ptx.kernels.deform_conv.direct_backward_data import (
     direct_backward_offset,
 )
 from ptx.kernels.deform_conv.gradients import OffsetGradients
-from ptx.kernels.deform_conv.parameters import (
+from ptx.kernels.deform_conv.operations import (
+    GRAD_MASK,
+    GRAD_OFFSET,
     GRAD_Y,
     MASK,
     OFFSET,
-    STRIP_WIDTH,
     WEIGHT,
     X,
-    accumulator_type,
-    check,
-    entry,
-    has_strips,
-    known,
-    mask_type,
-    offset_type,
-    output_pixels,
 )
+from ptx.kernels.deform_conv.parameters import STRIP_WIDTH, check, entry, has_strips, output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan, backward_input_plan, backward_offset_plan
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.direct import DirectPlan
@@ -104,16 +98,9 @@ BACKWARD_INPUT = KernelDefinition(
     name="deform_conv_backward_input",
     configs=CONFIGS,
     parameters=(
-        *(
-            OFFSET,
-            WEIGHT,
-            MASK,
-            GRAD_Y,
-            Out("grad_x", "n h w c", accumulator_type, initial="zeros"),
-        ),
+        *(OFFSET, WEIGHT, MASK, GRAD_Y, Out("grad_x", "n h w c", "sum_type", initial="zeros")),
         *(*SIZES, STRIP_WIDTH, _TAPS_PER_BLOCK),
     ),
-    known=known,
     plan=backward_input_plan,
     check=check,
     grid=_grid,
@@ -124,11 +111,9 @@ BACKWARD_OFFSET = KernelDefinition(
     name="deform_conv_backward_offset",
     configs=CONFIGS,
     parameters=(
-        *(X, OFFSET, WEIGHT, MASK, GRAD_Y, Out("grad_offset", "n p q d", offset_type)),
-        Out("grad_mask", "n p q m", mask_type, flag="use_modulation"),
+        *(X, OFFSET, WEIGHT, MASK, GRAD_Y, GRAD_OFFSET, GRAD_MASK),
         *(*SIZES, STRIP_WIDTH, _TAPS_PER_BLOCK),
     ),
-    known=known,
     plan=backward_offset_plan,
     check=check,
     grid=_grid,

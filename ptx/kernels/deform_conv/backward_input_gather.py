@@ -27,17 +27,12 @@ from typing import Any
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DType, f16, f32, u32, u64
 from ptx.isa.targets import Target
-from ptx.kernel import In, Instance, KernelDefinition, Out, Size, Sizes
+from ptx.kernel import In, Instance, KernelDefinition, Size, Sizes
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.cell_lists import NO_CELL, CellLists, ListTable, ListTile
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.parameters import (
-    GRAD_Y,
-    accumulator_type,
-    entry,
-    known,
-    output_pixels,
-)
+from ptx.kernels.deform_conv.operations import GRAD_X, GRAD_Y
+from ptx.kernels.deform_conv.parameters import entry, output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.tile.dense import DenseTile
@@ -65,7 +60,7 @@ def gathers(config: DeformConvConfig, output_pixels: int) -> bool:
       config: the convolution.
       output_pixels: of all images.
     """
-    sample_bytes = 4 * config.in_channels * accumulator_type(config).bytes  # of its four corners
+    sample_bytes = 4 * config.in_channels * config.sum_type.bytes  # of its four corners
     sectors = output_pixels * config.taps * sample_bytes // 32
     return config.segment >= _SEGMENT and sectors >= _SECTORS
 
@@ -177,7 +172,7 @@ def _cells(sizes: Sizes) -> int:
 
 
 def _known(config: DeformConvConfig) -> Sizes:
-    return {**known(config), "f": config.offset_groups, "t": config.taps, "u": 4}
+    return {"f": config.offset_groups, "t": config.taps, "u": 4}
 
 
 def _plan(config: DeformConvConfig, target: Target, sizes: Sizes | None) -> SamplePlan:
@@ -203,8 +198,8 @@ BACKWARD_INPUT_GATHER = KernelDefinition(
     configs=CONFIGS,
     parameters=(
         *(In("starts", "f t z", u32), In("order", "f t s", u32)),
-        In("corner_weights", "f t s u", accumulator_type),
-        *(In("weight", "i j e o", _product_type), GRAD_Y, Out("grad_x", "n h w c")),
+        In("corner_weights", "f t s u", "sum_type"),
+        *(In("weight", "i j e o", _product_type), GRAD_Y, GRAD_X),
         *(*SIZES[:3], Size("samples", lambda instance: instance.sizes["s"])),
     ),
     known=_known,

@@ -21,17 +21,8 @@ from ptx.kernels.deform_conv.direct_backward_weight import (
     direct_weight_parts,
 )
 from ptx.kernels.deform_conv.gather_tiles import GatherTile
-from ptx.kernels.deform_conv.parameters import (
-    GRAD_Y,
-    MASK,
-    OFFSET,
-    X,
-    accumulator_type,
-    check,
-    entry,
-    known,
-    output_pixels,
-)
+from ptx.kernels.deform_conv.operations import GRAD_Y, MASK, OFFSET, WEIGHT, X
+from ptx.kernels.deform_conv.parameters import check, entry, output_pixels
 from ptx.kernels.deform_conv.plan import (
     SamplePlan,
     backward_weight_plan,
@@ -172,10 +163,9 @@ BACKWARD_WEIGHT = KernelDefinition(
     name="deform_conv_backward_weight",
     configs=CONFIGS,
     parameters=(
-        *(X, OFFSET, MASK, GRAD_Y, Out("partial", "s i j e o", accumulator_type)),
+        *(X, OFFSET, MASK, GRAD_Y, Out("partial", f"s {WEIGHT.dims}", "sum_type")),
         *(*SIZES, Size("pixels_per_part", _pixels_per_part)),
     ),
-    known=known,
     plan=backward_weight_plan,
     check=check,
     grid=_grid,

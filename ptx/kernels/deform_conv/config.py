@@ -1,12 +1,14 @@
-"""What a deformable convolution is: sizes that are known when its kernels are generated."""
+"""The description of a deformable convolution."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Self
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.kernels.convolution import ConvolutionConfig
+from ptx.operator import Sizes
 
 __all__ = ["DeformConvConfig"]
 
@@ -14,6 +16,9 @@ __all__ = ["DeformConvConfig"]
 @dataclasses.dataclass(frozen=True)
 class DeformConvConfig(ConvolutionConfig):
     """A deformable convolution, but for the number and the size of the images.
+
+    Dimensions of arrays besides those of `ConvolutionConfig`: d and m are the channels of offset
+    and mask.
 
     Attributes besides those of `ConvolutionConfig`, whose padding is 0 at least:
       offset_groups: channel groups, each with its own offsets and mask.
@@ -42,6 +47,14 @@ class DeformConvConfig(ConvolutionConfig):
         for name in ("offset_type", "mask_type"):
             if getattr(self, name) not in (f16, bf16, f32, f64, None):
                 raise ValueError(f"{name} must be f16, bf16, f32 or f64, got {getattr(self, name)}")
+
+    @property
+    def known_sizes(self) -> dict[str, int]:
+        return super().known_sizes | {"d": self.offset_channels, "m": self.mask_channels}
+
+    def with_sizes(self, sizes: Sizes) -> Self:
+        groups = sizes["d"] // (2 * self.taps)
+        return dataclasses.replace(super().with_sizes(sizes), offset_groups=groups)
 
     @property
     def channels_per_offset_group(self) -> int:

@@ -7,21 +7,13 @@ from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
-from ptx.kernel import In, Instance, KernelDefinition, Out
+from ptx.kernel import Instance, KernelDefinition
 from ptx.kernels.deform_conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct_forward import direct_forward
 from ptx.kernels.deform_conv.forward_tiles import ForwardBlock, streamed_forward, tiled_forward
-from ptx.kernels.deform_conv.parameters import (
-    MASK,
-    OFFSET,
-    STRIP_WIDTH,
-    X,
-    check,
-    entry,
-    known,
-    output_pixels,
-)
+from ptx.kernels.deform_conv.operations import BIAS, MASK, OFFSET, WEIGHT, X, Y
+from ptx.kernels.deform_conv.parameters import STRIP_WIDTH, check, entry, output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan, forward_plan
 from ptx.kernels.deform_conv.sampling import Offsets
 from ptx.tile.direct import DirectPlan
@@ -84,10 +76,9 @@ FORWARD = KernelDefinition(
     configs=CONFIGS,
     launch_sizes=LAUNCH_SIZES,
     parameters=(
-        *(X, OFFSET, In("weight", "i j e o", layout="o i j e"), MASK),
-        *(In("bias", "o", flag="use_bias"), Out("y", "n p q o"), *SIZES, STRIP_WIDTH),
+        *(X, OFFSET, WEIGHT.laid("o i j e"), MASK, BIAS, Y),
+        *(*SIZES, STRIP_WIDTH),
     ),
-    known=known,
     plan=forward_plan,
     check=check,
     grid=_grid,

@@ -15,7 +15,6 @@ from ptx.kernels.deform_conv.backward_input_gather import (
 from ptx.kernels.deform_conv.backward_weight import BACKWARD_WEIGHT, backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 from ptx.kernels.deform_conv.forward import FORWARD
-from ptx.kernels.deform_conv.parameters import accumulator_type
 from ptx.kernels.layer_model import Given, LayerModel
 from ptx.model import Image
 from ptx.testing.call import numpy_dtype
@@ -43,7 +42,7 @@ def _lists(config: Any, images: Image) -> dict[str, np.ndarray]:
         ends = np.cumsum(np.bincount(cell, minlength=count * rows * columns), dtype=np.uint32)
         starts.append(np.concatenate([np.zeros(1, np.uint32), ends]))
     lists = (config.offset_groups, config.taps)
-    weight = np.ones((), numpy_dtype(accumulator_type(config)))
+    weight = np.ones((), numpy_dtype(config.sum_type))
     return {
         "starts": np.broadcast_to(starts, (*lists, len(starts[0]))),
         "order": np.broadcast_to(order, (*lists, len(order[0]))),

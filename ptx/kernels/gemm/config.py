@@ -1,13 +1,21 @@
-"""What a bandwidth-optimised GEMM is: what is known of it when its kernel is generated."""
+"""Descriptions of matrix products, and of the kernels that compute them."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
-from ptx.tile.vectors import vector_width
+from ptx.operator import Description
+from ptx.tile.vectors import accumulator_of, vector_width
 
-__all__ = ["LARGEST", "SHALLOW_DEPTH", "STRATEGIES", "GemmConfig", "largest_resident_depth"]
+__all__ = [
+    "LARGEST",
+    "SHALLOW_DEPTH",
+    "STRATEGIES",
+    "GemmConfig",
+    "MatrixProduct",
+    "largest_resident_depth",
+]
 
 STRATEGIES = ("shallow_k", "cache_persistent", "warp_parallel")
 SHALLOW_DEPTH = 32  # the fragments of so much of K, and the sums, fit the registers of a warp
@@ -16,12 +24,36 @@ _RESIDENT_BYTES = 32 * 1024  # of the small operand's narrowest tile: it fits an
 
 
 @dataclasses.dataclass(frozen=True)
-class GemmConfig:
-    """A product of a large operand, which is streamed, and a small one, which is kept.
+class MatrixProduct(Description):
+    """Products alpha * op(a) @ op(b) + beta * c, but for their number and sizes.
 
-    The result has a row for each row of the large operand and a column for each of the small one;
-    `swapped` says that it is stored the other way round. The number of rows is known to launches
-    only.
+    Dimensions of arrays are called: products g, of which each has m rows, n columns, and a depth of
+    k.
+
+    Attributes:
+      transpose_a: a is [K, M], not [M, K].
+      transpose_b: b is [N, K], not [K, N].
+      strategy: one of `STRATEGIES`, or "auto".
+      float_type, exact, use_alpha, use_c, use_beta: as in `GemmConfig`.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    strategy: str = "auto"
+    float_type: DType = f32
+    exact: bool = False
+    use_alpha: bool = False
+    use_c: bool = False
+    use_beta: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmConfig(Description):
+    """The kernel of a product, which is chosen by its sizes: `ptx.kernels.gemm.plan.choose`.
+
+    A large operand is streamed and a small one is kept. The result has a row for each row of the
+    large operand and a column for each of the small one; `swapped` says that it is stored the other
+    way round. The number of rows is known to launches only.
 
     Attributes:
       strategy: one of `STRATEGIES`.
@@ -48,6 +80,16 @@ class GemmConfig:
     use_alpha: bool = False
     use_c: bool = False
     use_beta: bool = False
+
+    @property
+    def known_sizes(self) -> dict[str, int]:
+        parts = {} if self.parts is None else {"s": self.parts}
+        return {"n": self.columns, "k": self.depth, **parts}
+
+    @property
+    def sum_type(self) -> DType:
+        """The type that products are added up in."""
+        return accumulator_of(self.float_type)
 
     def large_width(self, rows: int) -> int:
         """Neighbouring elements of the large operand, of `rows` rows, that are read together."""

@@ -9,10 +9,10 @@ from ptx.isa.dtypes import DType
 from ptx.kernel import In, Instance, KernelDefinition, Out, Size
 from ptx.kernels.gemm.catalog import CONFIGS, ROWS
 from ptx.kernels.gemm.config import LARGEST, GemmConfig
+from ptx.kernels.gemm.operations import ALPHA, BETA
 from ptx.kernels.gemm.plan import SplitPlan, StreamPlan, gemm_plan
 from ptx.kernels.gemm.split import split_blocks, split_gemm
 from ptx.kernels.gemm.streaming import streaming_blocks, streaming_gemm
-from ptx.tile.vectors import accumulator_of
 
 __all__ = ["GEMM"]
 
@@ -35,12 +35,8 @@ def _body(k: Kernel, config: GemmConfig, plan: StreamPlan | SplitPlan, p: Any) -
         split_gemm(k, config, plan, p)
 
 
-def _sum_type(config: GemmConfig) -> DType:
-    return accumulator_of(config.float_type)
-
-
 def _result_type(config: GemmConfig) -> DType:
-    return config.float_type if config.parts is None else _sum_type(config)
+    return config.float_type if config.parts is None else config.sum_type
 
 
 def _result_dims(config: GemmConfig) -> str:
@@ -86,8 +82,7 @@ GEMM = KernelDefinition(
     parameters=(
         In("large", lambda config: "g? r k" if config.large_k_axis else "g? k r"),
         In("small", lambda config: "g? n k" if config.small_k_axis else "g? k n"),
-        In("alpha", "g?", dtype=_sum_type, flag="use_alpha"),
-        In("beta", "g?", dtype=_sum_type, flag="use_beta"),
+        *(ALPHA, BETA),
         Out("y", _result_dims, dtype=_result_type, initial="c", initial_flag="use_c"),
         Size("rows", lambda instance: instance.sizes["r"]),
         Size("blocks", _blocks),
@@ -95,10 +90,6 @@ GEMM = KernelDefinition(
         _step("small", 3),
         _step("alpha", 1),
         _step("beta", 1),
-    ),
-    known=lambda config: (
-        {"n": config.columns, "k": config.depth}
-        | ({} if config.parts is None else {"s": config.parts})
     ),
     plan=gemm_plan,
     launch_sizes=ROWS,

@@ -10,17 +10,8 @@ from ptx.isa.targets import TARGETS
 from ptx.kernel import Instance, KernelDefinition
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
-from ptx.kernels.sampling.parameters import (
-    GRAD_POINTS,
-    GRAD_Y,
-    POINTS,
-    SIZES,
-    VALUE,
-    check,
-    entry,
-    grid,
-    known,
-)
+from ptx.kernels.sampling.operations import GRAD_POINTS, GRAD_Y, POINTS, VALUE
+from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
 from ptx.kernels.sampling.plan import SHARED_BYTES, SamplingPlan, chunks, kept_bytes, points_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import (
@@ -219,7 +210,6 @@ BACKWARD_POINTS = KernelDefinition(
         *GRAD_POINTS,
         *SIZES,
     ),
-    known=known,
     plan=points_plan,
     check=_check,
     grid=grid,

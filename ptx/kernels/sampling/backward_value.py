@@ -11,16 +11,8 @@ from ptx.builder import Kernel, Val
 from ptx.kernel import KernelDefinition, Out
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
-from ptx.kernels.sampling.parameters import (
-    GRAD_Y,
-    POINTS,
-    SIZES,
-    check,
-    entry,
-    grid,
-    known,
-    sum_type,
-)
+from ptx.kernels.sampling.operations import GRAD_Y, POINTS
+from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
 from ptx.kernels.sampling.plan import SamplingPlan, add_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, Unit, each_chunk, each_turn
@@ -59,10 +51,9 @@ BACKWARD_VALUE = KernelDefinition(
     name="sampling_backward_value",
     configs=CONFIGS,
     parameters=(
-        *(*POINTS, GRAD_Y, Out("grad_value", "n s m d", sum_type, initial="zeros")),
+        *(*POINTS, GRAD_Y, Out("grad_value", "n s m d", "sum_type", initial="zeros")),
         *SIZES,
     ),
-    known=known,
     plan=add_plan,
     check=check,
     grid=grid,

@@ -21,11 +21,13 @@ from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import u32, u64
-from ptx.kernel import In, Instance, KernelDefinition, Out, Size, Sizes
+from ptx.kernel import In, Instance, KernelDefinition, Size, Sizes
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.catalog import CONFIGS
-from ptx.kernels.sampling.config import HEIGHT, WIDTH, SamplingConfig
-from ptx.kernels.sampling.parameters import GRAD_Y, SIZES, check, entry, known, sum_type
+from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
+from ptx.kernels.sampling.operations import GRAD_VALUE, GRAD_Y
+from ptx.kernels.sampling.parameters import SIZES, check, entry
 from ptx.kernels.sampling.plan import SamplingPlan, read_plan
 from ptx.kernels.sampling.points import Unit, each_turn
 from ptx.tile.vectors import both, load_elements, store_vector
@@ -47,7 +49,7 @@ def _padded(level: tuple[int, int]) -> tuple[int, int]:
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
     unit = Unit(k, config, plan, p.batch_size, config.pixels)
     cell, pitch = _cell(unit)
-    steps = [0] if config.nearest else [0, 1, pitch, pitch + 1]
+    steps = [0] if config.geometry.nearest else [0, 1, pitch, pitch + 1]
     of_unit = sum(config.points)
 
     def turn(channel: Val, channel_ok: Val | None) -> None:
@@ -110,15 +112,15 @@ def _check(instance: Instance) -> None:
 
 
 def _known(config: SamplingConfig) -> Sizes:
-    return {**known(config), "u": 1 if config.nearest else 4}
+    return {"u": 1 if config.geometry.nearest else 4}
 
 
 BACKWARD_VALUE_GATHER = KernelDefinition(
     name="sampling_backward_value_gather",
     configs=CONFIGS,
     parameters=(
-        *(In("starts", "z", u32), In("order", "i", u32), In("corner_weights", "i u", sum_type)),
-        *(GRAD_Y, Out("grad_value", "n s m d"), SIZES[0]),
+        *(In("starts", "z", u32), In("order", "i", u32), In("corner_weights", "i u", "sum_type")),
+        *(GRAD_Y, GRAD_VALUE, SIZES[0]),
         Size("points", lambda instance: instance.sizes["i"]),
     ),
     known=_known,

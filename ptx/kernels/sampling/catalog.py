@@ -9,18 +9,20 @@ import dataclasses
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.geometry import Across, Grid, Window
 
 __all__ = ["CONFIGS", "NETWORKS", "TIMED"]
 
 Layer = SamplingConfig
 
 
-def _window(heads: int, channels: int, size: int, kernel: tuple[int, int] = (3, 3), **fields):
-    layer = Layer(
-        heads, channels, ((size, size),), (1,), "window", kernel_size=kernel,
-        out_size=(size, size), padding=(kernel[0] // 2, kernel[1] // 2), **fields,
-    )  # fmt: skip
-    return dataclasses.replace(layer, points=(layer.taps,))
+def _window(heads: int, channels: int, size: int, window: Window | None = None, **fields):
+    window = window or Window((size, size))
+    return Layer(heads, channels, ((size, size),), (len(window.taps),), window, **fields)
+
+
+def _grid(channels: int, grid: Grid) -> Layer:
+    return Layer(1, channels, ((5, 6),), (1,), grid, use_weights=False)
 
 
 # Layers of networks: Deformable DETR's on an image of 800 x 1333, and stages 1 and 3 of
@@ -38,34 +40,24 @@ TIMED = {
     "InternImage-T-3": (NETWORKS["InternImage-T-3"], (8, 14 * 14)),
 }
 
+_NO_CENTER = Window((7, 7), (5, 3), padding=(2, 1), offset_scale=1.5, remove_center=True)
 _LAYERS = {
     "softmax": Layer(2, 64, ((5, 7), (3, 4), (1, 1)), (9, 1, 3), normalize=True),
     "softmax-many-points": Layer(1, 1, ((6, 6),), (200,), normalize=True),
-    "nearest": Layer(3, 24, ((6, 5), (2, 2)), (3, 4), nearest=True),
-    "no-center": _window(2, 8, 7, (5, 3), dilation=(2, 1), offset_scale=1.5, remove_center=True),
-    "v4": _window(4, 16, 7, strides=(2, 1), normalize=True),
+    "nearest": Layer(3, 24, ((6, 5), (2, 2)), (3, 4), Across(nearest=True)),
+    "no-center": _window(2, 8, 7, dataclasses.replace(_NO_CENTER, dilation=(2, 1))),
+    "v4": _window(4, 16, 7, Window((7, 7), strides=(2, 1)), normalize=True),
     "packed": _window(3, 16, 7, normalize=True, packed=True, use_weights=False),
-    "packed-pairs": _window(
-        2, 8, 7, (5, 3), offset_scale=1.5, remove_center=True, packed=True, use_weights=False
-    ),
-    "grid": Layer(1, 3, ((5, 6),), (1,), "grid", use_weights=False),
-    "grid-corners": Layer(
-        1, 40, ((5, 6),), (1,), "grid", align_corners=True, padding_mode="border", use_weights=False
-    ),
-    "grid-reflection": Layer(
-        1, 4, ((5, 6),), (1,), "grid", padding_mode="reflection", use_weights=False
-    ),
-    "grid-reflection-corners": Layer(
-        1, 4, ((5, 6),), (1,), "grid", align_corners=True, padding_mode="reflection",
-        use_weights=False,
-    ),
-    "grid-nearest": Layer(
-        1, 16, ((5, 6),), (1,), "grid", nearest=True, padding_mode="border", use_weights=False
-    ),
+    "packed-pairs": _window(2, 8, 7, _NO_CENTER, packed=True, use_weights=False),
+    "grid": _grid(3, Grid()),
+    "grid-corners": _grid(40, Grid(align_corners=True, padding_mode="border")),
+    "grid-reflection": _grid(4, Grid(padding_mode="reflection")),
+    "grid-reflection-corners": _grid(4, Grid(align_corners=True, padding_mode="reflection")),
+    "grid-nearest": _grid(16, Grid(nearest=True, padding_mode="border")),
     "30-channels": Layer(2, 30, ((4, 4),), (3,)),
     "71-channels": Layer(2, 71, ((4, 4), (2, 3)), (2, 9)),
     "1025-channels": Layer(1, 1025, ((3, 3),), (4,)),
-}  # fmt: skip
+}
 _MIXED = {"mixed-types": _LAYERS["softmax"], "mixed-types-grid": _LAYERS["grid-corners"]}
 _OTHER_TYPE = {f16: f32, bf16: f32, f32: f64, f64: f32}  # of the locations
 

@@ -1,39 +1,32 @@
-"""What a weighted sum of samples is: what is known when its kernels are generated."""
+"""The description of a weighted sum of samples."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Self
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
+from ptx.kernels.sampling.geometry import Across, Geometry
+from ptx.operator import Description, Sizes
 from ptx.tile.vectors import accumulator_of
 
-__all__ = ["HEIGHT", "WIDTH", "SamplingConfig"]
-
-HEIGHT, WIDTH = 0, 1
+__all__ = ["SamplingConfig", "packed_width"]
 
 
 @dataclasses.dataclass(frozen=True)
-class SamplingConfig:
+class SamplingConfig(Description):
     """A weighted sum of samples of images, but for the numbers of images and queries.
 
-    Pairs are (height, width).
+    Dimensions of arrays are called: images n with s pixels, of m heads with d channels; queries q;
+    points t, with k coordinates; p elements of a query that is packed.
 
     Attributes:
       heads: of a query, each with points and channels of its own.
       channels: of a head.
       levels: height and width of the images of each level.
       points: of a query and head in each level.
-      place: where points lie. "across": coordinates from 0 to 1 across the image; "grid": from -1
-        to 1; "window": offsets in pixels from the taps of a convolution's window.
-      nearest: whether a point is a pixel; else it lies between four. Windows have no such points.
+      geometry: where points lie.
       normalize: weights are the softmax of what is given, over all points of a query and head.
-      align_corners: of a grid: whether -1 and 1 are the centres of the outermost pixels.
-      padding_mode: of a grid: "zeros", "border" or "reflection".
-      out_size: of a window: of the output, each pixel of which is a query.
-      kernel_size, strides, dilation: of the window; taps are counted column by column.
-      padding: of a window: zeros above and to the left.
-      offset_scale: of offsets and window.
-      remove_center: whether the window lacks the tap in its middle.
       float_type: of the images: f16, bf16, f32 or f64.
       location_type, weight_type: f16, bf16, f32 or f64; None is float_type.
       use_weights: whether there are weights, in an array of their own.
@@ -45,26 +38,15 @@ class SamplingConfig:
     channels: int
     levels: tuple[tuple[int, int], ...]
     points: tuple[int, ...]
-    place: str = "across"
-    nearest: bool = False
+    geometry: Geometry = dataclasses.field(default_factory=Across)
     normalize: bool = False
-    align_corners: bool = False
-    padding_mode: str = "zeros"
-    out_size: tuple[int, int] = (1, 1)
-    kernel_size: tuple[int, int] = (1, 1)
-    strides: tuple[int, int] = (1, 1)
-    dilation: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
-    offset_scale: float = 1.0
-    remove_center: bool = False
     float_type: DType = f32
     location_type: DType | None = None
     weight_type: DType | None = None
     use_weights: bool = True
-    packed: bool = dataclasses.field(default=False, metadata={"optional": True})
+    packed: bool = False
 
     def validate(self) -> None:
-        """Raises ValueError that names the field at fault, if one is."""
         for name in ("heads", "channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -75,24 +57,7 @@ class SamplingConfig:
                 f"points must be one number of at least 1 for each of {len(self.levels)} levels, "
                 f"got {self.points}"
             )
-        if self.place not in ("across", "window", "grid"):
-            raise ValueError(f'place must be "across", "window" or "grid", got {self.place!r}')
-        if self.padding_mode not in ("zeros", "border", "reflection"):
-            raise ValueError(
-                f'padding_mode must be "zeros", "border" or "reflection", got {self.padding_mode!r}'
-            )
-        if self.place == "window" and (self.nearest or self.points != (self.taps,)):
-            raise ValueError(
-                f"points of a window must be its {self.taps} taps, between pixels, got "
-                f"{self.points} with nearest={self.nearest}"
-            )
-        for axis in (HEIGHT, WIDTH):
-            reach = self.dilation[axis] * self.kernel_size[axis]
-            if max(self.out_size[axis] * self.strides[axis], self.padding[axis]) + reach >= 2**30:
-                raise ValueError(
-                    "out_size * strides, and padding, must be below 2**30 with the window, got "
-                    f"{self.out_size}, {self.strides} and {self.padding}"
-                )
+        self.geometry.validate(self.points)
         if self.packed and (self.use_weights or self.weight_type is not None):
             raise ValueError("packed has no weights apart, nor a weight_type")
         if self.normalize and not self.has_weights:
@@ -109,6 +74,20 @@ class SamplingConfig:
                 raise ValueError(f"{name} must be below 2**28, got {count}")
 
     @property
+    def known_sizes(self) -> dict[str, Any]:
+        return {
+            "s": self.pixels,
+            "m": self.heads,
+            "d": self.channels,
+            "t": sum(self.points),
+            "k": 2,
+            "p": self.packed_width,
+        }
+
+    def with_sizes(self, sizes: Sizes) -> Self:
+        return dataclasses.replace(self, heads=sizes["m"], channels=sizes["d"])
+
+    @property
     def pixels(self) -> int:
         """Of all levels of an image."""
         return sum(height * width for height, width in self.levels)
@@ -120,17 +99,8 @@ class SamplingConfig:
 
     @property
     def packed_width(self) -> int:
-        """Elements of a row of what is packed: a multiple of 8, as DCNv4 has it."""
-        return -(-3 * self.heads * sum(self.points) // 8) * 8
-
-    @property
-    def taps(self) -> int:
-        """Of the window."""
-        return self.kernel_size[HEIGHT] * self.kernel_size[WIDTH] - self.remove_center
-
-    def middle(self, axis: int) -> int:
-        """Pixels from the window's first tap to its middle."""
-        return self.dilation[axis] * (self.kernel_size[axis] - 1) // 2
+        """Elements of a row of what is packed."""
+        return packed_width(self.heads, sum(self.points))
 
     @property
     def sum_type(self) -> DType:
@@ -141,3 +111,12 @@ class SamplingConfig:
     def coordinate_type(self) -> DType:
         """The type that positions are calculated in."""
         return accumulator_of(self.location_type or self.float_type)
+
+
+def packed_width(heads: int, points: int) -> int:
+    """Elements of a row of what is packed, of so many points of a head.
+
+    Each head has the pairs of its points, then their weights. A row is filled up to a multiple of
+    8, as DCNv4 has it.
+    """
+    return -(-3 * heads * points // 8) * 8

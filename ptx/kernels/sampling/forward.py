@@ -5,18 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel, Val
-from ptx.kernel import KernelDefinition, Out
+from ptx.kernel import KernelDefinition
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
-from ptx.kernels.sampling.parameters import (
-    POINTS,
-    SIZES,
-    VALUE,
-    check,
-    entry,
-    grid,
-    known,
-)
+from ptx.kernels.sampling.operations import POINTS, VALUE, Y
+from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
 from ptx.kernels.sampling.plan import SamplingPlan, read_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, Unit, each_chunk, each_turn
@@ -55,8 +48,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
 FORWARD = KernelDefinition(
     name="sampling_forward",
     configs=CONFIGS,
-    parameters=(VALUE, *POINTS, Out("y", "n q m d"), *SIZES),
-    known=known,
+    parameters=(VALUE, *POINTS, Y, *SIZES),
     plan=read_plan,
     check=check,
     grid=grid,

@@ -13,8 +13,9 @@ from ptx.kernel import KernelDefinition
 from ptx.kernels.sampling.backward_points import BACKWARD_POINTS
 from ptx.kernels.sampling.backward_value import BACKWARD_VALUE
 from ptx.kernels.sampling.catalog import TIMED
-from ptx.kernels.sampling.config import HEIGHT, WIDTH, SamplingConfig
+from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.forward import FORWARD
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Window
 from ptx.model import Modelled, floor_us, model
 from ptx.replay import Machine
 from ptx.testing.call import numpy_dtype
@@ -101,7 +102,7 @@ def _values(name: str, config: SamplingConfig, shape: tuple[int, ...]) -> np.nda
         return np.zeros(shape, np.float32)
     if name != "locations":
         return values
-    if config.place == "window":
+    if isinstance(config.geometry, Window):
         return _OFFSETS * values
     size = np.repeat([(s[WIDTH], s[HEIGHT]) for s in config.levels], config.points, axis=0)
     queries = shape[1]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DType, s32, u32, u64
-from ptx.kernels.sampling.config import HEIGHT, WIDTH, SamplingConfig
-from ptx.kernels.sampling.places import along
+from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
 from ptx.kernels.sampling.plan import SamplingPlan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.softmax import Softmax
@@ -164,7 +164,7 @@ class Chunk:
         self.span, self.point = span, point
         pitch = self.config.heads * self.config.channels
         below = span.size[WIDTH] * pitch
-        self.steps = [0] if self.config.nearest else [0, pitch, below, below + pitch]
+        self.steps = [0] if self.config.geometry.nearest else [0, pitch, below, below + pitch]
         self.factors = self._factors()
 
     def sample(self, number: int) -> Sample:
@@ -182,7 +182,7 @@ class Chunk:
 
     def _factors(self) -> list[Val]:
         ly, lx, weight = self.point.ly, self.point.lx, self.point.weight
-        if self.config.nearest:
+        if self.config.geometry.nearest:
             one = 1.0 + ly * lx  # NaN stays
             return [one if weight is None else one * weight]
         hy, hx = 1.0 - ly, 1.0 - lx
@@ -298,14 +298,14 @@ def _along(
 ) -> tuple[Val, Val, list[Val], Val | float]:
     """First pixel, fraction, which pixels are inside, and the slope, along an axis."""
     k, config, size = unit.k, unit.config, span.size[axis]
-    position = along(k, config, axis, coordinate, size, unit.query, span.own)
+    position = config.geometry.along(k, axis, coordinate, size, unit.query, span.own)
     real, floor = position.real, k.floor(position.real)
     near = k.min(floor, _FAR)  # of NaN too; what is far below, the conversion keeps there
     first = k.convert(near, s32, "rz")
     if not isinstance(position.whole, int):
         first = first + position.whole
     fraction = k.select(abs(real) <= _FAR, real - floor, 0.0)
-    further = range(1 if config.nearest else 2)
+    further = range(1 if config.geometry.nearest else 2)
     inside = [k.bitcast(first + i, u32) < size for i in further]
     slope = position.slope
     if isinstance(slope, Val):

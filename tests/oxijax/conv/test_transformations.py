@@ -272,7 +272,7 @@ def _equations_of(primitive, jaxpr):
 def _one_bind(primitive, function, *operands):
     """The configuration, and shapes of the operands, of the one bind of a primitive."""
     (eqn,) = _equations_of(primitive, jax.make_jaxpr(function)(*operands).jaxpr)
-    return eqn.params["config"], [v.aval.shape for v in eqn.invars]
+    return eqn.params["config"].op, [v.aval.shape for v in eqn.invars]
 
 
 @pytest.mark.quick

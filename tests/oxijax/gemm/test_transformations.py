@@ -141,7 +141,7 @@ def test_gradients_are_products_without_copies(transpose_a, transpose_b):
     binds = equations_of(gradient, *values)
     assert len(binds) == 3
     configs = [eqn.params["config"] for eqn in binds]
-    assert {config.strategy for config in configs} == {"auto"}
+    assert {config.op.strategy for config in configs} == {"auto"}
     expected = jax.grad(squares(function_of(case, operands, matmul)), (0, 1))(*values)
     assert_trees_close(gradient(*values), expected)
 
@@ -153,7 +153,7 @@ def test_strategy_is_for_the_product_alone():
     def loss(a, b):
         return jnp.sum(oxijax.gemm(a, b, strategy="shallow_k") ** 2)
 
-    strategies = [e.params["config"].strategy for e in equations_of(jax.grad(loss, (0, 1)), a, b)]
+    strategies = [e.params["config"].op.strategy for e in equations_of(jax.grad(loss, (0, 1)), a, b)]
     assert strategies == ["shallow_k", "auto", "auto"]
 
 
@@ -163,7 +163,7 @@ def test_gradient_of_what_is_shared_is_one_product():
     a, b = jnp.ones((2, 6, 5, 3)), jnp.ones((3, 4))
     (_, bind) = equations_of(jax.grad(lambda b: jnp.sum(oxijax.gemm(a, b) ** 2)), b)
     assert [v.aval.shape for v in bind.invars] == [(1, 60, 3), (1, 60, 4)]
-    assert bind.params["config"].transpose_a
+    assert bind.params["config"].op.transpose_a
 
 
 # Control flow.

@@ -75,7 +75,7 @@ def run(
 ) -> Run:
     """Launches a kernel on random operands, in float32."""
     sizes, generator = sizes_of(config, IMAGE, parts), np.random.default_rng(0)
-    every, operands = {**kernel.known(config), **sizes}, {}
+    every, operands = {**kernel.known_sizes(config), **sizes}, {}
     for name, parameter in kernel.operands(config).items():
         shape = [every[dim] for dim in parameter.dims_of(config)]
         scale = {"offset": 2, "zeros": 0}.get(name, 1)

@@ -8,6 +8,7 @@ from support.sampling_kernels import DEFINITIONS, KERNELS, Call
 from ptx.isa.dtypes import f16
 from ptx.kernels.limits import PIXELS
 from ptx.kernels.sampling import BACKWARD_POINTS, SamplingConfig
+from ptx.kernels.sampling.geometry import Grid, Window
 from ptx.launch import Launch
 
 LAYER = SamplingConfig(4, 8, ((512, 512),), (2,))
@@ -97,11 +98,12 @@ def test_points_of_a_softmax():
         ({"levels": ()}, "levels must be pairs"),
         ({"levels": ((0, 3),)}, "levels must be pairs"),
         ({"points": (1, 2)}, "points must be one number of at least 1 for each of 1 levels"),
-        ({"place": "between"}, "place must be"),
-        ({"padding_mode": "wrap"}, "padding_mode must be"),
-        ({"place": "window"}, "points of a window must be its 1 taps"),
-        ({"out_size": (2**15, 1), "strides": (2**15, 1)}, "out_size .* must be below"),
-        ({"padding": (0, 2**30)}, "and padding, must be below"),
+        ({"geometry": Grid(padding_mode="wrap")}, "padding_mode must be"),
+        ({"geometry": Window((3, 3))}, "points of a window must be its 9 taps"),
+        ({"geometry": Window((2**15, 1), strides=(2**15, 1))}, "out_size .* must be below"),
+        ({"geometry": Window((3, 3), padding=(0, 2**30))}, "and padding, must be below"),
+        ({"geometry": Window((3, 3), dilation=(0, 1))}, "dilation must be at least 1"),
+        ({"geometry": Window((0, 3))}, "out_size must be positive"),
         ({"use_weights": False, "normalize": True}, "normalize needs weights"),
         ({"packed": True}, "packed has no weights apart"),
         ({"packed": True, "use_weights": False, "weight_type": f16}, "nor a weight_type"),

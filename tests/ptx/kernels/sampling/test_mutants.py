@@ -44,8 +44,8 @@ PROBES: dict[str, tuple[Call, ...]] = {
 POINTS = "ptx.kernels.sampling.points"
 ALONG = f"{POINTS}._along"
 POINT = f"{POINTS}.point_of"
-WINDOW = "ptx.kernels.sampling.places._in_window"
-REFLECTED = "ptx.kernels.sampling.places._reflected"
+WINDOW = "ptx.kernels.sampling.geometry.Window.along"
+REFLECTED = "ptx.kernels.sampling.geometry.Grid._reflected"
 
 EQUIVALENT = [
     Reason(

@@ -12,7 +12,7 @@ from support.sectors import TARGETS, Access, SectorTable, sectors_of_arrays, tim
 
 from ptx.emulator.report import Sectors
 from ptx.isa.dtypes import bf16, f32
-from ptx.kernels.sampling.config import HEIGHT, WIDTH
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across, Window
 from ptx.kernels.sampling.model import MODEL, centers
 from ptx.testing.call import run
 
@@ -34,7 +34,7 @@ class NearCall(Call):
             return random.standard_normal(shape)
 
         locations = OFFSETS * normal(n, q, c.heads, points, 2)
-        if c.place == "across":
+        if isinstance(c.geometry, Across):
             size = np.repeat([(s[WIDTH], s[HEIGHT]) for s in c.levels], c.points, axis=0)
             at = centers(c.levels) if q == c.pixels else random.random((q, 2))
             locations = at[:, None, None] + SPREAD / OFFSETS * locations / size
@@ -51,10 +51,12 @@ def call_of(kernel: str, layer: str, target: str) -> NearCall:
     config, (_, queries) = MODEL.layers[layer]
     everywhere = queries == config.pixels
     levels = tuple((-(-height // 8), -(-width // 8)) for height, width in config.levels)
-    if config.place == "window":
+    geometry = config.geometry
+    if isinstance(geometry, Window):
         levels = ((14, 14),)
+        geometry = dataclasses.replace(geometry, out_size=(14, 14))
     config = dataclasses.replace(
-        config, levels=levels, out_size=levels[0], float_type=bf16, location_type=f32
+        config, levels=levels, geometry=geometry, float_type=bf16, location_type=f32
     )
     queries = config.pixels if everywhere else queries
     return NearCall(kernel, config, images=1, queries=queries, target=target)

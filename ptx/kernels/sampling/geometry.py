@@ -1,0 +1,219 @@
+"""Sampling geometries: they map a coordinate along an axis of an image to a position in pixels.
+
+They are all that the sampling operators differ in. Pairs are (height, width).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ptx.builder import Kernel, Val
+from ptx.isa.dtypes import s32
+
+__all__ = ["HEIGHT", "WIDTH", "Across", "Geometry", "Grid", "Position", "Window"]
+
+HEIGHT, WIDTH = 0, 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Position:
+    """A position along an axis, in pixels, `real + whole`.
+
+    What is whole is kept apart, so that the fraction is as exact for a large image as for a small
+    one.
+
+    Attributes:
+      real: of the coordinate's type.
+      whole: an s32, or 0.
+      slope: the derivative of the position with respect to the coordinate.
+    """
+
+    real: Val
+    whole: Val | int
+    slope: Val | float
+
+
+@dataclasses.dataclass(frozen=True)
+class Across:
+    """From 0, the image's edge, to 1, its other edge: the centre of pixel i is (i + 0.5) / size.
+
+    Attributes:
+      nearest: whether a point is the pixel floor(coordinate * size + 0.5), or the one at the edge;
+        else it lies between pixels.
+    """
+
+    label: ClassVar[str] = "across"
+
+    nearest: bool = False
+
+    def validate(self, points: Sequence[int]) -> None:
+        """Raises ValueError that names the field at fault, if one is."""
+
+    def along(
+        self, k: Kernel, axis: int, coordinate: Val, size: int, query: Val, point: Val
+    ) -> Position:
+        """The position of a point.
+
+        Args:
+          k: the kernel.
+          axis: HEIGHT or WIDTH.
+          coordinate: f32 or f64.
+          size: of the image, along the axis.
+          query: its number in its image.
+          point: its number in its query and head.
+        """
+        pixel = coordinate * float(size)
+        if self.nearest:
+            return Position(_clipped(k, k.floor(pixel + 0.5), size), 0, 0.0)
+        return Position(pixel - 0.5, 0, float(size))
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Offsets in pixels from the taps of a convolution's window, one query for each of its outputs.
+
+    Offset and window are scaled together, about the window's middle. Taps are counted column by
+    column.
+
+    Attributes:
+      out_size: of the output.
+      kernel_size, strides, dilation: of the convolution.
+      padding: zeros above and to the left.
+      offset_scale: of offsets and window.
+      remove_center: whether the window lacks the tap in its middle.
+    """
+
+    label: ClassVar[str] = "window"
+    nearest: ClassVar[bool] = False
+
+    out_size: tuple[int, int]
+    kernel_size: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    offset_scale: float = 1.0
+    remove_center: bool = False
+
+    @property
+    def taps(self) -> list[tuple[int, int]]:
+        """Each tap's row and column in the window."""
+        height, width = self.kernel_size
+        taps = [(i, j) for j in range(width) for i in range(height)]
+        return [t for t in taps if not (self.remove_center and t == (height // 2, width // 2))]
+
+    def middle(self, axis: int) -> int:
+        """Pixels from the window's first tap to its middle."""
+        return self.dilation[axis] * (self.kernel_size[axis] - 1) // 2
+
+    def validate(self, points: Sequence[int]) -> None:
+        """See `Across.validate`."""
+        for axis in (HEIGHT, WIDTH):
+            reach = self.dilation[axis] * self.kernel_size[axis]
+            if max(self.out_size[axis] * self.strides[axis], self.padding[axis]) + reach >= 2**30:
+                raise ValueError(
+                    "out_size * strides, and padding, must be below 2**30 with the window, got "
+                    f"{self.out_size}, {self.strides} and {self.padding}"
+                )
+        for name in ("kernel_size", "strides", "dilation"):
+            if min(getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if min(self.out_size) < 1 or min(self.padding) < 0:
+            raise ValueError(
+                f"out_size must be positive and padding not negative, got {self.out_size} and "
+                f"{self.padding}"
+            )
+        taps = self.kernel_size[HEIGHT] * self.kernel_size[WIDTH] - self.remove_center
+        if tuple(points) != (taps,):
+            raise ValueError(f"points of a window must be its {taps} taps, got {tuple(points)}")
+
+    def along(
+        self, k: Kernel, axis: int, coordinate: Val, size: int, query: Val, point: Val
+    ) -> Position:
+        """See `Across.along`."""
+        height, width = self.kernel_size
+        if self.remove_center:
+            center = width // 2 * height + height // 2
+            point = k.select(point >= center, point + 1, point)
+        line = point % height if axis == HEIGHT else point // height
+        tap = k.bitcast(line * self.dilation[axis], s32) - self.middle(axis)
+        columns = self.out_size[WIDTH]
+        pixel = query % columns if axis == WIDTH else query // columns % self.out_size[HEIGHT]
+        start = k.bitcast(pixel * self.strides[axis], s32)
+        start = start + (self.middle(axis) - self.padding[axis])
+        scale = float(self.offset_scale)
+        real = (coordinate + k.convert(tap, coordinate.dtype, "rn")) * scale
+        return Position(real, start, scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """From -1 to 1 across the image.
+
+    Attributes:
+      align_corners: whether -1 and 1 are the centres of the outermost pixels, not the edges.
+      padding_mode: what is outside of the image: "zeros", "border" for the nearest pixel inside, or
+        "reflection" for what a mirror at the edge shows.
+      nearest: whether a point is the nearest pixel, halves being rounded to even ones.
+    """
+
+    label: ClassVar[str] = "grid"
+
+    align_corners: bool = False
+    padding_mode: str = "zeros"
+    nearest: bool = False
+
+    def validate(self, points: Sequence[int]) -> None:
+        """See `Across.validate`."""
+        if self.padding_mode not in ("zeros", "border", "reflection"):
+            raise ValueError(
+                f'padding_mode must be "zeros", "border" or "reflection", got {self.padding_mode!r}'
+            )
+
+    def along(
+        self, k: Kernel, axis: int, coordinate: Val, size: int, query: Val, point: Val
+    ) -> Position:
+        """See `Across.along`."""
+        last = float(size - 1)
+        if self.align_corners:
+            real, slope = (coordinate + 1.0) * 0.5 * last, last / 2
+        elif size == 1:  # exactly, as in the program for XLA, which would cancel the ones
+            real, slope = coordinate * 0.5, 0.5
+        else:
+            real, slope = ((coordinate + 1.0) * float(size) - 1.0) * 0.5, size / 2
+        if self.padding_mode == "reflection":
+            real, slope = self._reflected(k, real, size, slope)
+        if self.padding_mode == "border" and self.align_corners and size == 1:
+            # All there is, also for an infinite coordinate, of which the product with 0 is none.
+            real = k.select(coordinate.ne(coordinate), coordinate, 0.0)
+        if self.padding_mode != "zeros":
+            inside = (real > 0.0) & (real < last)
+            real = _clipped(k, real, size)
+            slope = k.select(inside, slope, 0.0, coordinate.dtype)
+        if self.nearest:
+            return Position(k.round(real, "rn"), 0, 0.0)
+        return Position(real, 0, slope)
+
+    def _reflected(self, k: Kernel, real: Val, size: int, slope: float) -> tuple[Val, Val | float]:
+        """The position in mirrors at the edges, and its slope."""
+        low, span = (0.0, size - 1.0) if self.align_corners else (-0.5, float(size))
+        if span == 0:
+            return real * 0.0, 0.0  # one pixel, whose centre is at both edges
+        distance = abs(real - low)
+        flips = k.floor(distance / span)
+        rest = distance - flips * span
+        half = flips * 0.5
+        back = k.floor(half).ne(half)
+        found = k.select(back, span - rest, rest) + low
+        sign = k.select((real < low) ^ back, -slope, slope, real.dtype)
+        return found, sign
+
+
+Geometry = Across | Window | Grid
+
+
+def _clipped(k: Kernel, real: Val, size: int) -> Val:
+    """The position, or that of the pixel at the edge; NaN stays."""
+    last = float(size - 1)
+    return k.select(real < 0.0, 0.0, k.select(real > last, last, real))
