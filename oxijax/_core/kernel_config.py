@@ -91,10 +91,10 @@ def decode(value: Any, hint: Any = None) -> Any:
     if isinstance(value, list):
         return tuple(decode(item) for item in value)
     if isinstance(value, dict):
-        for kind in typing.get_args(hint) or (hint,):
-            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-                if value.keys() == {kind.__name__}:
-                    return decode_fields(kind, value[kind.__name__])
+        kinds = {getattr(kind, "__name__", ""): kind for kind in typing.get_args(hint) or (hint,)}
+        for name in kinds.keys() & value.keys():
+            if dataclasses.is_dataclass(kinds[name]) and len(value) == 1:
+                return decode_fields(kinds[name], value[name])
         name = value.get("dtype")
         if value.keys() != {"dtype"} or not isinstance(name, str) or name not in DTYPES:
             raise TypeError(f'a dtype is {{"dtype": NAME}}, got {value!r}')

@@ -153,7 +153,9 @@ def test_strategy_is_for_the_product_alone():
     def loss(a, b):
         return jnp.sum(oxijax.gemm(a, b, strategy="shallow_k") ** 2)
 
-    strategies = [e.params["config"].op.strategy for e in equations_of(jax.grad(loss, (0, 1)), a, b)]
+    strategies = [
+        e.params["config"].op.strategy for e in equations_of(jax.grad(loss, (0, 1)), a, b)
+    ]
     assert strategies == ["shallow_k", "auto", "auto"]
 
 
