@@ -6,7 +6,6 @@ From data sheets; nothing is measured, and no GPU is needed.
 import argparse
 import dataclasses
 import io
-import math
 from collections.abc import Iterator
 
 import oxijax
@@ -18,11 +17,12 @@ from oxijax._cli.arguments import (
     number_type,
     write_json,
 )
+from oxijax._cli.quantities import number, scaled, time
 from oxijax._core.driver_errors import DriverError
 from oxijax._gemm.roofline import Roofline
 from ptx.devices import DATA_SHEETS
 
-__all__ = ["add_arguments", "number", "run", "time"]
+__all__ = ["add_arguments", "run"]
 
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
 
@@ -92,26 +92,10 @@ def _lines(result: Roofline) -> Iterator[tuple[str, str]]:
     rates = f"{result.peak_tflops:g} TFLOP/s ({result.unit}), {result.peak_bandwidth_tbps:g} TB/s"
     yield "GPU", f"{result.device}: {rates}"
     yield "source", DATA_SHEETS[result.device].source
-    yield "operations", _scaled(result.flops, "FLOP")
-    yield "bytes", f"{_scaled(result.bytes, 'B')}, if everything is moved once"
+    yield "operations", scaled(result.flops, "FLOP")
+    yield "bytes", f"{scaled(result.bytes, 'B')}, if everything is moved once"
     yield "intensity", f"{number(result.intensity)} FLOP/byte"
     yield "balance point", f"{number(result.balance_point)} FLOP/byte"
     yield "bound", result.bound
     yield "at best", f"{time(result.attainable_us)}, {number(result.attainable_tflops)} TFLOP/s"
     yield "strategy", result.strategy
-
-
-def number(value: float) -> str:
-    """With four digits, or as many as are before the point."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def time(us: float) -> str:
-    """Microseconds as text, in a unit that suits."""
-    return _scaled(1e-6 * us, "s")
-
-
-def _scaled(value: float, unit: str) -> str:
-    """A positive number with the SI prefix that leaves one to three digits before the point."""
-    power = min(max(math.floor(math.log10(value) / 3), -4), 5)
-    return f"{number(value / 1000**power)} {'pnµm kMGTP'[power + 4].strip()}{unit}"

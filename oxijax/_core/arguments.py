@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from oxijax._core.forked import check_not_forked
 from oxijax._core.sizes import is_known, require_at_least
+from ptx.kernels import convolution
 
 __all__ = [
     "FLOAT_DTYPES",
@@ -46,7 +47,6 @@ __all__ = [
     "read_sequence",
     "shown",
     "to_array",
-    "unchecked_output_size",
 ]
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -281,7 +281,7 @@ def read_padding(
             pads = [(int(before), int(after)) for before, after in pairs]
             check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
             height, width = [(0, 0), *pads][-2:]
-            size = unchecked_output_size(
+            size = convolution.output_size(
                 image_size, kernel_size, strides, (height, width), dilation
             )
             # XLA ends the process where the size of an array does not fit 64 bits.
@@ -299,23 +299,6 @@ def read_padding(
     )
 
 
-def unchecked_output_size(
-    image_size: tuple[int, int],
-    kernel_size: tuple[int, int],
-    strides: tuple[int, int],
-    padding: Pads,
-    dilation: tuple[int, int],
-) -> tuple[int, int]:
-    """Height and width of a convolution's output, which were checked before."""
-    height, width = (
-        (size + sum(pads) - (d * (k - 1) + 1)) // stride + 1
-        for size, pads, d, k, stride in zip(
-            image_size, padding, dilation, kernel_size, strides, strict=True
-        )
-    )
-    return height, width
-
-
 def output_size(
     image_size: tuple[int, int],
     kernel_size: tuple[int, int],
@@ -331,7 +314,7 @@ def output_size(
         f"the output would have no extent: x with {'height and ' if rank == 2 else ''}width "
         f"{image}, padding {pads}, weight with kernel size {kernel} and dilation {gaps}"
     )
-    size = unchecked_output_size(image_size, kernel_size, strides, padding, dilation)
+    size = convolution.output_size(image_size, kernel_size, strides, padding, dilation)
     for extent in size:
         require_at_least(extent, 1, message)
     return size

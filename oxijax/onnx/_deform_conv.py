@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from oxijax import _deform_conv
 from oxijax._core import arguments as arguments
 from oxijax._core.install import install_command
+from ptx.kernels import convolution
 
 if TYPE_CHECKING:
     import onnx
@@ -98,7 +99,7 @@ def deform_conv(
     dilation = arguments.read_pair("dilations", 1 if dilations is None else dilations)
     padding = _read_pads(pads)
     image_size = x.shape[2], x.shape[3]
-    size = arguments.unchecked_output_size(image_size, kernel_size, stride, padding, dilation)
+    size = convolution.output_size(image_size, kernel_size, stride, padding, dilation)
     samples = offset_group * kernel[0] * kernel[1]
     names = ("N", "offset_group*kH*kW*2", "oH", "oW")
     arguments.check_shape("offset", offset, names, (x.shape[0], 2 * samples, *size))

@@ -9,7 +9,7 @@ from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.operator import Description, Sizes
 from ptx.tile.vectors import accumulator_of
 
-__all__ = ["ConvolutionConfig"]
+__all__ = ["ConvolutionConfig", "output_size"]
 
 Pair = tuple[int, int]  # of height and width
 
@@ -76,10 +76,11 @@ class ConvolutionConfig(Description):
 
     def output_size(self, in_h: Any, in_w: Any) -> tuple[Any, Any]:
         """Height and width of the output; 0 where no window fits. Sizes may be symbolic."""
-        return (
-            _positions(in_h + sum(self.padding[0]), self.effective_kernel_h, self.stride_h),
-            _positions(in_w + sum(self.padding[1]), self.effective_kernel_w, self.stride_w),
+        size = output_size(
+            (in_h, in_w), self.kernel_size, self.strides, self.padding, self.dilation
         )
+        height, width = (max(0, n) if isinstance(n, int) else n for n in size)
+        return height, width
 
     @property
     def kernel_size(self) -> Pair:
@@ -153,7 +154,18 @@ class ConvolutionConfig(Description):
         return self.out_channels // self.groups
 
 
-def _positions(padded: Any, kernel: int, stride: int) -> Any:
-    """How many windows fit along one side."""
-    positions = (padded - kernel) // max(1, stride) + 1
-    return max(0, positions) if isinstance(positions, int) else positions
+def output_size(
+    image_size: tuple[Any, Any],
+    kernel_size: Pair,
+    strides: Pair,
+    padding: tuple[Pair, Pair],
+    dilation: Pair,
+) -> tuple[Any, Any]:
+    """Height and width of a convolution's output; below 1 where no window fits."""
+    height, width = (
+        (size + sum(pads) - (gap * max(0, taps - 1) + 1)) // max(1, stride) + 1
+        for size, pads, gap, taps, stride in zip(
+            image_size, padding, dilation, kernel_size, strides, strict=True
+        )
+    )
+    return height, width

@@ -14,17 +14,9 @@ from ptx.kernels.sampling.operations import GRAD_POINTS, GRAD_Y, POINTS, VALUE
 from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
 from ptx.kernels.sampling.plan import SHARED_BYTES, SamplingPlan, chunks, kept_bytes, points_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
-from ptx.kernels.sampling.points import (
-    Chunk,
-    Point,
-    Span,
-    Unit,
-    each_chunk,
-    each_span,
-    each_turn,
-    weight_of,
-)
-from ptx.kernels.sampling.softmax import Softmax, across_chunk
+from ptx.kernels.sampling.points import Chunk, Point, each_chunk, weight_of
+from ptx.kernels.sampling.softmax import Softmax
+from ptx.kernels.sampling.units import Span, Unit, across_chunk, each_span, each_turn
 from ptx.tile.vectors import both, load_elements, load_words, widen
 
 __all__ = ["BACKWARD_POINTS", "require_room"]

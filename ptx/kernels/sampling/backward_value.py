@@ -15,8 +15,9 @@ from ptx.kernels.sampling.operations import GRAD_Y, POINTS
 from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
 from ptx.kernels.sampling.plan import SamplingPlan, add_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
-from ptx.kernels.sampling.points import Chunk, Unit, each_chunk, each_turn
+from ptx.kernels.sampling.points import Chunk, each_chunk
 from ptx.kernels.sampling.softmax import Softmax
+from ptx.kernels.sampling.units import Unit, each_turn
 from ptx.tile.vectors import both, load_elements
 
 __all__ = ["BACKWARD_VALUE"]

@@ -29,7 +29,7 @@ from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
 from ptx.kernels.sampling.operations import GRAD_VALUE, GRAD_Y
 from ptx.kernels.sampling.parameters import SIZES, check, entry
 from ptx.kernels.sampling.plan import SamplingPlan, read_plan
-from ptx.kernels.sampling.points import Unit, each_turn
+from ptx.kernels.sampling.units import Unit, each_turn
 from ptx.tile.vectors import both, load_elements, store_vector
 
 __all__ = ["BACKWARD_VALUE_GATHER", "CELL_BORDER", "cells_of"]

@@ -12,8 +12,9 @@ from ptx.kernels.sampling.operations import POINTS, VALUE, Y
 from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
 from ptx.kernels.sampling.plan import SamplingPlan, read_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
-from ptx.kernels.sampling.points import Chunk, Unit, each_chunk, each_turn
+from ptx.kernels.sampling.points import Chunk, each_chunk
 from ptx.kernels.sampling.softmax import Softmax
+from ptx.kernels.sampling.units import Unit, each_turn
 from ptx.tile.vectors import both, load_words, store_vector, widen
 
 __all__ = ["FORWARD"]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ptx.builder import Pointer, Val
 from ptx.isa.dtypes import u64
+from ptx.kernels.sampling.units import Span, Unit
 from ptx.tile.vectors import load_words, widen
-
-if TYPE_CHECKING:
-    from ptx.kernels.sampling.points import Span, Unit
 
 __all__ = ["PointArrays"]
 

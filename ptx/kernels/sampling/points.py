@@ -7,81 +7,25 @@ the pixels of all of its points, each its own channels, with what it is told by 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.isa.dtypes import DType, s32, u32, u64
-from ptx.kernels.sampling.config import SamplingConfig
+from ptx.isa.dtypes import DType, s32, u32
 from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
-from ptx.kernels.sampling.plan import SamplingPlan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.softmax import Softmax
+from ptx.kernels.sampling.units import Span, Unit, each_span
 from ptx.tile.vectors import widen
 
 __all__ = [
     "Chunk",
     "Point",
     "Sample",
-    "Span",
-    "Unit",
     "each_chunk",
-    "each_span",
-    "each_turn",
     "weight_of",
 ]
 
 _FAR = 2.0**30  # beyond any image; with a window's pixel it still is an s32
-
-
-class Unit:
-    """One head of a query, or of a pixel: the work of neighbouring lanes.
-
-    Args:
-      k: the kernel.
-      config: the sum.
-      plan: of the block.
-      images: how many.
-      queries: of an image; where units are of pixels, its pixels.
-
-    Attributes:
-      index: among the heads of all queries; in range, also where `exists` is off.
-      exists: predicate: whether there is such a unit.
-      lane: the thread's number among the unit's.
-      row: of the unit, among the queries of all images.
-      head, image, query: of the unit.
-    """
-
-    def __init__(
-        self,
-        k: Kernel,
-        config: SamplingConfig,
-        plan: SamplingPlan,
-        images: Val,
-        queries: Val | int,
-    ):
-        self.k, self.config, self.plan = k, config, plan
-        count = images * queries * config.heads
-        index = k.ctaid() * plan.units + k.tid() // plan.lanes
-        self.exists = index < count
-        self.index = k.min(index, count - 1)
-        self.lane = k.tid() % plan.lanes
-        self.row = self.index // config.heads
-        self.head = self.index % config.heads
-        self.image, self.query = self.row // queries, self.row % queries
-        k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
-
-    def pixels(self, images: Pointer, channel: Val) -> Pointer:
-        """The unit's first pixel in images [N, S, M, D], at a channel of its head."""
-        k, config = self.k, self.config
-        at = k.convert(self.head * config.channels + channel, u64)
-        return images + k.mad_wide(self.image * config.pixels, config.heads * config.channels, at)
-
-    def sums(self, array: Pointer, channel: Val) -> Pointer:
-        """A channel of the unit in an array [N, Q, M, D], or of pixels [N, S, M, D]."""
-        return array + self.k.mad_wide(
-            self.index, self.config.channels, self.k.convert(channel, u64)
-        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,27 +73,6 @@ class Sample:
         return [at + step for step in self.steps]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Span:
-    """Neighbouring points of a level, one for each lane or for some of them.
-
-    Attributes:
-      own: number of the lane's own point among the unit's.
-      exists: predicate: whether there is such a point, and the unit.
-      count: of the points.
-      number: of the span, among the unit's.
-      size: height and width of the level's images.
-      first_pixel: of the level.
-    """
-
-    own: Val
-    exists: Val
-    count: int
-    number: Val | int
-    size: tuple[int, int]
-    first_pixel: int
-
-
 class Chunk:
     """The points of a span, one of which each lane has calculated.
 
@@ -189,63 +112,6 @@ class Chunk:
         if weight is not None:
             hy, ly = hy * weight, ly * weight
         return [hy * hx, hy * lx, ly * hx, ly * lx]
-
-
-def each_turn(unit: Unit, turn: Callable[[Val, Val | None], None]) -> None:
-    """Gives the lanes of a unit all channels of its head.
-
-    Args:
-      unit: the unit.
-      turn: writes what is done with some: (the lane's first channel, in range; the predicate
-        whether the lane has channels, None if it always has).
-    """
-    k, plan = unit.k, unit.plan
-
-    def take(vector: Val) -> None:
-        vector_ok = None
-        if plan.vectors % plan.lanes:
-            vector_ok, vector = vector < plan.vectors, k.min(vector, plan.vectors - 1)
-        turn(vector * plan.width, vector_ok)
-
-    if plan.turns == 1:
-        take(unit.lane)
-        return
-    with k.loop(0, plan.turns * plan.lanes, plan.lanes, name="vector", unroll=False) as first:
-        take(first + unit.lane)
-
-
-def each_span(unit: Unit, write: Callable[[Span], None]) -> None:
-    """Goes through the points of a unit in spans; `write` writes what is done with one."""
-    k, config, step = unit.k, unit.config, unit.plan.chunk
-    first_point = first_pixel = number = 0
-    for size, count in zip(config.levels, config.points, strict=True):
-        k.comment(f"{count} points in images of {size[HEIGHT]} x {size[WIDTH]}")
-        span = functools.partial(_span, unit, size, first_pixel)
-        whole, rest = divmod(count, step)
-        if whole == 1:
-            write(span(first_point, step, number))
-        elif whole:
-            with k.loop(0, whole, name="chunk", unroll=False) as i:
-                write(span(i * step + first_point, step, i + number))
-        if rest:
-            write(span(first_point + whole * step, rest, number + whole))
-        first_point, first_pixel = first_point + count, first_pixel + size[HEIGHT] * size[WIDTH]
-        number += whole + bool(rest)
-
-
-def _span(
-    unit: Unit,
-    size: tuple[int, int],
-    first_pixel: int,
-    start: Val | int,
-    count: int,
-    number: Val | int,
-) -> Span:
-    """The span of `count` points from one on."""
-    own, exists = unit.lane % unit.plan.chunk + start, unit.exists
-    if count < unit.plan.chunk:
-        exists = exists & (own < start + count)
-    return Span(own, exists, count, number, size, first_pixel)
 
 
 def each_chunk(

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import f32, f64, s32, s64, u64
+from ptx.kernels.sampling.point_arrays import PointArrays
+from ptx.kernels.sampling.units import Unit, across_chunk
 from ptx.tile.vectors import accumulator_of, widen
 
-if TYPE_CHECKING:
-    from ptx.kernels.sampling.point_arrays import PointArrays
-    from ptx.kernels.sampling.points import Unit
-
-__all__ = ["Softmax", "across_chunk", "exp"]
+__all__ = ["Softmax", "exp"]
 
 
 class Softmax:
@@ -50,15 +47,6 @@ class Softmax:
     def normalized(self, weight: Val) -> Val:
         """The normalised weight."""
         return exp(self.k, weight - self.largest) * self.scale
-
-
-def across_chunk(unit: Unit, value: Val, join: Callable[[Val, Val], Val]) -> Val:
-    """What all lanes that share a chunk have, joined; always in the same order."""
-    mask = 1
-    while mask < unit.plan.chunk:
-        value = join(value, unit.k.shuffle("bfly", value, mask))
-        mask *= 2
-    return value
 
 
 def exp(k: Kernel, value: Val) -> Val:
