@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from oxijax._core.arguments import PaddingLike, output_size, read_padding
+from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 
 __all__ = ["BENCHMARK_CASES", "CASES", "GPU_BENCHMARK_CASES", "IMAGE_SIZE_CASES", "DeformConvCase"]
 
@@ -78,6 +79,13 @@ class DeformConvCase:
         return rng.standard_normal(self.y, dtype=np.float32)
 
 
+def _of_network(name: str, images: int | None = None) -> DeformConvCase:
+    """A layer of `NETWORKS`, with its own number of images or another."""
+    layer, (batch, height, width) = NETWORKS[name], IMAGES[name]
+    x = batch if images is None else images, height, width, layer.in_channels
+    return DeformConvCase(name, x, layer.out_channels, offset_groups=layer.offset_groups)
+
+
 def _by_name(*cases: DeformConvCase) -> dict[str, DeformConvCase]:
     return {case.name: case for case in cases}
 
@@ -139,11 +147,7 @@ BENCHMARK_CASES = _by_name(
     DeformConvCase("56x56x64", (2, 56, 56, 64), 64),
     DeformConvCase("28x28x256", (2, 28, 28, 256), 256),
     DeformConvCase("64x64x64-og8", (1, 64, 64, 64), 64, offset_groups=8),
-    # One image of each of `GPU_BENCHMARK_CASES`.
-    DeformConvCase("R50-c3", (1, 100, 168, 128), 128),
-    DeformConvCase("R50-c4", (1, 50, 84, 256), 256),
-    DeformConvCase("R50-c5", (1, 25, 42, 512), 512),
-    DeformConvCase("BasicVSR++", (1, 180, 320, 64), 64, offset_groups=16),
+    *(_of_network(name, images=1) for name in NETWORKS),
 )
 
 # The same layer for larger and larger images.
@@ -153,10 +157,4 @@ IMAGE_SIZE_CASES = _by_name(
     DeformConvCase("224x224", (1, 224, 224, 64), 64),
 )
 
-# Stages 3 to 5 of a ResNet-50 detector at 800x1333, and the alignment layer of BasicVSR++.
-GPU_BENCHMARK_CASES = _by_name(
-    DeformConvCase("R50-c3", (8, 100, 168, 128), 128),
-    DeformConvCase("R50-c4", (8, 50, 84, 256), 256),
-    DeformConvCase("R50-c5", (8, 25, 42, 512), 512),
-    DeformConvCase("BasicVSR++", (8, 180, 320, 64), 64, offset_groups=16),
-)
+GPU_BENCHMARK_CASES = _by_name(*(_of_network(name) for name in NETWORKS))
