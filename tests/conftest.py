@@ -1,27 +1,16 @@
 import gc
 import os
 import tempfile
-import zlib
 
 import jax
 import pytest
 from support.places import Place, emulated, wants_gpu
-from support.verdicts import Verdicts, add_options
 from support.xla_flags import cpu_flags
 
 SHARDING_FLAGS = ["--xla_force_host_platform_device_count=4"]  # for the tests that shard
 
-# A name, not an import: what a proof depends on is found by imports, and it is no part of any.
-pytest_plugins = ["support.memory"]
-
-
-def pytest_addoption(parser):
-    parser.addoption(
-        "--sample",
-        metavar="I/N",
-        help="of the tests that are chosen, the Ith part of N, by their names",
-    )
-    add_options(parser)
+# Names, not imports: what a proof depends on is found by imports, and they are no part of any.
+pytest_plugins = ["support.memory", "support.tiers"]
 
 
 def pytest_configure(config):
@@ -39,28 +28,6 @@ def pytest_configure(config):
     config.add_cleanup(no_plans.cleanup)
     if not wants_gpu(config):
         jax.config.update("jax_platforms", "cpu")
-    config.pluginmanager.register(Verdicts(config), "verdicts")
-
-
-@pytest.hookimpl(trylast=True)  # a sample is one of what other options leave
-def pytest_collection_modifyitems(config, items):
-    left_out = set() if wants_gpu(config) else {"gpu"}
-    if "full" not in config.option.markexpr:
-        left_out.add("full")
-    kept = [i for i in items if not left_out.intersection(m.name for m in i.iter_markers())]
-    if config.option.sample:
-        part, parts = sample(config.option.sample)
-        kept = [i for i in kept if zlib.crc32(i.nodeid.encode()) % parts == part]
-    config.hook.pytest_deselected(items=list(set(items).difference(kept)))
-    items[:] = kept
-
-
-def sample(text: str) -> tuple[int, int]:
-    """Which part of the tests "I/N" means, and of how many; a test is in the same one anywhere."""
-    first, _, parts = text.partition("/")
-    if not (first.isdecimal() and parts.isdecimal() and int(first) < int(parts)):
-        raise pytest.UsageError(f"--sample: expected I/N with 0 <= I < N, got {text!r}")
-    return int(first), int(parts)
 
 
 def pytest_collection_finish():

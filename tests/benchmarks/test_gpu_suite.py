@@ -78,6 +78,7 @@ def test_info(section):
     assert results["oxijax"]["versions"]["jax"] == jax.__version__
 
 
+@pytest.mark.slow
 def test_tests(section):
     results, _, _ = section("tests")
     assert results["counts"] == {"collected": 5, "ran": 5, "passed": 5}
@@ -97,6 +98,7 @@ def test_tests(section):
             assert all(0 < error <= PRECISIONS[precision][2] for error in errors.values())
 
 
+@pytest.mark.slow
 def test_sanitizer(section):
     checks = section("sanitizer")[0]["checks"]
     assert checks["memcheck layers"]["kernels_ran"] == 2 * 4
@@ -166,6 +168,7 @@ def test_times_sampling(section):
     assert "| window |" in page
 
 
+@pytest.mark.slow
 def test_times_gemm(section):
     times = section("times-gemm")[0]["times"]
     assert set(times) == {"launch floor", "16K-16K-8", "1M-63-63", "64-64-4M"}

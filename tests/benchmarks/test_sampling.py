@@ -9,6 +9,7 @@ CASES = {
 }
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("wrap", [lambda f: f, sampling.with_gradients], ids=["forward", "both"])
 def test_programs_agree(name, wrap):

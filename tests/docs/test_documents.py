@@ -100,6 +100,7 @@ def test_the_drawing_of_a_call_has_the_steps_of_the_list():
     assert f"Custom call {_launch.TARGET_NAME}" in texts
 
 
+@pytest.mark.spread(1)
 def test_example_learns():
     losses = runpy.run_path(str(ROOT / "examples" / "flax_nnx.py"))["main"](steps=40)
     assert losses[-1] < 0.5 * losses[0]

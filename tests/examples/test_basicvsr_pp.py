@@ -53,6 +53,7 @@ def to_nhwc(array: np.ndarray) -> np.ndarray:
     return np.moveaxis(array, -3, -1)
 
 
+@pytest.mark.slow
 def test_is_pytorch_s_network(recorded):
     """Videos, and the gradients to frames and to a weight of each part."""
     network = load(empty_network(), part(recorded, "state"), prefix="")
@@ -122,6 +123,7 @@ def test_frames_of_a_moving_camera():
         assert np.all(inside if unseen else beside)
 
 
+@pytest.mark.spread(1)
 def test_an_alignment_is_trained_and_drawn(tmp_path, capsys):
     picture, file = tmp_path / "aligned.png", tmp_path / "figures.json"
     options = ["--seconds", "0.5", "--batch", "1", "--frames", "2"]

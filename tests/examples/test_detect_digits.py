@@ -105,6 +105,7 @@ def test_digits_are_matched_with_the_best_queries():
     assert np.asarray(match(found, SCENES))[1, 0] == 2
 
 
+@pytest.mark.spread(1)
 def test_loss_is_least_for_what_is_right():
     sure = 20 * (2 * np.asarray([scores_of((3, 1), (3, 1)), scores_of((7, 1), (0, 0))]) - 1)
     right = found_with([[LEFT, RIGHT], [BELOW, LEFT]], sure.tolist())
@@ -161,6 +162,7 @@ def test_boxes_and_points_are_drawn(tmp_path: pathlib.Path):
     assert picture(unsure, found, points[1]) == picture(unsure, found, 0 * points[1]) != nothing
 
 
+@pytest.mark.slow
 def test_both_detectors_are_trained_and_drawn(tmp_path: pathlib.Path):
     picture, results = tmp_path / "scenes.png", tmp_path / "results.json"
     status, printed = python(

@@ -1,6 +1,7 @@
 """The picture of what the sampling operators read: the weights in it are those of the points."""
 
 import numpy as np
+import pytest
 from what_is_read import LEVELS, PIXEL, QUERY, main, of_attention, of_window
 
 
@@ -38,6 +39,7 @@ def test_what_a_window_reads():
     np.testing.assert_allclose(of_window(moved, 1.0)[0], expected, rtol=1e-5)
 
 
+@pytest.mark.spread(1)
 def test_picture(tmp_path, capsys):
     path = tmp_path / "read.png"
     main(["--picture", str(path)])

@@ -32,12 +32,14 @@ def result(layer: Any, case: str, dtype: Any) -> jax.Array:
     return jax.jit(lambda inputs: apply(layer, module, dtype, inputs))(dict(module.inputs))
 
 
+@pytest.mark.spread(8, rest="proof")
 @each_case
 def test_result_in_float32(library, case):
     y = result(loaded(library, case, jnp.float32), case, jnp.float32)
     assert_close(y, recorded[case].results["y"], 1e-6)
 
 
+@pytest.mark.spread(3, rest="proof")
 @pytest.mark.parametrize(
     ("library", "case"),
     [(LIBRARIES[i % 3] if case in PACKS else "nnx", case) for i, case in enumerate(recorded)],
@@ -61,6 +63,7 @@ def test_result_and_gradients_in_float64(library, case):
         assert_close(value, module.results[name], 1e-12, name)
 
 
+@pytest.mark.spread(3, rest="proof")
 @pytest.mark.parametrize(
     ("library", "case", "changed"),
     [

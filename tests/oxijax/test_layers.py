@@ -145,6 +145,7 @@ GEOMETRIES = {
 }
 
 
+@pytest.mark.spread(6)
 @each_library
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_starts_as_a_plain_convolution(library, geometry):
@@ -162,6 +163,7 @@ def test_starts_as_a_plain_convolution(library, geometry):
     assert_close(layer.apply(layer.params, images()), expected, TOLERANCES["float32"])
 
 
+@pytest.mark.spread(3)
 @each_library
 @each_version
 def test_samples_where_the_predictor_says(library, use_mask):

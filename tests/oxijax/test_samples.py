@@ -100,6 +100,7 @@ def from_samples(samples: oxijax.Samples, images: list[np.ndarray]) -> np.ndarra
     return found
 
 
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @each_call
 def test_operators_sample_there(name):

@@ -53,6 +53,7 @@ def result_and_gradients(layer: Any, inputs: Any, grad_y: Any) -> dict[str, jax.
     return {"y": y, **{f"d{name}": value for name, value in gradients.items()}}
 
 
+@pytest.mark.spread(3)
 @each_library
 @pytest.mark.parametrize("case", recorded)
 @pytest.mark.usefixtures("x64")
@@ -66,6 +67,7 @@ def test_is_pytorch_s_module(library, case):
         assert_close(found[name], expected, 1e-12, name)
 
 
+@pytest.mark.spread(4)
 @each_library
 @pytest.mark.parametrize("case", ["MSDeformAttn/points", "DCNv3/center", "DCNv4/center"])
 def test_starts_as_the_module_does(library, case):
@@ -104,6 +106,7 @@ def dtypes_of_operands(layer: Any, inputs: Any) -> list[str]:
 POINTS = {"MSDeformAttn": 2, "DCNv3": 2, "DCNv4": 1}
 
 
+@pytest.mark.spread(1)
 @each_library
 @each_kind
 def test_points_of_half_precision_layers_are_float32(library, kind):
@@ -128,6 +131,7 @@ def test_offset_dtype(library, kind):
     assert dtypes_of_operands(layer, inputs) == ["float32", *["float64"] * POINTS[kind]]
 
 
+@pytest.mark.spread(1)
 @each_library
 @pytest.mark.parametrize("case", ["MSDeformAttn/points-mask", "DCNv3/center", "DCNv4/center"])
 def test_trains(library, case):
@@ -154,6 +158,7 @@ def test_trains(library, case):
     assert step(updated)[0] < before
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("library", ["nnx", "linen"])
 @each_kind
 def test_any_number_of_batch_dimensions(library, kind):

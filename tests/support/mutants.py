@@ -19,7 +19,6 @@ from ptx.emulator import (
 )
 from ptx.emulator.program import load
 from ptx.testing.mutate import Mutant, MutationReport, mutants, study
-from support.contents import assembler
 
 __all__ = [
     "Probe",
@@ -28,7 +27,6 @@ __all__ = [
     "change_of",
     "check",
     "check_constructs",
-    "contents_of",
     "result_of",
     "text_of",
 ]
@@ -153,16 +151,6 @@ def emitters_of(probe: Probe) -> Mapping[int, tuple[str, ...]]:
         line: tuple(comprehension.sub("", name) for name in origin.functions)
         for line, origin in found[text].items()
     }
-
-
-def contents_of(kernels: Iterable[Sequence[Probe]]) -> list[object]:
-    """What decides on the mutants of kernels: see `support.contents`."""
-    contents: list[object] = [assembler()]
-    for probes in kernels:
-        text = text_of(probes[0])
-        runs = [functools.partial(probe.run, text) for probe in probes]
-        contents += [probes[0].text, emitters_of(probes[0]), *runs]
-    return contents
 
 
 @functools.cache

@@ -28,6 +28,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_table_and_json(tmp_path):
     file = tmp_path / "bench.json"
     options = ("--suite", "cpu", "--repeats", "1", "--json", str(file))
@@ -188,6 +189,7 @@ def stand_ins(change=0.0):
     return torch, types.SimpleNamespace(ops=types.SimpleNamespace(deform_conv2d=deform_conv2d))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", ["v2", "offset-groups", "groups", "v1", "no-bias"])
 def test_torchvision_gets_the_same_layer(name):
     figures = bench.measure_against_torchvision(*stand_ins(), CASES[name], repeats=1)

@@ -30,6 +30,7 @@ def new_network(deformable: bool) -> Classifier:
     return network
 
 
+@pytest.mark.spread(1)
 def test_command(tmp_path, capsys):
     picture = tmp_path / "picture.png"
     assert main(["demo", "--seeds", "1", "--steps", "2", "--output", str(picture)]) == 0
@@ -51,6 +52,7 @@ def test_command(tmp_path, capsys):
     assert len(printed.splitlines()) < 30  # no trace of a progress bar
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("deformable", [False, True], ids=["plain", "deformable"])
 def test_training_lowers_the_loss(digits, deformable):
     seen = []
@@ -99,6 +101,7 @@ def test_twins_start_alike(digits):
     np.testing.assert_allclose(plain, deformable, atol=1e-6)
 
 
+@pytest.mark.spread(1)
 def test_predictors_of_offsets_learn_at_a_tenth_of_the_rate():
     params = nnx.state(new_network(True), nnx.Param)
     rule = demo_training._gradient_rule(10)
@@ -128,6 +131,7 @@ def test_zero_offsets_sample_the_plain_grid(digits, layer):
     np.testing.assert_array_equal(steps, 4)  # the strides before are 2 and 2
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("tap", [0, 5, 8])
 def test_points_are_where_the_network_reads(tap):
     """The middle of what one tap of the last layer reads, by differentiation, is its point."""

@@ -91,6 +91,7 @@ def test_a_standard_error_that_takes_no_sentence(closed, monkeypatch):
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # closing writes what is left
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("buffered", ["", "1"])
 @pytest.mark.parametrize("redirection", ["> /dev/full", ">&-", "< /dev/null 1<&0"])
 def test_a_process_says_one_sentence(redirection, buffered):

@@ -20,13 +20,14 @@ def rotating(names):
     return [(name, *pair) for name, pair in zip(names, itertools.cycle(COMBINATIONS), strict=False)]
 
 
+@pytest.mark.spread(6, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "precision", "target"), rotating(CONV_CASES))
 def test_layer(name, precision, target):
     check(CONV_CASES[name], precision, emulated(target, schedule=len(name)))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("precision", "target"), COMBINATIONS)
 @pytest.mark.parametrize("name", CONV_CASES)

@@ -134,6 +134,7 @@ def test_a_part_of_a_batch_has_the_plan_of_its_own_size(monkeypatch):
         assert split[kernel].isdisjoint(whole[kernel])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("check_vma", [False, True])
 @pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.name)
 def test_shard_map(case, check_vma):

@@ -19,6 +19,8 @@ from ptx.isa.sass import disassemble
 from ptx.kernels.conv.model import MODEL
 from ptx.replay import MACHINES
 
+pytestmark = pytest.mark.proof
+
 PAGE = (DOCS / "performance.md").read_text()
 # Layers of each kind of plan and limit: the others are checked with -m full.
 SAMPLE = ("conv1", "conv2-in", "conv2-3x3", "conv3-3x3-s2", "conv5-back")
@@ -39,7 +41,7 @@ def table(gpu: str) -> dict[str, list[str]]:
 ALL = [
     pytest.param(
         gpu, layer, floor, kernel, *cells[3 * i :][:3],
-        marks=() if gpu == "H200" and layer in SAMPLE else pytest.mark.full,
+        marks=() if gpu == "H200" and layer in SAMPLE else pytest.mark.slow,
     )
     for gpu in GPUS
     for i, kernel in enumerate(KERNELS)
@@ -62,7 +64,6 @@ def test_the_sums_are_those_of_the_table():
     assert written in PAGE, f"update the page: {written}"
 
 
-@pytest.mark.kept
 @pytest.mark.parametrize(("gpu", "layer", "floor", "kernel", "us", "ratio", "limit"), ALL)
 def test_modelled_times(gpu, layer, floor, kernel, us, ratio, limit):
     config, images = MODEL.layers[layer]
@@ -78,7 +79,6 @@ def test_modelled_times(gpu, layer, floor, kernel, us, ratio, limit):
     assert not [i for i in sass.instructions if "LDL" in i.text or "STL" in i.text]  # spills
 
 
-@pytest.mark.kept("oxijax/**/*.py")
 @pytest.mark.parametrize("layer", ["conv1", "conv3-3x3-s2", "conv4-out", "conv4-back"])
 def test_modelled_is_what_the_lowering_calls(layer):
     config, images = MODEL.layers[layer]
@@ -109,7 +109,6 @@ def test_modelled_is_what_the_lowering_calls(layer):
         assert found[name] == definition.launch(config, "sm_90", shapes), name
 
 
-@pytest.mark.kept("oxijax/**/*.py", "docs/performance.md")
 def test_the_command(capsys, tmp_path):
     file = tmp_path / "figures.json"
     options = ["--gpu", "H200", "--layer", "conv2-*n", "--kernel", "backward_*"]

@@ -51,6 +51,7 @@ def test_check_grads(name, modes):
     check_grads(jax.jit(layer(name)), operands, order=2, modes=[modes], atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("outer", "inner", "transform"),
     [

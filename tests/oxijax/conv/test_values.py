@@ -49,13 +49,14 @@ QUICK = [
 ]
 
 
+@pytest.mark.spread(17)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "dtype"), QUICK)
 def test_case(name, dtype):
     check_against_lax(oxijax.conv, CONV_CASES[name], dtype)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONV_CASES)

@@ -84,6 +84,7 @@ def test_small_layers_have_every_primitive():
 # Donation.
 
 
+@pytest.mark.spread(2)
 def test_donation(layer, path):
     """A step of training writes the new x and weights where the old were, and reads them first."""
     at = weight_of(layer)
@@ -134,6 +135,7 @@ def test_what_is_donated_and_needed_again(path):
 # Callbacks.
 
 
+@pytest.mark.spread(3)
 def test_callback_inside_jit_and_grad(layer, path, capsys):
     """It runs once, between the kernels of forward and of backward."""
     values, grad_y = values_of(layer)
@@ -228,6 +230,7 @@ def test_callback_on_sharded_operands(layer, path, mapped):
 # Programs within programs.
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_vmap_of_sharded(layer, path, kind):
     """The vmapped axis is whole; the batch inside of it is what devices have parts of."""
@@ -264,6 +267,7 @@ def test_vmap_of_sharded(layer, path, kind):
         assert axis is None or not np.any(gradient[1])
 
 
+@pytest.mark.spread(1)
 def test_grad_of_vmap(layer, path):
     """What examples share has the sum of their gradients."""
     _, grad_y = values_of(layer)
@@ -293,6 +297,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_remat(layer, path, policy):
     """A forward kernel runs again for the gradient unless its output is saved by name."""
@@ -322,6 +327,7 @@ def test_remat(layer, path, policy):
     assert kernels[1] - kernels[0] == (policy != "names")
 
 
+@pytest.mark.spread(2)
 def test_scan_over_layers(layer, path):
     """Values and gradients of a scan, with rematerialised steps, are those of a Python loop."""
     at = weight_of(layer)

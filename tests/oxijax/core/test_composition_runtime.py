@@ -64,6 +64,7 @@ def late(x):
     return x + 0 * ones[0, 0]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("chained", [True, False])
@@ -117,6 +118,7 @@ def configuration(family, number):
     return (x, normal(1, height, width, 8), weight), options
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_eight_threads_compile_eight_configurations(family, path):
@@ -210,6 +212,7 @@ with emulate_gpu():
 """
 
 
+@pytest.mark.slow
 def test_two_hundred_configurations():
     """What each leaves for good is its text, of some 10 to 50 KB, and fifty objects.
 
@@ -225,6 +228,7 @@ def test_two_hundred_configurations():
     assert loaded == loaded_again == 200
 
 
+@pytest.mark.slow
 def test_two_hundred_configurations_that_are_cleared():
     """With `oxijax.clear_caches` too the texts go, and hardly anything stays."""
     *resident, last = run(MEMORY, "oxijax").splitlines()
@@ -291,6 +295,7 @@ for result in (y, compiled(x, weight, big)):
 """
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("thread", "said"),
     [
@@ -337,6 +342,7 @@ for path, context in PATHS.items():
 """
 
 
+@pytest.mark.slow
 def test_persistent_compilation_cache(tmp_path):
     """A second process compiles nothing; of another version of the specs it compiles the calls."""
     names = "conv", "deform_conv", "gemm-batch"

@@ -112,6 +112,7 @@ def test_every_function_that_has_kernels_is_drawn():
     assert {p.primitive for primitives in packages.values() for p in primitives} <= used
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("family", "number"), [(f, i) for f in FAMILIES for i in range(FEW.get(f, 4))]
 )
@@ -119,20 +120,21 @@ def test_drawn(family, number):
     check(family, number)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(("number", "target"), [*enumerate(TARGETS)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drawn_emulated(family, number, target):
     check(family, number, count=1, target=target)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(PROGRAMS))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_many_drawn(family, number):
     check(family, number)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("number", range(PROGRAMS_EMULATED))
 @pytest.mark.parametrize("family", FAMILIES)

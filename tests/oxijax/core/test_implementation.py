@@ -74,6 +74,7 @@ def calls(traced, platform: str) -> int:
     return traced.lower(lowering_platforms=(platform,)).as_text().count(f"@{TARGET_NAME}(")
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_each_operator(name):
     kernels = traced(name, "ptx")
@@ -202,6 +203,7 @@ ATTENTION = (jnp.ones((1, 3, 8)), jnp.ones((1, 3, 1, 2)), jnp.ones((1, 20, 8)))
 LIBRARIES = {"nnx": nnx_layers, "linen": linen_layers, "equinox": equinox_layers}
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_layers(library):
     counts = {

@@ -46,6 +46,7 @@ def check(name: str, position: int) -> None:
     assert_close(jax.jit(twice)(operands[position])[0], y, 1e-6)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.quick
 @pytest.mark.parametrize(("name", "position"), CASES)
 def test_adjoints(name, position):
@@ -53,7 +54,7 @@ def test_adjoints(name, position):
     check(name, position)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "position"), CASES)
 def test_adjoints_by_kernels(name, position):
     with emulate_gpu("sm_80"):

@@ -77,6 +77,7 @@ def test_every_function_and_layer_has_a_row():
         assert {*getattr(oxijax, library).__all__} == {*LAYER_KINDS}
 
 
+@pytest.mark.spread(11)
 @pytest.mark.quick
 @pytest.mark.parametrize(("name", "split"), SPLITS)
 def test_explicit_axes_are_traced(name, split):
@@ -88,6 +89,7 @@ def test_explicit_axes_are_traced(name, split):
         jax.eval_shape(transformed(call)[way], *arrays)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", [n for n in CALLS if not n.startswith(("reference", "linen"))])
 def test_explicit_axes_along_the_batch(name):
     check(name, find_call(name).splits[0], AxisType.Explicit, "gradients")
@@ -106,6 +108,7 @@ def test_vmap_of_a_sharded_batch_sends_nothing(name):
     assert collectives(compiled) == {}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", SHARED)
 def test_vmap_over_a_sharded_axis_sends_nothing(name):
     """Examples are mapped, and so are their gradients; those of weights are each example's own."""
@@ -128,7 +131,7 @@ def test_vmap_over_a_sharded_axis_sends_nothing(name):
         assert_close(np.asarray(result), np.asarray(value), TOLERANCE)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("way", TRANSFORMED)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize(("name", "split"), SPLITS)

@@ -70,6 +70,7 @@ def test_every_primitive_is_in_a_layer():
     assert len(found) == 3 + 4 + 4 + 3
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("name", LAYERS)
@@ -85,6 +86,7 @@ def test_split_along_the_batch(name, kind, path):
     assert every == ({"all-reduce": replicated} if replicated else {})
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("name", [name for name, layer in LAYERS.items() if layer.columns])
@@ -142,6 +144,7 @@ for kind in tests.TYPES:
 """
 
 
+@pytest.mark.slow
 def test_eight_devices():
     """Images over four, output channels over two."""
     here = pathlib.Path(__file__)

@@ -138,6 +138,7 @@ CASES = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     ("kind", "path"), [("explicit", "xla"), ("explicit", "kernels"), ("auto", "kernels")]
 )

@@ -53,6 +53,7 @@ def operands(name: str, dtype: Any) -> list[jax.Array]:
     return [v if i in call.uniform else v.astype(dtype) for i, v in enumerate(wide)]
 
 
+@pytest.mark.spread(5)
 @pytest.mark.quick
 @each_path
 @each_call
@@ -68,6 +69,7 @@ def test_promotion_is_not_needed(name, path):
 JAXS_OWN = {"equinox.DCNv3": lambda x: jnp.var(x, -1)}
 
 
+@pytest.mark.spread(8)
 @each_path
 @each_call
 def test_float32_programs_have_no_doubles(name, path):
@@ -81,7 +83,7 @@ def test_float32_programs_have_no_doubles(name, path):
             assert not has_doubles
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("switch", SWITCHES)
 @each_path
@@ -104,7 +106,7 @@ def test_values(name, path, switch, dtype):
         assert_close(np.asarray(result, np.float32), np.asarray(value, np.float32), tolerance)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", [s for s in SWITCHES if s != "transfer guard"])
 @pytest.mark.parametrize("name", operator_calls())
 def test_eager_values(name, switch):
@@ -118,6 +120,7 @@ def test_eager_values(name, switch):
         assert_close(np.asarray(result), np.asarray(value), tolerance)
 
 
+@pytest.mark.spread(7)
 @pytest.mark.quick
 @pytest.mark.parametrize("preset", PRESETS)
 def test_precision_presets(preset):

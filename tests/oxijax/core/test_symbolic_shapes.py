@@ -36,6 +36,7 @@ def gemm(x, offset, weight, mask, bias):
 SYMBOLIC = [name for name, call in public_calls.operator_calls().items() if call.differentiable]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", [name for name in SYMBOLIC if "reference" not in name])
 def test_second_derivatives_of_a_symbolic_batch(name, platform):
@@ -124,6 +125,7 @@ def deterministic_kernels():
 PATHS = {"xla": contextlib.nullcontext, "kernels": emulate_gpu, "lists": deterministic_kernels}
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("sizes", ["n, 7, 4", "n, h, w"])
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -186,6 +188,7 @@ for name, function in tests.FUNCTIONS.items():
 """
 
 
+@pytest.mark.slow
 def test_in_another_process(tmp_path):
     here = pathlib.Path(__file__)
     folders = f"{here.parent} {here.parents[2]}"

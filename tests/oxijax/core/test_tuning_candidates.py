@@ -145,6 +145,7 @@ def no_ptxas(monkeypatch):
         monkeypatch.setattr(module, name, missing)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", CALLS)
 def test_results_are_those_of_the_kernels_own_choice(no_ptxas, name):
     call = CALLS[name]

@@ -479,12 +479,13 @@ def test_all_arguments_are_in_the_table():
         assert set(entry.arguments) == set(parameters) - flax_own
 
 
+@pytest.mark.spread(1)
 @drawing(300)
 def test_drawn_calls(drawn):
     assert not complaint(drawn)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @drawing(3000)
 def test_many_drawn_calls(drawn):
     assert not complaint(drawn)

@@ -70,6 +70,7 @@ def check(name, precision, target):
     assert_close(result, expected_gradient(case, operands, grad_y), tolerance)
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("name", "combination"), list(zip(SAMPLE, itertools.cycle(COMBINATIONS), strict=False))
@@ -78,7 +79,7 @@ def test_values(name, combination):
     check(name, *combination)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("precision", "target"), COMBINATIONS)
 @pytest.mark.parametrize("name", CASES)
@@ -103,6 +104,7 @@ class TestBits:
                     results.append(np.asarray(jax.jit(run)(operands, grad_y)))
         return {result.tobytes() for result in results}
 
+    @pytest.mark.spread(1, rest="proof")
     @pytest.mark.parametrize(
         ("dtype", "target"), [("float32", "sm_75"), ("float16", "sm_80"), ("bfloat16", "sm_90")]
     )
@@ -350,6 +352,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_spills_nothing(layer, target):

@@ -33,12 +33,14 @@ def rotating(items):
     return [(*item, *next(combinations)) for item in items]
 
 
+@pytest.mark.spread(4, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "precision", "target"), rotating((name,) for name in CASES))
 def test_case(name, precision, target):
     check(*of_case(name), precision, emulated(target, schedule=len(name)))
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["wide", "wide-160", "wide-groups"])
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
@@ -55,13 +57,14 @@ def test_large_tiles(name, precision, monkeypatch):
     assert asked
 
 
+@pytest.mark.spread(3, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("file", "index", "precision", "target"), rotating(GOLDEN))
 def test_golden(file, index, precision, target):
     check(*of_golden(file, index), precision, emulated(target))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("precision", "target"), COMBINATIONS)
 @pytest.mark.parametrize(("file", "index"), GOLDEN)
@@ -69,7 +72,7 @@ def test_golden_everywhere(file, index, precision, target):
     check(*of_golden(file, index), precision, emulated(target, schedule=index))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("precision", "target"), COMBINATIONS)
 @pytest.mark.parametrize("name", CASES)
@@ -77,6 +80,7 @@ def test_case_everywhere(name, precision, target):
     check(*of_case(name), precision, emulated(target))
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.parametrize("value", STRANGE_OFFSETS)
 def test_strange_offset(value):
     """As the reference, and the emulator sees no bad address."""
@@ -87,6 +91,7 @@ def test_far_offsets():
     check_far_offsets(emulated())
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.parametrize("offset_dtype", ["float32", "float16"])
 @pytest.mark.parametrize("mask_dtype", ["float32", "bfloat16"])
 def test_dtypes_of_offset_and_mask(offset_dtype, mask_dtype):

@@ -53,6 +53,7 @@ def assert_as_in_mmcv(value, expected) -> None:
     np.testing.assert_allclose(value, np.reshape(expected, value.shape), rtol=1e-3, atol=1e-8)
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.parametrize("place", PLACES)
 def test_dcnv1(place):
     def layer(x, offset_weight, offset_bias, weight):
@@ -71,6 +72,7 @@ def test_dcnv1(place):
         assert_as_in_mmcv(gradient, expected)
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.parametrize("place", PLACES)
 def test_dcnv2(place):
     """A new layer: its predictor has zeros, so that samples lie on pixels, with masks of 0.5."""

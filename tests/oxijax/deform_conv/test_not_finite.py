@@ -55,6 +55,7 @@ def assert_same(name, ours, expected):
         assert error <= tolerance * np.linalg.norm(value[finite]), key
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -(2.0**31)])
 @pytest.mark.parametrize("name", LAYERS)
 def test_offsets(name, value):
@@ -64,6 +65,7 @@ def test_offsets(name, value):
     assert_same(name, *results(name, change))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", LAYERS)
 def test_pixels(name, value):

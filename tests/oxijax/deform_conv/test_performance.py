@@ -23,11 +23,13 @@ from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sample_table import PositionTable, SampleTable
 from ptx.tile.direct import DirectPlan
 
+pytestmark = pytest.mark.proof
+
 PAGE = (DOCS / "performance.md").read_text()
 GPUS = ("H200", "A100 40GB")  # the second is checked with -m full
 # GPU, kernel, layer, and the other cells: all are in the name by which a verdict is kept.
 ROWS = [
-    pytest.param(gpu, *row, marks=() if gpu == GPUS[0] else pytest.mark.full)
+    pytest.param(gpu, *row, marks=() if gpu == GPUS[0] else pytest.mark.slow)
     for gpu in GPUS
     for row in re.findall(
         rf"^\| {gpu} \| (\w+) \| (\S+) \| (\d+) \| (\d+) \| (\w+) \| (\d+) \| ([\d,]+) \| (\d) \|",
@@ -43,7 +45,6 @@ def test_the_page_has_every_kernel_and_layer():
     ]
 
 
-@pytest.mark.kept
 @pytest.mark.parametrize(
     ("gpu", "kernel", "layer", "us", "floor", "limit", "registers", "shared", "blocks"), ROWS
 )
@@ -57,7 +58,6 @@ def test_modelled_times(gpu, kernel, layer, us, floor, limit, registers, shared,
     assert int(blocks) == row["blocks_per_sm"]
 
 
-@pytest.mark.kept
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("layer", NETWORKS)
 @pytest.mark.parametrize("kernel", MODEL.kernels)
@@ -76,7 +76,6 @@ def test_main_loops(kernel, layer, target):
     assert not [i for i in sass.instructions if "LDL" in i.text or "STL" in i.text]
 
 
-@pytest.mark.kept
 def test_configurations_cover_the_plans():
     """Every kind of plan that the chooser makes has a configuration that check assembles."""
     assert all(isinstance(config, DeformConvConfig) for config in CONFIGS.values())
@@ -95,7 +94,6 @@ def test_configurations_cover_the_plans():
         assert small != large
 
 
-@pytest.mark.kept("oxijax/**/*.py", "docs/performance.md")
 def test_the_command(capsys):
     options = ["--gpu", "H200", "--layer", "R50-c5", "--kernel", "backward_input"]
     assert main(["model", *options]) == 0

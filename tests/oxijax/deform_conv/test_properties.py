@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from support.helpers import assert_close, astype, deform_conv_loops, values_and_gradients
@@ -47,6 +48,7 @@ def layers(draw):
     return case
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25,
     deadline=None,

@@ -32,6 +32,7 @@ def expected(case):
     return values_and_gradients(reference, operands, case.grad_y())
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("batch", "axes", "local"),
     [

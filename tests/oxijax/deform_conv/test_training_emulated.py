@@ -47,6 +47,7 @@ def step(network, images, labels):
     return run(nnx.clone(network))  # a step changes the running means
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_training_step(precision, network, image_and_label):
     with jax.default_matmul_precision(precision):

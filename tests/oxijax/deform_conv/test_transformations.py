@@ -34,6 +34,7 @@ def variants(operand, count=3):
     return np.stack([operand * (1 - 0.03 * i) for i in range(count)])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["v2", "v1", "groups-and-offset-groups"])
 def test_check_grads(name):
@@ -69,6 +70,7 @@ def function_of(argument, operands, function=oxijax.deform_conv):
     return of_one
 
 
+@pytest.mark.spread(4)
 @pytest.mark.quick
 @pytest.mark.parametrize("under_jit", [False, True])
 @pytest.mark.parametrize("argument", range(5))
@@ -96,6 +98,7 @@ def test_linearize():
     assert_close(linear(*tangents), expected, TOLERANCE)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("argument", [1, 2])
 @pytest.mark.parametrize(
     ("outer", "inner"),
@@ -172,6 +175,7 @@ _reference = jax.jit(_value_and_gradients(oxijax.reference.deform_conv))  # comp
 SUBSETS = [s for s in itertools.product([0, None], repeat=5) if any(a == 0 for a in s)]
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("name", ["v2", "groups-and-offset-groups"])
 @pytest.mark.parametrize("axes", SUBSETS, ids=lambda s: "".join(str(int(a == 0)) for a in s))
 def test_vmap_over_every_subset(axes, name):
@@ -187,6 +191,7 @@ def test_vmap_over_every_subset(axes, name):
     assert_trees_close(actual, jax.tree.map(lambda *a: np.stack(a), *expected))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("name", ["v2", "groups"])
 def test_grad_of_vmap(name):
     operands = [variants(a) for a in operands_of(name)]

@@ -55,6 +55,7 @@ def in_both_formats(file, index):
     return run(arguments)
 
 
+@pytest.mark.spread(3, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("file", "index"), GOLDEN)
@@ -69,6 +70,7 @@ def test_golden(file, index, data_format):
         assert_close(result, case[name], TOLERANCES["float64"], name)
 
 
+@pytest.mark.spread(4, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("file", "index"), GOLDEN[::9])
 def test_reference_golden(file, index):
@@ -80,6 +82,7 @@ def test_reference_golden(file, index):
         assert_close(result, case[name], TOLERANCES["float64"], name)
 
 
+@pytest.mark.spread(4, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("offset_dtype", ["same", "float32"])
@@ -101,6 +104,7 @@ def test_precision(file, index, dtype, offset_dtype):
         assert_close(result, exact[name], TOLERANCES[dtype], name)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.quick
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", CASES)
@@ -234,6 +238,7 @@ def test_far_offset(coordinate, value):
 FAR = 2**30  # the most that padding, strides and dilation may be
 
 
+@pytest.mark.spread(5, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("axis", [0, 1])

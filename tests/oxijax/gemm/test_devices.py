@@ -143,6 +143,7 @@ def test_kernels_split_rows(count, batch, strategy):
     assert_trees_close(y, product(function=matmul)(*operands))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("strategy", ["auto", "warp_parallel"])
 def test_kernels_split_batches(strategy):
     """Of many products, each device has some."""

@@ -29,6 +29,7 @@ def target_for(case: GemmCase, target: str) -> str:
     return "sm_80" if wide and target == "sm_75" else target
 
 
+@pytest.mark.spread(6, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "precision", "target"), rotating(GEMM_CASES))
 def test_case(name, precision, target):
@@ -36,7 +37,7 @@ def test_case(name, precision, target):
     check(case, precision, emulated(target_for(case, target), schedule=len(name)))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("precision", "target"), COMBINATIONS)
 @pytest.mark.parametrize("name", GEMM_CASES)
@@ -78,19 +79,21 @@ def drawn(number: int) -> GemmCase:
     )
 
 
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("number", "precision", "target"), rotating(range(30)))
 def test_drawn(number, precision, target):
     check(drawn(number), precision, emulated(target, schedule=number))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("number", "precision", "target"), rotating(range(30, 630)))
 def test_many_drawn(number, precision, target):
     check(drawn(number), precision, emulated(target))
 
 
+@pytest.mark.spread(3, rest="proof")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("swapped", [False, True])

@@ -363,6 +363,7 @@ def test_the_picture_tells_the_truth(monkeypatch, tmp_path, sizes, options):
         assert word in words
 
 
+@pytest.mark.spread(9)
 @pytest.mark.parametrize("name", DATA_SHEETS)
 @pytest.mark.parametrize("k", [1, 64, 300, 8192])
 def test_all_words_can_be_read(monkeypatch, tmp_path, name, k):

@@ -37,6 +37,7 @@ def test_check_grads(name, modes):
     check_grads(function, tuple(operands.values()), **options)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("outer", "inner", "transform"),
     [
@@ -58,6 +59,7 @@ def test_second_derivatives(outer, inner, transform):
     assert "dot_general" not in str(jax.make_jaxpr(hessian(oxijax.gemm))(*operands))
 
 
+@pytest.mark.spread(9)
 @pytest.mark.parametrize("batches", [((2,), (2,)), ((2,), ()), ((), (2,)), ((), ())])
 @pytest.mark.parametrize(("transpose_a", "transpose_b"), LAYOUTS)
 def test_second_derivatives_of_batches(transpose_a, transpose_b, batches):

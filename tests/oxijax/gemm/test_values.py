@@ -43,7 +43,7 @@ def test_case(name, dtype):
     check(GEMM_CASES[name], dtype)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GEMM_CASES)
@@ -161,6 +161,7 @@ def test_half_precision_is_rounded_once(dtype, traced):
     assert y.item() == 0.5 + 2 * half
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_gradients_of_what_is_shared_are_summed_in_float32(dtype, mapped):

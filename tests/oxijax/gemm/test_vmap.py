@@ -35,6 +35,7 @@ def _loss_and_gradients(transpose_a, transpose_b):
     return jax.jit(jax.value_and_grad(squares(function), EVERY))
 
 
+@pytest.mark.spread(16)
 @pytest.mark.parametrize(("transpose_a", "transpose_b", "batches", "axes"), MAPPED)
 def test_vmap_over_every_subset(transpose_a, transpose_b, batches, axes):
     """Values, and gradients of all operands, of vmap over each subset of the operands."""
@@ -50,6 +51,7 @@ def test_vmap_over_every_subset(transpose_a, transpose_b, batches, axes):
     assert_trees_close(actual, jax.tree.map(lambda *v: np.stack(v), *expected))
 
 
+@pytest.mark.spread(11)
 @pytest.mark.parametrize(
     "axes",
     [

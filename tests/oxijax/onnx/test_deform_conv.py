@@ -47,6 +47,7 @@ def test_suites_are_whole():
     assert {case.dtype for case in RIGHT.values()} == {"float16", "bfloat16", "float32", "float64"}
 
 
+@pytest.mark.spread(6, rest="proof")
 @pytest.mark.quick
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", RIGHT)

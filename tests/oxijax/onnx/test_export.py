@@ -188,6 +188,7 @@ def check(name: str, opset: int) -> None:
         assert_close(y, expected, TOLERANCE)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("name", CASES)
 def test_operator(name, opset):
@@ -201,6 +202,7 @@ def test_opsets_of_grid_sample(name, opset):
     check(name, opset)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.quick
 @pytest.mark.parametrize(
     "name", ["deform_conv-all", "ms_deform_attn-nearest", "dcnv3", "conv", "gemm-all"]

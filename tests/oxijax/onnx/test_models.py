@@ -53,6 +53,7 @@ def images(n: int, *shape: int) -> Any:
     return np.random.default_rng(n).standard_normal((n, *shape), np.float32)
 
 
+@pytest.mark.spread(1)
 @FLAX
 @pytest.mark.parametrize("opset", [19, 22])
 def test_model(opset):
@@ -68,6 +69,7 @@ def test_model(opset):
         assert_close(run(exported_model, x), model(x), TOLERANCE)
 
 
+@pytest.mark.spread(1)
 @FLAX
 @pytest.mark.parametrize("cls", [oxijax.nnx.DCNv3, oxijax.nnx.DCNv4])
 def test_windows(cls):

@@ -31,6 +31,7 @@ NAMES = [name for family in RECORDED for name in recorded_names(family)]
 ROTATING = [(name, *pair) for name, pair in zip(NAMES, itertools.cycle(COMBINATIONS), strict=False)]
 
 
+@pytest.mark.spread(6, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "dtype", "target"), ROTATING)
 def test_recorded(name, dtype, target):
@@ -47,7 +48,7 @@ def test_what_pytorch_recorded(name):
     compare(call, found, call.results, 1e-12)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("dtype", "target"), COMBINATIONS)
 @pytest.mark.parametrize("name", NAMES)
@@ -69,6 +70,7 @@ def drawn(shapes, points, heads, channels, queries=3, images=1, **options) -> Re
     return Recorded(oxijax.ms_deform_attn, arrays, options, grad_y, {})
 
 
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("channels", [1, 4, 30, 32, 64, 71, 1025])
@@ -79,6 +81,7 @@ def test_channels_of_a_head(channels, dtype):
 OF_INTERNIMAGE = list(itertools.product(INTERNIMAGE_CHANNELS, ("float32", "bfloat16")))
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("channels", "dtype", "target"),
@@ -88,6 +91,7 @@ def test_channels_of_a_group(channels, dtype, target):
     check(internimage(channels), dtype, emulated(target))
 
 
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("dtype", "target"), COMBINATIONS)
 @pytest.mark.parametrize("channels", [3, 24])
@@ -121,6 +125,7 @@ def test_strange_locations(value, method):
     check_like_cpu(call, arrays)
 
 
+@pytest.mark.spread(3, rest="proof")
 @pytest.mark.parametrize("mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
@@ -232,6 +237,7 @@ def gathered(call: Recorded, dtype: str, target: str, schedule: int | None = Non
         return np.asarray(compiled(*operands))
 
 
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("name", "dtype", "target"),

@@ -76,12 +76,13 @@ def check(seed: int) -> None:
         np.testing.assert_allclose(result, value, 1e-4, 1e-4)  # NaN and infinities are the same
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_some_calls(seed):
     check(seed)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12, 300))
 def test_many_calls(seed):
     check(seed)

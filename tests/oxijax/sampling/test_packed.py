@@ -57,12 +57,14 @@ def padding_of(call: Recorded, array: np.ndarray | jax.Array) -> np.ndarray:
     return np.asarray(array)[..., 3 * call.options["groups"] * taps :]
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("dtype", "groups", "options", "target"), CASES)
 def test_kernels(dtype, groups, options, target):
     check(drawn(groups, **options), dtype, emulated(target))
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("n", "size", "groups", "softmax"), [(64, (7, 7), 32, True), (2, (25, 42), 4, False)]
@@ -72,6 +74,7 @@ def test_kernels_whose_blocks_go_across_images(n, size, groups, softmax):
     check(drawn(groups, n, size, softmax=softmax), "float32", emulated("sm_90"))
 
 
+@pytest.mark.spread(5, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("groups", [1, 3])
@@ -93,6 +96,7 @@ def test_gradient_of_padding_is_zero(on_gpu, groups, dtype):
         assert np.asarray(array).any()
 
 
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("softmax", [False, True])
@@ -126,6 +130,7 @@ def test_operand_is_not_copied():
     assert found == {"cuda": [False] * 3, "cpu": [True] * 3}
 
 
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("mapped", [(0, 0), (0, None), (None, 0)])
 def test_vmap(mapped, on_gpu):
@@ -151,6 +156,7 @@ def test_vmap(mapped, on_gpu):
         jax.tree.map(lambda a, e, i=i: assert_close(a[i], e, 1e-5), found, wanted)
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("split", ["images", "groups", "rows"])
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -9,6 +9,8 @@ from support.paths import DOCS
 from oxijax.__main__ import main
 from ptx.kernels.sampling.model import MODEL
 
+pytestmark = pytest.mark.proof
+
 ROWS = re.findall(
     r"^\| (\S+) \| (H200|A100 40GB) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$",
     (DOCS / "sampling.md").read_text(),
@@ -22,10 +24,9 @@ def test_the_page_has_every_layer():
 
 
 # All cells are in the name by which a verdict is kept.
-@pytest.mark.kept
 @pytest.mark.parametrize(
     ("layer", "gpu", "forward", "backward_value", "backward_points", "floor"),
-    [pytest.param(*row, marks=() if row[1] == "H200" else pytest.mark.full) for row in ROWS],
+    [pytest.param(*row, marks=() if row[1] == "H200" else pytest.mark.slow) for row in ROWS],
 )
 def test_modelled_times(layer, gpu, forward, backward_value, backward_points, floor):
     rows = modelled_rows("sampling", layer, gpu, *MODEL.kernels)
@@ -42,7 +43,6 @@ def test_deformable_detr_on_an_h200():
     assert sum(backward) <= 1000
 
 
-@pytest.mark.kept("oxijax/**/*.py", "docs/sampling.md")
 def test_the_command(capsys):
     options = ["--gpu", "H200", "--layer", "DDETR-decoder"]
     assert main(["model", "--family", "sampling", *options]) == 0

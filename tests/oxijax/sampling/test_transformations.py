@@ -43,6 +43,7 @@ def function_of(name: str, module=oxijax):
     return functools.partial(getattr(module, name), **OPTIONS[name])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.quick
 @pytest.mark.parametrize("name", OPTIONS)
 def test_gradients_are_those_of_the_reference(name):
@@ -63,6 +64,7 @@ def test_gradients_are_those_of_the_reference(name):
     )
 
 
+@pytest.mark.spread(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_any_mode_and_order(name):
@@ -73,6 +75,7 @@ def test_any_mode_and_order(name):
     )  # fmt: skip
 
 
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @pytest.mark.parametrize("mapped", [(0, 0, 0), (0, None, None), (None, 0, 0), (None, 0, None)])
 @pytest.mark.parametrize("name", ["ms_deform_attn", "dcnv3"])
@@ -109,6 +112,7 @@ def test_vmap_repeats_nothing(shared):
     assert [shape for shape in shapes if shape in kept] == kept
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("split", ["images", "queries"])
 def test_sharded(axis_type, split):
@@ -132,6 +136,7 @@ def test_sharded(axis_type, split):
     jax.tree.map(lambda a, e: assert_close(a, e, 1e-5), found, expected)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.quick
 def test_shard_map():
     mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))

@@ -35,6 +35,7 @@ def test_every_recorded_call_is_listed():
     assert counts == {"msda": 60, "dcnv3": 60, "grid_sample": 60}
 
 
+@pytest.mark.spread(4, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded(name):
@@ -52,6 +53,7 @@ def test_recorded(name):
         assert_close(actual, expected, 1e-12, key)
 
 
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["msda-3", "msda-17", "dcnv3-4", "dcnv3-21", "grid_sample-14"])
 def test_dtypes(name, dtype):
@@ -120,6 +122,7 @@ def windows(image, offset, mask, groups: int, offset_scale: float = 1.0) -> np.n
     return total.reshape(image.shape)
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.parametrize("channels", INTERNIMAGE_CHANNELS)
 def test_channels_of_a_group(channels):
     call = in_dtype(internimage(channels), "float32")
@@ -185,6 +188,7 @@ def test_nearest_is_the_pixel_at_the_edge_or_nearer():
     np.testing.assert_array_equal(grads[1].ravel(), expected)
 
 
+@pytest.mark.spread(1, rest="proof")
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize(("n", "size", "groups"), [(64, (7, 7), 32), (2, (25, 42), 4)])
 def test_dcnv4_is_dcnv3_of_packed_operands(n, size, groups, softmax):

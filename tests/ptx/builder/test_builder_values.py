@@ -29,8 +29,6 @@ from ptx import (
 )
 from ptx.emulator import Buffer, launch
 
-pytestmark = pytest.mark.kept
-
 NUMPY = {
     "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64,
     "u8": np.uint8, "s8": np.int8, "u16": np.uint16, "s16": np.int16, "u32": np.uint32,

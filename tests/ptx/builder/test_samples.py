@@ -20,8 +20,6 @@ import ptx
 from ptx import bf16, f16, f32
 from ptx.emulator import Buffer, Report, launch
 
-pytestmark = pytest.mark.kept
-
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 # Each with the first target that has its instructions.

@@ -8,8 +8,6 @@ from support.hand_written import fails, kernel, output, passes
 
 from ptx.emulator import UninitializedError
 
-pytestmark = pytest.mark.kept
-
 WORDS = {32: "w", 64: "d"}
 
 

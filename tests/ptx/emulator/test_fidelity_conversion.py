@@ -12,8 +12,6 @@ from support import exact
 from support.elementwise import COUNT, check, float_inputs, integer_inputs
 from support.exact import BF16, F16, F32, F64, FORMATS, TF32, Exact, Format
 
-pytestmark = pytest.mark.kept
-
 INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 # bf16 has no conversions from and to 8 bits.

@@ -14,8 +14,6 @@ from support import exact
 from support.elementwise import COUNT, check, float_inputs
 from support.exact import F16, F32, Format
 
-pytestmark = pytest.mark.kept
-
 FORMATS = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}  # fraction bits, bias, largest number
 NAN = 0x7F
 

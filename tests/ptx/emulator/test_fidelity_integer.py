@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from support.elementwise import check, integer_inputs
 
-pytestmark = pytest.mark.kept
-
 TYPES = ("u16", "s16", "u32", "s32", "u64", "s64")
 
 

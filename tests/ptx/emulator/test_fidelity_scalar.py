@@ -16,8 +16,6 @@ from support import exact
 from support.elementwise import apply, check, float_inputs, packed
 from support.exact import BF16, F16, F32, F64, FORMATS, Exact, Format
 
-pytestmark = pytest.mark.kept
-
 Operation = Callable[..., Exact]
 
 OPERATIONS: dict[str, tuple[int, Operation]] = {

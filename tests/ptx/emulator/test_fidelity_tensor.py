@@ -18,8 +18,6 @@ from support.elementwise import COUNT, apply
 
 from ptx.emulator import Buffer, launch
 
-pytestmark = pytest.mark.kept
-
 # (group, member, i) -> row or column
 Coordinate = Callable[[int, int, int], int]
 

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from support.elementwise import COUNT, apply, integer_inputs
 
-pytestmark = pytest.mark.kept
-
 WARP = 32
 FULL = 0xFFFFFFFF
 

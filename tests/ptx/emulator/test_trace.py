@@ -1,13 +1,10 @@
 """What a trace has of each warp: branches, accesses, and when they happened."""
 
 import numpy as np
-import pytest
 
 from ptx import Kernel, f32, u32
 from ptx.emulator import Buffer, launch
 from ptx.emulator.trace import ALL, NONE, SOME, Trace
-
-pytestmark = pytest.mark.kept
 
 
 def traced(k: Kernel, *buffers: Buffer, grid: int = 1, **options) -> tuple[Trace, list[str]]:

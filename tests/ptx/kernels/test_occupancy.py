@@ -14,7 +14,7 @@ from ptx.kernels.deform_conv.model import MODEL as DEFORM_CONV
 from ptx.kernels.sampling.model import MODEL as SAMPLING
 from ptx.launch import Launch
 
-pytestmark = pytest.mark.kept
+pytestmark = pytest.mark.proof
 
 FAMILIES = {"deform_conv": DEFORM_CONV, "conv": CONV, "sampling": SAMPLING}
 NAMED = [
@@ -22,7 +22,7 @@ NAMED = [
     pytest.param(
         family, layer,
         marks=() if family != "conv" or layer in ("conv1", "conv2-3x3", "conv5-3x3")
-        else pytest.mark.full,
+        else pytest.mark.slow,
     )
     for family in FAMILIES
     for layer in FAMILIES[family].layers

@@ -7,10 +7,8 @@ calls; the emulator runs what it proves of each.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 
 import pytest
-from support.contents import assembler
 from support.race_freedom import (
     Launched,
     launched,
@@ -21,6 +19,8 @@ from support.race_freedom import (
 from support.small_calls import CASES, Case, without_synchronisation
 
 from ptx.isa.assembler import assemble
+
+pytestmark = pytest.mark.proof
 
 pytest.importorskip("sentryward")
 
@@ -54,28 +54,20 @@ def check_without_synchronisation(name: str, folder) -> None:
     assert verdicts.count("potential_race") >= 3
 
 
-def contents_of(case: Case) -> list[object]:
-    call, verifier = case.call, importlib.metadata.version("sentryward")
-    return [functools.partial(call.run, call.text), assembler(), verifier]
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_race_free(name, tmp_path, kept):
+def test_race_free(name, tmp_path):
     case = CASES[name]
     text = rewritten(case.call.text, case)
-    if kept(text, *contents_of(case)):
-        return
     assemble(text, "sm_80")
     assert verdict(text, launch_of(name), tmp_path) == "race_free"
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_without_its_synchronisation_it_is_not(name, tmp_path, kept):
-    if not kept(*contents_of(CASES[name])):
-        check_without_synchronisation(name, tmp_path)
+def test_without_its_synchronisation_it_is_not(name, tmp_path):
+    check_without_synchronisation(name, tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(CASES).difference(QUICK)))
 def test_no_kernel_is_without_its_synchronisation(name, tmp_path):
     check_without_synchronisation(name, tmp_path)

@@ -25,8 +25,6 @@ from ptx import (
 from ptx.devices import DATA_SHEETS
 from ptx.isa.assembler import assemble
 
-pytestmark = pytest.mark.kept
-
 SHALLOW_K, CACHE_PERSISTENT, WARP_PARALLEL, AUTO = BandwidthStrategy
 F16, BF16, F32, F64 = BandwidthPrecision
 CONFIG = BandwidthGemmConfig(512, 512, 64, "sm_80", F32, AUTO)

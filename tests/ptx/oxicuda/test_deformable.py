@@ -24,8 +24,6 @@ from ptx import (
 from ptx.kernels.deform_conv import CONFIGS
 from ptx.registry import kernels
 
-pytestmark = pytest.mark.kept
-
 CONFIG = DeformableConvConfig(
     in_channels=64, out_channels=64, kernel_h=3, kernel_w=3, stride_h=1, stride_w=1, pad_h=1,
     pad_w=1, dilation_h=1, dilation_w=1, offset_groups=1, use_modulation=True, float_type=f32,
@@ -253,7 +251,6 @@ def test_importing_ptx_imports_no_kernel():
 # ---- the command
 
 
-@pytest.mark.kept("oxijax/**/*.py")
 @pytest.mark.parametrize("kernel", [*GENERATORS, "backward_input_gather"])
 def test_ptx_command(kernel, capsys):
     for config in ("R50-c3/bf16", "odd-channels/f64"):
@@ -263,7 +260,6 @@ def test_ptx_command(kernel, capsys):
         assert name == f"deformable_conv_{kernel}_{config.rpartition('/')[2]}_3x3"
 
 
-@pytest.mark.kept("oxijax/**/*.py")
 def test_ptx_command_lists_them(capsys):
     assert main(["ptx"]) == 0
     listed = capsys.readouterr().out.splitlines()

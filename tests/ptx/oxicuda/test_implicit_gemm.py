@@ -31,8 +31,6 @@ from ptx import (
 from ptx.emulator import Buffer, launch
 from ptx.launch import BufferAddress
 
-pytestmark = pytest.mark.kept
-
 PROBLEM = ConvProblem(
     batch=2, in_channels=64, in_dims=(32, 32), out_channels=128, filter_dims=(3, 3),
     padding=(1, 1), stride=(1, 1), dilation=(1, 1), groups=1, input_type=f32, output_type=f32,

@@ -8,7 +8,7 @@ from support.paths import DOCS
 from oxijax.__main__ import main
 from ptx.replay.published import PUBLISHED
 
-pytestmark = pytest.mark.kept("docs/performance.md")
+pytestmark = pytest.mark.proof
 
 PAGE = (DOCS / "performance.md").read_text()
 

@@ -231,6 +231,7 @@ def change_jax(library):
         )
 
 
+@pytest.mark.spread(3)
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("change", "said"),
@@ -359,6 +360,7 @@ def new_environment(folder: pathlib.Path) -> pathlib.Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.slow
 def test_the_remedy_is_one(checkout, index, tmp_path):
     """From a source archive pip builds once, with or without a compiler: it caches the wheel."""
     address, folder = index

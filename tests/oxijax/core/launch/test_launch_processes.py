@@ -185,6 +185,7 @@ assert not out.is_ready()
         assert process.returncode == 0, errors[-3000:]
         return time.monotonic() - begin
 
+    @pytest.mark.spread(1)
     @pytest.mark.parametrize("pending", PENDING)
     def test_calls_that_are_pending(self, pending):
         usual = self.seconds_to_end("")
@@ -224,6 +225,7 @@ with emulate_gpu():
     np.testing.assert_array_equal(function(x, x), 3 * x)  # the parent goes on
 """
 
+    @pytest.mark.spread(1)
     @pytest.mark.parametrize("rows", [1, 10_000])  # run in the calling thread, and in JAX's pool
     @pytest.mark.parametrize("how", ["compiled", "eager", "operator", "lowered"])
     def test_child_raises(self, rows, how):
@@ -288,6 +290,7 @@ oxijax.clear_caches()
 np.testing.assert_array_equal(compiled(x, y), 2 * x + y)
 """
 
+    @pytest.mark.spread(1)
     @pytest.mark.parametrize(("where", "escaped"), [("load", 0), ("launch", 0), ("before", 1)])
     def test_is_raised_after_the_call(self, where, escaped):
         said = run(self.PROGRAM, where).split()

@@ -17,6 +17,8 @@ from ptx.kernels.conv.direct import is_direct
 from ptx.tile.plan import atom_name
 from ptx.tile.vectors import vector_width
 
+pytestmark = pytest.mark.proof
+
 DEFINITIONS = {
     "forward": FORWARD,
     "backward_input": BACKWARD_INPUT,
@@ -147,13 +149,11 @@ def check(kernel: str, name: str, target: str, schedule: int | None = None) -> N
 
 
 @pytest.mark.parametrize(("kernel", "name", "target"), cheapest())
-def test_every_instruction_runs(kernel, name, target, kept):
-    call = call_of(kernel, name, target)
-    if not kept(call.run, call.config, call.plan):
-        check(kernel, name, target)
+def test_every_instruction_runs(kernel, name, target):
+    check(kernel, name, target)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "name", "target"), VARIANTS)
 def test_every_instruction_of_every_configuration_runs(kernel, name, target):
     """In a random order of the warps, where the racecheck sees other neighbours."""

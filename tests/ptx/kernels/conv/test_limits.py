@@ -9,6 +9,8 @@ from ptx.kernels.conv.direct import is_direct
 from ptx.kernels.limits import PIXELS
 from ptx.launch import Launch
 
+pytestmark = pytest.mark.proof
+
 STREAMED, TILED = Layer(64, 64, float_type=bf16), Layer(20, 24, float_type=f64)
 DIRECT = Layer(4, 4, groups=4)
 LAYERS = (STREAMED, TILED, DIRECT)

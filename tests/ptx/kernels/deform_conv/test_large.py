@@ -19,6 +19,8 @@ from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 from ptx.kernels.limits import PIXELS, TABLE_PIXELS
 from ptx.testing.call import launch, numpy_dtype
 
+pytestmark = pytest.mark.proof
+
 IMAGES, WIDTH = 8, 32
 SMALL, LAST = 16, 8  # rows of the small image, and those of the output that are calculated
 PARTS = 2**16 - 1  # of the weights' gradient: the last one has the last rows
@@ -132,18 +134,15 @@ CASES += [("backward_input_gather", name, PIXELS // 2) for name in LARGE if "1x1
 
 
 @pytest.mark.parametrize(("kernel", "name", "pixels"), CASES)
-def test_the_far_end(kernel, name, pixels, kept):
+def test_the_far_end(kernel, name, pixels):
     far = Far.make(kernel, LARGE[name], pixels)
-    if not kept(far.run, far.call.config):
-        far.run()
+    far.run()
 
 
 @pytest.mark.parametrize(("kernel", "name", "pixels"), CASES)
-def test_an_overflow_is_noticed(kernel, name, pixels, kept):
+def test_an_overflow_is_noticed(kernel, name, pixels):
     """Of products that are cut to 32 bits, where they count elements and not bytes."""
     far = Far.make(kernel, LARGE[name], pixels)
-    if kept(far.run, far.call.config):
-        return
     product = re.compile(r"^\s*m(?:ul|ad)\.wide\.[us]32\s+(%\w+), %\w+, ([^,;]+).*$", re.M)
 
     def cut(found: re.Match[str]) -> str:

@@ -14,6 +14,8 @@ from ptx.kernels.deform_conv import DeformConvConfig as Layer
 from ptx.kernels.limits import PIXELS, TABLE_PIXELS
 from ptx.launch import Launch
 
+pytestmark = pytest.mark.proof
+
 TABLE, GENERAL = Layer(64, 64, float_type=bf16), Layer(20, 24, float_type=f64)
 KERNELS = {
     "forward": FORWARD,

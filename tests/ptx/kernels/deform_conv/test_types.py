@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 
 import pytest
-from support.contents import assembler, library
 
 from ptx.isa.assembler import assemble
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.isa.targets import TARGETS
 from ptx.kernels import deform_conv
 from ptx.kernels.deform_conv import DeformConvConfig
+
+pytestmark = pytest.mark.proof
 
 KERNELS = (
     deform_conv.FORWARD,
@@ -28,9 +29,7 @@ CONFIGS = (
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("float_type", TYPES, ids=str)
-def test_types(kept, float_type, target):
-    if kept(library("ptx/**/*.py"), assembler()):
-        return
+def test_types(float_type, target):
     for config, offset_type, mask_type in itertools.product(CONFIGS, TYPES, (*TYPES, None)):
         config = dataclasses.replace(
             config,

@@ -1,25 +1,25 @@
 """The kernels of bandwidth-optimised GEMM: what they compute, move and keep on its way."""
 
 import dataclasses
-import functools
 import itertools
 
 import numpy as np
 import pytest
-from support.contents import assembler, tool_version
 from support.gemm_kernels import NUMPY, GemmProblem
 
 from ptx import emulator
 from ptx.emulator import Buffer, Report
 from ptx.isa.assembler import assemble
 from ptx.isa.dtypes import bf16, f16, f32, f64
-from ptx.isa.sass import disassemble, find_nvdisasm, opcode
+from ptx.isa.sass import disassemble, opcode
 from ptx.isa.targets import TARGETS
 from ptx.kernels.gemm import GEMM, GemmConfig, choose, streaming
 from ptx.kernels.gemm.catalog import CONFIGS, ROWS, SHAPES
 from ptx.kernels.gemm.plan import gemm_plan
 from ptx.launch import BufferAddress
 from ptx.tile.layout import Layout
+
+pytestmark = pytest.mark.proof
 
 ALIGNED = list(SHAPES)[:5]
 DTYPES = {"bf16": bf16, "f16": f16, "f32": f32, "f32-exact": f32, "f64": f64}
@@ -39,25 +39,23 @@ DRAWN = [
 
 
 @pytest.mark.parametrize(("strategy", "k", "layout", "size", "target", "dtype"), DRAWN)
-def test_product(strategy, k, layout, size, target, dtype, kept):
+def test_product(strategy, k, layout, size, target, dtype):
     m, n = size
     problem = GemmProblem(
         m, n, k, strategy,
         transpose_a=layout[0] == "T", transpose_b=layout[1] == "T",
         float_type=DTYPES[dtype], exact=dtype == "f32-exact", target=target,
     )  # fmt: skip
-    if not kept(problem.run, problem.config):
-        problem.run(schedule=k, statistics=False)
+    problem.run(schedule=k, statistics=False)
 
 
 @pytest.mark.parametrize("strategy", ["shallow_k", "cache_persistent"])
 @pytest.mark.parametrize(("m", "n"), [(300, 33), (33, 300)])  # as it is, and swapped
 @pytest.mark.parametrize("alpha", [None, -0.5])
 @pytest.mark.parametrize("beta", [None, 0.0, 2.0])
-def test_alpha_and_beta(strategy, m, n, alpha, beta, kept):
+def test_alpha_and_beta(strategy, m, n, alpha, beta):
     problem = GemmProblem(m, n, 20, strategy, alpha=alpha, beta=beta, use_c=True, float_type=f32)
-    if not kept(problem.run, problem.config):
-        problem.run(schedule=1)
+    problem.run(schedule=1)
 
 
 @pytest.mark.parametrize("strategy", ["shallow_k", "cache_persistent"])
@@ -71,10 +69,9 @@ def test_c_is_not_read_where_beta_is_0(strategy):
 @pytest.mark.parametrize("strategy", list(DEPTHS))
 @pytest.mark.parametrize("shared", ["", "a", "b"])
 @pytest.mark.parametrize(("m", "n"), [(130, 20), (20, 130)])
-def test_batches(strategy, shared, m, n, kept):
+def test_batches(strategy, shared, m, n):
     problem = GemmProblem(m, n, 24, strategy, batch=3, shared=shared, transpose_a=True)
-    if not kept(problem.run, problem.config):
-        problem.run(schedule=2)
+    problem.run(schedule=2)
 
 
 @pytest.mark.parametrize("strategy", list(DEPTHS))
@@ -101,7 +98,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("strategy", "layout", "dtype", "target", "columns"), PATHS)
-def test_every_instruction_runs(strategy, layout, dtype, target, columns, monkeypatch, kept):
+def test_every_instruction_runs(strategy, layout, dtype, target, columns, monkeypatch):
     monkeypatch.setattr(streaming, "_BLOCKS", 8)  # so that blocks have several turns
     # A padding of K would have instructions of its own, which never load.
     k = 32 if strategy == "shallow_k" else DEPTHS[strategy][-1]
@@ -115,9 +112,8 @@ def test_every_instruction_runs(strategy, layout, dtype, target, columns, monkey
         )
         for m, depth, beta in ((700, k, 0.5), (700, k, 0.0))
     ]  # fmt: skip
-    if not kept([problem.run for problem in problems], [problem.config for problem in problems]):
-        first, second = (problem.run(statistics=False) for problem in problems)
-        assert first.merge(second).never_executed == []
+    first, second = (problem.run(statistics=False) for problem in problems)
+    assert first.merge(second).never_executed == []
 
 
 def moved(name: str, dtype_name: str) -> int:
@@ -170,14 +166,8 @@ def sectors_of(report: Report) -> int:
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f64"])
 @pytest.mark.parametrize("name", ALIGNED)
-def test_little_more_is_moved_than_has_to_be(name, dtype, kept):
+def test_little_more_is_moved_than_has_to_be(name, dtype):
     m, n, k = SHAPES[name]
-    config = choose(m, n, k, float_type=DTYPES[dtype])
-    sizes = {"g": 1, "r": n if config.swapped else m}
-    whole = GEMM.launch(config, "sm_80", [*GEMM.shapes(config, sizes).values()])
-    plan = gemm_plan(config, TARGETS["sm_80"], sizes)
-    if kept(functools.partial(moved, name, dtype), config, plan, whole):
-        return
     least = (m * k + k * n + m * n) * DTYPES[dtype].bytes
     assert least <= moved(name, dtype) <= 1.1 * least
 
@@ -185,7 +175,7 @@ def test_little_more_is_moved_than_has_to_be(name, dtype, kept):
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f64"])
 @pytest.mark.parametrize("name", ALIGNED)
-def test_enough_is_on_its_way(name, dtype, target, kept):
+def test_enough_is_on_its_way(name, dtype, target):
     """26 KB an SM: what an H200's memory brings in the time of one access."""
     case, gpu = f"{name}/{dtype}", TARGETS[target]
     config, written = CONFIGS[case], GEMM.write_named(case, target)
@@ -193,8 +183,6 @@ def test_enough_is_on_its_way(name, dtype, target, kept):
     stage = Layout.padded(
         config.float_type, k_extent=plan.k, extent=plan.m, k_axis=config.large_k_axis
     ).bytes
-    if kept(written, plan, stage, assembler()):
-        return
     (made,) = assemble(written.text, gpu).values()
     blocks = made.blocks_per_sm(dynamic_shared=written.dynamic_shared)
     assert blocks * (plan.stages - 1) * stage >= 26 * 1024
@@ -203,11 +191,9 @@ def test_enough_is_on_its_way(name, dtype, target, kept):
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "f64"])
 @pytest.mark.parametrize("name", ALIGNED)
-def test_loads_are_of_16_bytes(name, dtype, target, kept):
+def test_loads_are_of_16_bytes(name, dtype, target):
     """In the machine code of the main loop every global load brings 16 bytes."""
     text = GEMM.write_named(f"{name}/{dtype}", target).text
-    if kept(text, assembler(), tool_version(find_nvdisasm())):
-        return
     sass = disassemble(text, TARGETS[target])
     opcodes = [opcode(i) for loop in sass.loops if loop.has_tensor for i in loop.own]
     loads = [name for name in opcodes if name.startswith(("LDG.", "LDGSTS"))]

@@ -13,6 +13,8 @@ from ptx.kernels.gemm import GEMM, GemmConfig, choose
 from ptx.kernels.gemm.plan import gemm_plan
 from ptx.launch import BufferAddress
 
+pytestmark = pytest.mark.proof
+
 TARGET = TARGETS["sm_80"]
 
 

@@ -7,6 +7,8 @@ from support.sampling_kernels import KERNELS, Call, small
 
 from ptx.kernels.sampling import CONFIGS
 
+pytestmark = pytest.mark.proof
+
 # sm_75 has no bf16 instructions, sm_90 adds four numbers at once.
 TARGETS = ("sm_75", "sm_80", "sm_90")
 SHOWN = ("bf16", "f64")  # of each configuration in the normal run
@@ -20,13 +22,11 @@ def check(kernel: str, name: str, target: str, schedule: int | None = None) -> N
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", [n for n in CONFIGS if n.endswith(SHOWN)])
-def test_every_instruction_runs(kernel, name, target, kept):
-    call = Call(kernel, small(CONFIGS[name]), target=target)
-    if not kept(call.text, call.run):
-        check(kernel, name, target)
+def test_every_instruction_runs(kernel, name, target):
+    check(kernel, name, target)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", CONFIGS)

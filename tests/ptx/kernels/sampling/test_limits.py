@@ -11,6 +11,8 @@ from ptx.kernels.sampling import BACKWARD_POINTS, SamplingConfig
 from ptx.kernels.sampling.geometry import Grid, Window
 from ptx.launch import Launch
 
+pytestmark = pytest.mark.proof
+
 LAYER = SamplingConfig(4, 8, ((512, 512),), (2,))
 
 
