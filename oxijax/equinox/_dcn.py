@@ -10,14 +10,43 @@ import jax.numpy as jnp
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
-from oxijax._layers.window import WindowSums, exact_gelu
-from oxijax.equinox._parts import Parts, over_images, over_vectors
+from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
+from oxijax.equinox._sublayers import Sublayers, channels_last
 
 __all__ = ["DCNv3", "DCNv4"]
 
 
+class _DCN(eqx.Module):
+    window: Any = eqx.field(static=True)
+    offset_dtype: jnp.dtype = eqx.field(static=True)
+
+    def __call__(self, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
+        """Applies the layer to one image; use `jax.vmap` for batches.
+
+        Args:
+          x: [C, H, W], in the parameters' dtype.
+          key: ignored, as in `equinox.nn.Conv2d`.
+
+        Returns:
+          [C, H, W].
+
+        Raises:
+          ValueError: x of another shape.
+          TypeError: x of another dtype.
+        """
+        del key
+        x, channels = arguments.to_array("x", x), self.window.features
+        if x.ndim != 3 or x.shape[0] != channels:
+            raise ValueError(
+                f"x must have shape (channels = {channels}, height, width), got {x.shape}"
+            )
+        arguments.check_same_dtype("x", x, "the parameters", jax.tree.leaves(self)[0])
+        sublayers = channels_last(self, self.offset_dtype, dtype=x.dtype)
+        return self.window(x.transpose(1, 2, 0), sublayers).transpose(2, 0, 1)
+
+
 @explain_keywords
-class DCNv3(eqx.Module):
+class DCNv3(_DCN):
     """Deformable convolution v3 between two linear layers, as InternImage has it.
 
     A depthwise convolution, a normalization and an activation make features, from which a linear
@@ -51,8 +80,6 @@ class DCNv3(eqx.Module):
     output_proj: eqx.nn.Linear
     center_scale: eqx.nn.Linear | None
     activation: Callable[[jax.Array], jax.Array]
-    sums: WindowSums = eqx.field(static=True)
-    offset_dtype: jnp.dtype = eqx.field(static=True)
 
     def __init__(
         self,
@@ -97,60 +124,26 @@ class DCNv3(eqx.Module):
         Source: Wang et al., "InternImage: Exploring Large-Scale Vision Foundation Models with
         Deformable Convolutions", 2023.
         """
-        self.sums = sums = WindowSums.read(
-            *("channels", channels, groups, kernel_size),
-            *("dilation", dilation, offset_scale, remove_center, implementation),
+        self.window = window = WindowV3.parse(
+            *(("channels", channels), kernel_size, ("dilation", dilation), groups, dw_kernel_size),
+            *(offset_scale, center_feature_scale, remove_center, implementation),
         )
-        parts = Parts.read(sums.channels, dtype, key)
+        make = Sublayers.parse(window.features, dtype, key)
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
         arguments.check_callable("activation", activation)
-        center_feature_scale = arguments.read_bool("center_feature_scale", center_feature_scale)
-        if dw_kernel_size is None:
-            dw_kernel_size = kernel_size
-        size = arguments.read_pair("dw_kernel_size", dw_kernel_size)
         dw_key, input_key, output_key = jax.random.split(key, 3)
         self.activation = activation
-        self.dw_conv, self.dw_norm = parts.depthwise(size, dw_key), parts.norm()
-        self.offset = parts.predictor(sums.offset_features, key)
-        self.mask = parts.predictor(sums.mask_features, key)
-        self.input_proj, self.output_proj = (
-            parts.projection(input_key),
-            parts.projection(output_key),
-        )
-        self.center_scale = parts.predictor(sums.groups, key) if center_feature_scale else None
-
-    def __call__(self, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
-        """Applies the layer to one image; use `jax.vmap` for batches.
-
-        Args:
-          x: [C, H, W], in the parameters' dtype.
-          key: ignored, as in `equinox.nn.Conv2d`.
-
-        Returns:
-          [C, H, W].
-
-        Raises:
-          ValueError: x of another shape.
-          TypeError: x of another dtype.
-        """
-        del key
-        predicts = self.offset_dtype
-        y = self.sums.v3(
-            _read_image(x, self.sums.channels, self.offset.weight),
-            input_proj=over_vectors(self.input_proj),
-            dw_conv=over_images(self.dw_conv, predicts),
-            dw_norm=over_vectors(self.dw_norm, predicts),
-            activation=self.activation,
-            offset=over_vectors(self.offset, predicts),
-            mask=over_vectors(self.mask, predicts),
-            center_scale=self.center_scale and over_vectors(self.center_scale, predicts),
-            output_proj=over_vectors(self.output_proj),
-        )
-        return y.transpose(2, 0, 1)
+        self.dw_conv = make.depthwise(window.depthwise_size, dw_key)
+        self.dw_norm = make.normalization()
+        self.offset = make.predictor(window.offset_features)
+        self.mask = make.predictor(window.mask_features)
+        self.input_proj = make.projection(input_key)
+        self.output_proj = make.projection(output_key)
+        self.center_scale = make.predictor(window.groups) if window.has_center_scale else None
 
 
 @explain_keywords
-class DCNv4(eqx.Module):
+class DCNv4(_DCN):
     """Deformable convolution v4 between two linear layers, as FlashInternImage has it.
 
     A linear layer, after a depthwise convolution or not, predicts where each tap of each group
@@ -179,8 +172,6 @@ class DCNv4(eqx.Module):
     value_proj: eqx.nn.Linear | None
     output_proj: eqx.nn.Linear | None
     center_scale: eqx.nn.Linear | None
-    sums: WindowSums = eqx.field(static=True)
-    offset_dtype: jnp.dtype = eqx.field(static=True)
 
     def __init__(
         self,
@@ -228,58 +219,18 @@ class DCNv4(eqx.Module):
         Source: Xiong et al., "Efficient Deformable ConvNets: Rethinking Dynamic and Sparse Operator
         for Vision Applications", 2024.
         """
-        self.sums = sums = WindowSums.read(
-            *("channels", channels, groups, kernel_size),
-            *("dilation", dilation, offset_scale, remove_center, implementation),
+        self.window = window = WindowV4.parse(
+            *(("channels", channels), kernel_size, ("dilation", dilation), groups, dw_kernel_size),
+            *(offset_scale, center_feature_scale, remove_center, implementation),
         )
-        parts = Parts.read(sums.channels, dtype, key)
+        make = Sublayers.parse(window.features, dtype, key)
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
         output_bias = arguments.read_bool("output_bias", output_bias)
-        center_feature_scale = arguments.read_bool("center_feature_scale", center_feature_scale)
         without_pointwise = arguments.read_bool("without_pointwise", without_pointwise)
         dw_key, value_key, output_key = jax.random.split(key, 3)
-        self.offset_mask_dw = self.value_proj = self.output_proj = self.center_scale = None
-        if dw_kernel_size is not None:
-            size = arguments.read_pair("dw_kernel_size", dw_kernel_size)
-            self.offset_mask_dw = parts.depthwise(size, dw_key)
-        self.offset_mask = parts.predictor(sums.packed_features, key)
-        if not without_pointwise:
-            self.value_proj = parts.projection(value_key)
-            self.output_proj = parts.projection(output_key, output_bias)
-        if center_feature_scale:
-            self.center_scale = parts.predictor(sums.groups, key)
-
-    def __call__(self, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
-        """Applies the layer to one image; use `jax.vmap` for batches.
-
-        Args:
-          x: [C, H, W], in the parameters' dtype.
-          key: ignored, as in `equinox.nn.Conv2d`.
-
-        Returns:
-          [C, H, W].
-
-        Raises:
-          ValueError: x of another shape.
-          TypeError: x of another dtype.
-        """
-        del key
-        predicts = self.offset_dtype
-        y = self.sums.v4(
-            _read_image(x, self.sums.channels, self.offset_mask.weight),
-            value_proj=self.value_proj and over_vectors(self.value_proj),
-            offset_mask_dw=self.offset_mask_dw and over_images(self.offset_mask_dw, predicts),
-            offset_mask=over_vectors(self.offset_mask, predicts),
-            center_scale=self.center_scale and over_vectors(self.center_scale, predicts),
-            output_proj=self.output_proj and over_vectors(self.output_proj),
-        )
-        return y.transpose(2, 0, 1)
-
-
-def _read_image(x: jax.Array, channels: int, weight: jax.Array) -> jax.Array:
-    """The image [H, W, C] of x [C, H, W]."""
-    x = arguments.to_array("x", x)
-    if x.ndim != 3 or x.shape[0] != channels:
-        raise ValueError(f"x must have shape (channels = {channels}, height, width), got {x.shape}")
-    arguments.check_same_dtype("x", x, "the parameters", weight)
-    return x.transpose(1, 2, 0)
+        size = window.dw_kernel_size
+        self.offset_mask_dw = make.depthwise(size, dw_key) if size else None
+        self.offset_mask = make.predictor(window.packed_features)
+        self.value_proj = None if without_pointwise else make.projection(value_key)
+        self.output_proj = None if without_pointwise else make.projection(output_key, output_bias)
+        self.center_scale = make.predictor(window.groups) if window.has_center_scale else None

@@ -16,7 +16,8 @@ from oxijax._core.implementation import (
 from oxijax._core.keywords import explain_keywords
 from oxijax._deform_conv import deform_conv
 from oxijax._layers import deform_conv as layers
-from oxijax.equinox._parts import check_key, convolve
+from oxijax._layers.arguments import as_real_array
+from oxijax.equinox._sublayers import check_key, convolve, in_dtype
 
 __all__ = ["DeformConv"]
 
@@ -128,55 +129,47 @@ class DeformConv(eqx.Module):
 
         Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
         """
-        groups, in_channels, out_channels = layers.read_divisor(
-            "groups", groups, in_channels=in_channels, out_channels=out_channels
+        geometry = layers.Geometry.parse(
+            *(("in_channels", in_channels), ("out_channels", out_channels), kernel_size),
+            *(("stride", stride), padding, ("dilation", dilation), ("groups", groups), use_bias),
         )
-        offset_groups, _ = layers.read_divisor(
-            "offset_groups", offset_groups, in_channels=in_channels
-        )
-        use_bias = arguments.read_bool("use_bias", use_bias)
         if dtype is not None:
             dtype = arguments.read_float_dtype("dtype", dtype)
         check_key(key)
-        layers.check_predictor(predictor)
+        prediction = layers.Prediction.parse(
+            *(geometry, "in_channels", offset_groups, use_mask),
+            *(predictor, mask_scale, max_residue, max_offset),
+        )
         mode = padding_mode.upper() if isinstance(padding_mode, str) else padding_mode
         arguments.check_choice("padding_mode", mode, ("ZEROS",))
-        self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.kernel_size = arguments.read_pair("kernel_size", kernel_size)
-        self.stride = arguments.read_pair("stride", stride)
-        self.padding = layers.read_padding(padding)
-        self.dilation = arguments.read_pair("dilation", dilation)
-        self.groups = groups
-        self.use_bias = use_bias
+        self.in_channels = geometry.in_features
+        self.out_channels = geometry.features
+        self.kernel_size = geometry.kernel_size
+        self.stride = geometry.strides
+        self.padding = geometry.padding
+        self.dilation = geometry.dilation
+        self.groups = geometry.groups
+        self.use_bias = geometry.use_bias
         self.padding_mode = mode
         self.implementation = read_implementation(implementation)
-        self.offset_groups = offset_groups
-        self.prediction = layers.Prediction.read(
-            *(self.kernel_size, offset_groups, use_mask, mask_scale, max_residue, max_offset)
-        )
-        self.use_mask, self.mask_scale = self.prediction.use_mask, self.prediction.mask_scale
+        self.offset_groups = prediction.offset_groups
+        self.prediction = prediction
+        self.use_mask, self.mask_scale = prediction.use_mask, prediction.mask_scale
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         def conv2d(channels: int, groups: int, use_bias: bool) -> eqx.nn.Conv2d:
             return eqx.nn.Conv2d(
-                in_channels,
-                channels,
-                self.kernel_size,
-                self.stride,
-                self.padding,
-                self.dilation,
-                groups,
-                use_bias,
+                *(self.in_channels, channels, self.kernel_size, self.stride, self.padding),
+                *(self.dilation, groups, use_bias),
                 dtype=dtype,
                 key=key,
             )
 
-        conv = conv2d(out_channels, groups, use_bias)
+        conv = conv2d(self.out_channels, self.groups, self.use_bias)
         self.weight, self.bias = conv.weight, conv.bias
-        self.offset_channels = in_channels if predictor == "conv" else None
+        self.offset_channels = self.in_channels if predictor == "conv" else None
         if predictor == "conv":
-            predictor = jax.tree.map(jnp.zeros_like, conv2d(self.prediction.channels, 1, True))
+            predictor = jax.tree.map(jnp.zeros_like, conv2d(prediction.channels, 1, True))
         self.offset_conv = predictor
 
     def __call__(
@@ -209,7 +202,7 @@ class DeformConv(eqx.Module):
           TypeError: x of another dtype, or an argument that is no array.
         """
         del key
-        x = self._read(x)
+        x = self._as_image(x)
         offset, mask = self._samples(x, offset_inputs, flow, offset, mask)
         y = deform_conv(
             x[None],
@@ -247,9 +240,9 @@ class DeformConv(eqx.Module):
           ValueError: an array of another shape, or a layer without a predictor.
           TypeError: x of another dtype, or an argument that is no array.
         """
-        return self._samples(self._read(x), offset_inputs, flow)
+        return self._samples(self._as_image(x), offset_inputs, flow)
 
-    def _read(self, x: Any) -> jax.Array:
+    def _as_image(self, x: Any) -> jax.Array:
         x = arguments.to_array("x", x)
         if x.ndim != 3 or x.shape[0] != self.in_channels:
             raise ValueError(
@@ -262,46 +255,32 @@ class DeformConv(eqx.Module):
     def _samples(
         self, x: jax.Array, offset_inputs: Any, flow: Any, offset: Any = None, mask: Any = None
     ) -> tuple[jax.Array, jax.Array | None]:
-        def cast(leaf: Any) -> Any:
-            return leaf.astype(self.offset_dtype) if eqx.is_inexact_array(leaf) else leaf
-
         def predict() -> Any:
             source = x
             if offset_inputs is not None:
-                source = _read_image("offset_inputs", offset_inputs, self.offset_channels)
+                source = _as_image("offset_inputs", offset_inputs, self.offset_channels)
             # Equinox users cast whole models to half precision; this must not reach the offsets.
-            predictor = jax.tree.map(cast, self.offset_conv)
+            predictor = in_dtype(self.offset_conv, self.offset_dtype)
             source = source.astype(self.offset_dtype)
             is_conv = self.offset_channels is not None
-            prediction = convolve(predictor, source) if is_conv else predictor(source)
+            prediction = convolve(predictor, source[None])[0] if is_conv else predictor(source)
             is_image = getattr(prediction, "ndim", 0) == 3
-            return _channels_last(prediction) if is_image else prediction
+            return jnp.moveaxis(prediction, 0, -1) if is_image else prediction
 
-        def read(name: str, array: Any) -> jax.Array | None:
-            return None if array is None else _channels_last(_read_image(name, array))
+        def channels_last(name: str, array: Any) -> jax.Array | None:
+            return None if array is None else jnp.moveaxis(_as_image(name, array), 0, -1)
 
         offset, mask = self.prediction.samples(
-            None if self.offset_conv is None else predict,
-            offset_inputs,
-            read("flow", flow),
-            read("offset", offset),
-            read("mask", mask),
-            self.offset_dtype,
+            *(None if self.offset_conv is None else predict, offset_inputs),
+            *(channels_last("flow", flow), channels_last("offset", offset)),
+            *(channels_last("mask", mask), self.offset_dtype),
         )
-        return _channels_first(offset), None if mask is None else _channels_first(mask)
+        return jnp.moveaxis(offset, -1, 0), None if mask is None else jnp.moveaxis(mask, -1, 0)
 
 
-def _read_image(name: str, value: Any, channels: int | None = None) -> jax.Array:
-    array = layers.read_real(name, value)
+def _as_image(name: str, value: Any, channels: int | None = None) -> jax.Array:
+    array = as_real_array(name, value)
     if array.ndim != 3 or channels not in (None, array.shape[0]):
         expected = "channels" if channels is None else channels
         raise ValueError(f"{name} must have shape ({expected}, height, width), got {array.shape}")
     return array
-
-
-def _channels_last(array: jax.Array) -> jax.Array:
-    return jnp.moveaxis(array, 0, -1)
-
-
-def _channels_first(array: jax.Array) -> jax.Array:
-    return jnp.moveaxis(array, -1, 0)

@@ -11,7 +11,7 @@ from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
-from oxijax.equinox._parts import Parts, over_vectors
+from oxijax.equinox._sublayers import Sublayers, channels_last
 
 __all__ = ["MSDeformAttn"]
 
@@ -86,17 +86,18 @@ class MSDeformAttn(eqx.Module):
         Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object
         Detection", 2021.
         """
-        self.attention = attention = Attention.read(
+        self.attention = attention = Attention.parse(
             *(_NAMES, query_size, num_heads, num_levels, num_points, method, implementation)
         )
-        parts = Parts.read(attention.features, dtype, key)
+        make = Sublayers.parse(attention.features, dtype, key)
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
         value_key, output_key = jax.random.split(key)
-        bias = attention.offset_bias()
-        self.sampling_offsets = parts.predictor(attention.offset_features, key, bias)
-        self.attention_weights = parts.predictor(attention.weight_features, key)
-        self.value_proj = parts.projection(value_key)
-        self.output_proj = parts.projection(output_key)
+        self.sampling_offsets = make.predictor(
+            attention.offset_features, attention.init_offset_bias
+        )
+        self.attention_weights = make.predictor(attention.weight_features)
+        self.value_proj = make.projection(value_key)
+        self.output_proj = make.projection(output_key)
 
     def __call__(
         self,
@@ -131,13 +132,8 @@ class MSDeformAttn(eqx.Module):
         del key
         self._check("query", query)
         self._check("value", value)
-        return self.attention(
-            *(query, reference_points, value, padding_mask, spatial_shapes),
-            sampling_offsets=over_vectors(self.sampling_offsets, self.offset_dtype),
-            attention_weights=over_vectors(self.attention_weights, self.offset_dtype),
-            value_proj=over_vectors(self.value_proj),
-            output_proj=over_vectors(self.output_proj),
-        )
+        points = (query, reference_points, value, padding_mask, spatial_shapes)
+        return self.attention(*points, channels_last(self, self.offset_dtype))
 
     def sampling_points(
         self,
@@ -162,11 +158,8 @@ class MSDeformAttn(eqx.Module):
           TypeError: an argument of the wrong type or dtype, by name.
         """
         self._check("query", query)
-        return self.attention.sampling_points(
-            *(query, reference_points, spatial_shapes),
-            sampling_offsets=over_vectors(self.sampling_offsets, self.offset_dtype),
-            attention_weights=over_vectors(self.attention_weights, self.offset_dtype),
-        )
+        sublayers = channels_last(self, self.offset_dtype)
+        return self.attention.sampling_points(query, reference_points, spatial_shapes, sublayers)
 
     def _check(self, name: str, value: Any) -> None:
         """Checks what Flax has otherwise: batches, and dtypes that differ."""

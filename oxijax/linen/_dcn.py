@@ -10,16 +10,15 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
-from oxijax._layers.convolution import over_batches
-from oxijax._layers.deform_conv import read_inputs
-from oxijax._layers.window import WindowSums, exact_gelu
-from oxijax.linen._parts import XAVIER, Parts
+from oxijax._layers.flax import XAVIER, WindowCalls
+from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
+from oxijax.linen._sublayers import Layer, make_sublayers
 
 __all__ = ["DCNv3", "DCNv4"]
 
 
 @explain_keywords
-class DCNv3(nn.Module):
+class DCNv3(WindowCalls, Layer):
     """Deformable convolution v3 between two linear layers, as InternImage has it.
 
     A depthwise convolution, a normalization and an activation make features, from which a linear
@@ -86,55 +85,27 @@ class DCNv3(nn.Module):
     implementation: ImplementationLike = None
 
     def setup(self) -> None:
-        self.sums: WindowSums
-        self.sums = sums = WindowSums.read(
-            *("features", self.features, self.groups, self.kernel_size),
-            *("kernel_dilation", self.kernel_dilation, self.offset_scale, self.remove_center),
+        self.window: WindowV3 = WindowV3.parse(
+            *(("features", self.features), self.kernel_size),
+            *(("kernel_dilation", self.kernel_dilation), self.groups, self.dw_kernel_size),
+            *(self.offset_scale, self.center_feature_scale, self.remove_center),
             self.implementation,
         )
-        parts = Parts.read(
-            *(sums.channels, self.dtype, self.param_dtype, self.precision),
-            *(self.kernel_init, self.offset_dtype),
-        )
+        make = make_sublayers(self.window.features, self)
         arguments.check_callable("activation", self.activation)
-        scaled = arguments.read_bool("center_feature_scale", self.center_feature_scale)
-        size = self.kernel_size if self.dw_kernel_size is None else self.dw_kernel_size
-        self.dw_conv: nn.Conv = parts.depthwise(arguments.read_pair("dw_kernel_size", size))
-        self.dw_norm: nn.LayerNorm = parts.norm()
-        self.offset: nn.Dense = parts.predictor(sums.offset_features)
-        self.mask: nn.Dense = parts.predictor(sums.mask_features)
-        self.input_proj: nn.Dense = parts.projection()
-        self.output_proj: nn.Dense = parts.projection()
-        self.center_scale: nn.Dense | None = parts.predictor(sums.groups) if scaled else None
-
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Applies the layer.
-
-        Args:
-          inputs: [..., H, W, features]: any number of batch dimensions, also none.
-
-        Returns:
-          An array of the same shape.
-
-        Raises:
-          ValueError: inputs of another shape.
-          TypeError: inputs that are no array, or not real.
-        """
-        return self.sums.v3(
-            read_inputs(inputs, self.sums.channels, "features"),
-            input_proj=self.input_proj,
-            dw_conv=over_batches(self.dw_conv),
-            dw_norm=self.dw_norm,
-            activation=self.activation,
-            offset=self.offset,
-            mask=self.mask,
-            center_scale=self.center_scale,
-            output_proj=self.output_proj,
+        self.dw_conv: nn.Conv = make.depthwise(self.window.depthwise_size)
+        self.dw_norm: nn.LayerNorm = make.normalization()
+        self.offset: nn.Dense = make.predictor(self.window.offset_features)
+        self.mask: nn.Dense = make.predictor(self.window.mask_features)
+        self.input_proj: nn.Dense = make.projection()
+        self.output_proj: nn.Dense = make.projection()
+        self.center_scale: nn.Dense | None = (
+            make.predictor(self.window.groups) if self.window.has_center_scale else None
         )
 
 
 @explain_keywords
-class DCNv4(nn.Module):
+class DCNv4(WindowCalls, Layer):
     """Deformable convolution v4 between two linear layers, as FlashInternImage has it.
 
     A linear layer, after a depthwise convolution or not, predicts where each tap of each group
@@ -200,50 +171,22 @@ class DCNv4(nn.Module):
     implementation: ImplementationLike = None
 
     def setup(self) -> None:
-        self.sums: WindowSums
-        self.sums = sums = WindowSums.read(
-            *("features", self.features, self.groups, self.kernel_size),
-            *("kernel_dilation", self.kernel_dilation, self.offset_scale, self.remove_center),
+        self.window: WindowV4 = WindowV4.parse(
+            *(("features", self.features), self.kernel_size),
+            *(("kernel_dilation", self.kernel_dilation), self.groups, self.dw_kernel_size),
+            *(self.offset_scale, self.center_feature_scale, self.remove_center),
             self.implementation,
         )
-        parts = Parts.read(
-            *(sums.channels, self.dtype, self.param_dtype, self.precision),
-            *(self.kernel_init, self.offset_dtype),
-        )
+        make = make_sublayers(self.window.features, self)
         output_bias = arguments.read_bool("output_bias", self.output_bias)
-        scaled = arguments.read_bool("center_feature_scale", self.center_feature_scale)
         without_pointwise = arguments.read_bool("without_pointwise", self.without_pointwise)
-        self.offset_mask_dw: nn.Conv | None = None
-        if self.dw_kernel_size is not None:
-            size = arguments.read_pair("dw_kernel_size", self.dw_kernel_size)
-            self.offset_mask_dw = parts.depthwise(size)
-        self.offset_mask: nn.Dense = parts.predictor(sums.packed_features)
-        self.value_proj: nn.Dense | None = None if without_pointwise else parts.projection()
+        size = self.window.dw_kernel_size
+        self.offset_mask_dw: nn.Conv | None = make.depthwise(size) if size else None
+        self.offset_mask: nn.Dense = make.predictor(self.window.packed_features)
+        self.value_proj: nn.Dense | None = None if without_pointwise else make.projection()
         self.output_proj: nn.Dense | None = (
-            None if without_pointwise else parts.projection(output_bias)
+            None if without_pointwise else make.projection(output_bias)
         )
-        self.center_scale: nn.Dense | None = parts.predictor(sums.groups) if scaled else None
-
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Applies the layer.
-
-        Args:
-          inputs: [..., H, W, features]: any number of batch dimensions, also none.
-
-        Returns:
-          An array of the same shape.
-
-        Raises:
-          ValueError: inputs of another shape.
-          TypeError: inputs that are no array, or not real.
-        """
-        return self.sums.v4(
-            read_inputs(inputs, self.sums.channels, "features"),
-            value_proj=self.value_proj,
-            offset_mask_dw=self.offset_mask_dw and over_batches(self.offset_mask_dw),
-            offset_mask=self.offset_mask,
-            center_scale=self.center_scale,
-            output_proj=self.output_proj,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
+        self.center_scale: nn.Dense | None = (
+            make.predictor(self.window.groups) if self.window.has_center_scale else None
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer, PrecisionLike
@@ -10,7 +9,8 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
-from oxijax.linen._parts import XAVIER, ZEROS, Parts
+from oxijax._layers.flax import XAVIER, AttentionCalls
+from oxijax.linen._sublayers import Layer, make_sublayers
 
 __all__ = ["MSDeformAttn"]
 
@@ -18,7 +18,7 @@ _NAMES = Names("features", "inputs_q", "inputs_v")
 
 
 @explain_keywords
-class MSDeformAttn(nn.Module):
+class MSDeformAttn(AttentionCalls, Layer):
     """Multi-scale deformable attention: each query looks at a few points of feature maps.
 
     Queries predict, for each head and level, offsets from their reference points and the weights
@@ -80,84 +80,14 @@ class MSDeformAttn(nn.Module):
     implementation: ImplementationLike = None
 
     def setup(self) -> None:
-        self.attention: Attention
-        self.attention = attention = Attention.read(
+        self.attention: Attention = Attention.parse(
             *(_NAMES, self.features, self.num_heads, self.num_levels),
             *(self.num_points, self.method, self.implementation),
         )
-        parts = Parts.read(
-            *(attention.features, self.dtype, self.param_dtype, self.precision),
-            *(self.kernel_init, self.offset_dtype),
+        make = make_sublayers(self.attention.features, self)
+        self.sampling_offsets: nn.Dense = make.predictor(
+            self.attention.offset_features, self.attention.init_offset_bias
         )
-
-        def offset_bias(key: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
-            return jnp.asarray(attention.offset_bias(), dtype)
-
-        self.sampling_offsets: nn.Dense = parts.predictor(attention.offset_features, offset_bias)
-        self.attention_weights: nn.Dense = parts.predictor(attention.weight_features, ZEROS)
-        self.value_proj: nn.Dense = parts.projection()
-        self.output_proj: nn.Dense = parts.projection()
-
-    def __call__(
-        self,
-        inputs_q: jax.Array,
-        reference_points: jax.Array,
-        inputs_v: jax.Array,
-        *,
-        spatial_shapes: tuple[tuple[int, int], ...],
-        padding_mask: jax.Array | None = None,
-    ) -> jax.Array:
-        """Applies the layer.
-
-        Args:
-          inputs_q: queries [..., Q, features], with any number of batch dimensions.
-          reference_points: [..., Q, num_levels, 2], (x, y) from 0 to 1 in each level, or
-            [..., Q, num_levels, 4], boxes (x, y, width, height) with (x, y) in the middle. Offsets
-            count in pixels of the level, or in halves of a box divided by the number of points.
-          inputs_v: values [..., S, features], the pixels of all levels, row by row and level
-            after level.
-          spatial_shapes: height and width of each level, ints.
-          padding_mask: [..., S], True where values count as zeros.
-
-        Returns:
-          [..., Q, features].
-
-        Raises:
-          ValueError: an array of another shape, by name.
-          TypeError: an argument of the wrong type or dtype, by name.
-        """
-        return self.attention(
-            *(inputs_q, reference_points, inputs_v, padding_mask, spatial_shapes),
-            sampling_offsets=self.sampling_offsets,
-            attention_weights=self.attention_weights,
-            value_proj=self.value_proj,
-            output_proj=self.output_proj,
-        )
-
-    def sampling_points(
-        self,
-        inputs_q: jax.Array,
-        reference_points: jax.Array,
-        *,
-        spatial_shapes: tuple[tuple[int, int], ...],
-    ) -> tuple[jax.Array, jax.Array]:
-        """Tells where the layer looks and how much it weighs what it sees, to draw both.
-
-        Args:
-          inputs_q: of a call.
-          reference_points: of a call.
-          spatial_shapes: of a call.
-
-        Returns:
-          locations [..., Q, num_heads, points of all levels, 2] as (x, y) from 0 to 1, and weights
-          [..., Q, num_heads, points of all levels], whose sums are 1.
-
-        Raises:
-          ValueError: an array of another shape, by name.
-          TypeError: an argument of the wrong type or dtype, by name.
-        """
-        return self.attention.sampling_points(
-            *(inputs_q, reference_points, spatial_shapes),
-            sampling_offsets=self.sampling_offsets,
-            attention_weights=self.attention_weights,
-        )
+        self.attention_weights: nn.Dense = make.predictor(self.attention.weight_features)
+        self.value_proj: nn.Dense = make.projection()
+        self.output_proj: nn.Dense = make.projection()

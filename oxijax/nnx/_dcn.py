@@ -10,16 +10,15 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
-from oxijax._layers.convolution import over_batches
-from oxijax._layers.deform_conv import read_inputs
-from oxijax._layers.window import WindowSums, exact_gelu
-from oxijax.nnx._parts import XAVIER, Parts
+from oxijax._layers.flax import XAVIER, WindowCalls
+from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
+from oxijax.nnx._sublayers import make_sublayers
 
 __all__ = ["DCNv3", "DCNv4"]
 
 
 @explain_keywords
-class DCNv3(nnx.Module):
+class DCNv3(WindowCalls, nnx.Module):
     """Deformable convolution v3 between two linear layers, as InternImage has it.
 
     A depthwise convolution, a normalization and an activation make features, from which a linear
@@ -91,59 +90,30 @@ class DCNv3(nnx.Module):
         offset_dtype: Dtype = jnp.float32,
         implementation: ImplementationLike = None,
     ):
-        self.sums: WindowSums
-        self.sums = sums = WindowSums.read(
-            *("in_features", in_features, groups, kernel_size),
-            *("kernel_dilation", kernel_dilation, offset_scale, remove_center, implementation),
+        self.window: WindowV3 = WindowV3.parse(
+            *(("in_features", in_features), kernel_size, ("kernel_dilation", kernel_dilation)),
+            *(groups, dw_kernel_size, offset_scale, center_feature_scale, remove_center),
+            implementation,
         )
-        parts = Parts.read(
-            sums.channels, dtype, param_dtype, precision, kernel_init, rngs, offset_dtype
+        make = make_sublayers(
+            *(self.window.features, rngs, dtype, param_dtype, precision, kernel_init),
+            offset_dtype,
         )
         arguments.check_callable("activation", activation)
-        center_feature_scale = arguments.read_bool("center_feature_scale", center_feature_scale)
-        if dw_kernel_size is None:
-            dw_kernel_size = kernel_size
         self.activation = activation
-        self.dw_conv: nnx.Conv = parts.depthwise(
-            arguments.read_pair("dw_kernel_size", dw_kernel_size)
-        )
-        self.dw_norm: nnx.LayerNorm = parts.norm()
-        self.offset: nnx.Linear = parts.predictor(sums.offset_features)
-        self.mask: nnx.Linear = parts.predictor(sums.mask_features)
-        self.input_proj: nnx.Linear = parts.projection()
-        self.output_proj: nnx.Linear = parts.projection()
+        self.dw_conv: nnx.Conv = make.depthwise(self.window.depthwise_size)
+        self.dw_norm: nnx.LayerNorm = make.normalization()
+        self.offset: nnx.Linear = make.predictor(self.window.offset_features)
+        self.mask: nnx.Linear = make.predictor(self.window.mask_features)
+        self.input_proj: nnx.Linear = make.projection()
+        self.output_proj: nnx.Linear = make.projection()
         self.center_scale: nnx.Linear | None = nnx.data(
-            parts.predictor(sums.groups) if center_feature_scale else None
-        )
-
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Applies the layer.
-
-        Args:
-          inputs: [..., H, W, in_features]: any number of batch dimensions, also none.
-
-        Returns:
-          An array of the same shape.
-
-        Raises:
-          ValueError: inputs of another shape.
-          TypeError: inputs that are no array, or not real.
-        """
-        return self.sums.v3(
-            read_inputs(inputs, self.sums.channels),
-            input_proj=self.input_proj,
-            dw_conv=over_batches(self.dw_conv),
-            dw_norm=self.dw_norm,
-            activation=self.activation,
-            offset=self.offset,
-            mask=self.mask,
-            center_scale=self.center_scale,
-            output_proj=self.output_proj,
+            make.predictor(self.window.groups) if self.window.has_center_scale else None
         )
 
 
 @explain_keywords
-class DCNv4(nnx.Module):
+class DCNv4(WindowCalls, nnx.Module):
     """Deformable convolution v4 between two linear layers, as FlashInternImage has it.
 
     A linear layer, after a depthwise convolution or not, predicts where each tap of each group
@@ -214,54 +184,28 @@ class DCNv4(nnx.Module):
         offset_dtype: Dtype = jnp.float32,
         implementation: ImplementationLike = None,
     ):
-        self.sums: WindowSums
-        self.sums = sums = WindowSums.read(
-            *("in_features", in_features, groups, kernel_size),
-            *("kernel_dilation", kernel_dilation, offset_scale, remove_center, implementation),
+        self.window: WindowV4 = WindowV4.parse(
+            *(("in_features", in_features), kernel_size, ("kernel_dilation", kernel_dilation)),
+            *(groups, dw_kernel_size, offset_scale, center_feature_scale, remove_center),
+            implementation,
         )
-        parts = Parts.read(
-            sums.channels, dtype, param_dtype, precision, kernel_init, rngs, offset_dtype
+        make = make_sublayers(
+            *(self.window.features, rngs, dtype, param_dtype, precision, kernel_init),
+            offset_dtype,
         )
         output_bias = arguments.read_bool("output_bias", output_bias)
-        center_feature_scale = arguments.read_bool("center_feature_scale", center_feature_scale)
         without_pointwise = arguments.read_bool("without_pointwise", without_pointwise)
-        self.dtype: Dtype | None = parts.dtype
-        self.param_dtype: Dtype = parts.param_dtype
-        self.offset_mask_dw: nnx.Conv | None = nnx.data(None)
-        if dw_kernel_size is not None:
-            size = arguments.read_pair("dw_kernel_size", dw_kernel_size)
-            self.offset_mask_dw = parts.depthwise(size)
-        self.offset_mask: nnx.Linear = parts.predictor(sums.packed_features)
+        self.dtype: Dtype | None = make.options.dtype
+        self.param_dtype: Dtype = make.options.param_dtype
+        size = self.window.dw_kernel_size
+        self.offset_mask_dw: nnx.Conv | None = nnx.data(make.depthwise(size) if size else None)
+        self.offset_mask: nnx.Linear = make.predictor(self.window.packed_features)
         self.value_proj: nnx.Linear | None = nnx.data(
-            None if without_pointwise else parts.projection()
+            None if without_pointwise else make.projection()
         )
         self.output_proj: nnx.Linear | None = nnx.data(
-            None if without_pointwise else parts.projection(output_bias)
+            None if without_pointwise else make.projection(output_bias)
         )
         self.center_scale: nnx.Linear | None = nnx.data(
-            parts.predictor(sums.groups) if center_feature_scale else None
-        )
-
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Applies the layer.
-
-        Args:
-          inputs: [..., H, W, in_features]: any number of batch dimensions, also none.
-
-        Returns:
-          An array of the same shape.
-
-        Raises:
-          ValueError: inputs of another shape.
-          TypeError: inputs that are no array, or not real.
-        """
-        return self.sums.v4(
-            read_inputs(inputs, self.sums.channels),
-            value_proj=self.value_proj,
-            offset_mask_dw=self.offset_mask_dw and over_batches(self.offset_mask_dw),
-            offset_mask=self.offset_mask,
-            center_scale=self.center_scale,
-            output_proj=self.output_proj,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
+            make.predictor(self.window.groups) if self.window.has_center_scale else None
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype, Initializer, PrecisionLike
@@ -10,7 +9,8 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
-from oxijax.nnx._parts import XAVIER, ZEROS, Parts
+from oxijax._layers.flax import XAVIER, AttentionCalls
+from oxijax.nnx._sublayers import make_sublayers
 
 __all__ = ["MSDeformAttn"]
 
@@ -18,7 +18,7 @@ _NAMES = Names("in_features", "inputs_q", "inputs_v")
 
 
 @explain_keywords
-class MSDeformAttn(nnx.Module):
+class MSDeformAttn(AttentionCalls, nnx.Module):
     """Multi-scale deformable attention: each query looks at a few points of feature maps.
 
     Queries predict, for each head and level, offsets from their reference points and the weights
@@ -81,82 +81,16 @@ class MSDeformAttn(nnx.Module):
         offset_dtype: Dtype = jnp.float32,
         implementation: ImplementationLike = None,
     ):
-        self.attention: Attention
-        self.attention = attention = Attention.read(
+        self.attention: Attention = Attention.parse(
             *(_NAMES, in_features, num_heads, num_levels, num_points, method, implementation)
         )
-        parts = Parts.read(
-            attention.features, dtype, param_dtype, precision, kernel_init, rngs, offset_dtype
+        make = make_sublayers(
+            *(self.attention.features, rngs, dtype, param_dtype, precision, kernel_init),
+            offset_dtype,
         )
-
-        def offset_bias(key: jax.Array, shape: tuple[int, ...], dtype: Dtype) -> jax.Array:
-            return jnp.asarray(attention.offset_bias(), dtype)
-
-        self.sampling_offsets: nnx.Linear = parts.predictor(attention.offset_features, offset_bias)
-        self.attention_weights: nnx.Linear = parts.predictor(attention.weight_features, ZEROS)
-        self.value_proj: nnx.Linear = parts.projection()
-        self.output_proj: nnx.Linear = parts.projection()
-
-    def __call__(
-        self,
-        inputs_q: jax.Array,
-        reference_points: jax.Array,
-        inputs_v: jax.Array,
-        *,
-        spatial_shapes: tuple[tuple[int, int], ...],
-        padding_mask: jax.Array | None = None,
-    ) -> jax.Array:
-        """Applies the layer.
-
-        Args:
-          inputs_q: queries [..., Q, in_features], with any number of batch dimensions.
-          reference_points: [..., Q, num_levels, 2], (x, y) from 0 to 1 in each level, or
-            [..., Q, num_levels, 4], boxes (x, y, width, height) with (x, y) in the middle. Offsets
-            count in pixels of the level, or in halves of a box divided by the number of points.
-          inputs_v: values [..., S, in_features], the pixels of all levels, row by row and level
-            after level.
-          spatial_shapes: height and width of each level, ints.
-          padding_mask: [..., S], True where values count as zeros.
-
-        Returns:
-          [..., Q, in_features].
-
-        Raises:
-          ValueError: an array of another shape, by name.
-          TypeError: an argument of the wrong type or dtype, by name.
-        """
-        return self.attention(
-            *(inputs_q, reference_points, inputs_v, padding_mask, spatial_shapes),
-            sampling_offsets=self.sampling_offsets,
-            attention_weights=self.attention_weights,
-            value_proj=self.value_proj,
-            output_proj=self.output_proj,
+        self.sampling_offsets: nnx.Linear = make.predictor(
+            self.attention.offset_features, self.attention.init_offset_bias
         )
-
-    def sampling_points(
-        self,
-        inputs_q: jax.Array,
-        reference_points: jax.Array,
-        *,
-        spatial_shapes: tuple[tuple[int, int], ...],
-    ) -> tuple[jax.Array, jax.Array]:
-        """Tells where the layer looks and how much it weighs what it sees, to draw both.
-
-        Args:
-          inputs_q: of a call.
-          reference_points: of a call.
-          spatial_shapes: of a call.
-
-        Returns:
-          locations [..., Q, num_heads, points of all levels, 2] as (x, y) from 0 to 1, and weights
-          [..., Q, num_heads, points of all levels], whose sums are 1.
-
-        Raises:
-          ValueError: an array of another shape, by name.
-          TypeError: an argument of the wrong type or dtype, by name.
-        """
-        return self.attention.sampling_points(
-            *(inputs_q, reference_points, spatial_shapes),
-            sampling_offsets=self.sampling_offsets,
-            attention_weights=self.attention_weights,
-        )
+        self.attention_weights: nnx.Linear = make.predictor(self.attention.weight_features)
+        self.value_proj: nnx.Linear = make.projection()
+        self.output_proj: nnx.Linear = make.projection()
