@@ -36,11 +36,12 @@ class Geometry:
         padding: arguments.PaddingLike, dilation: Named, groups: Named, use_bias: Any,
     ) -> Self:  # fmt: skip
         """The description of a layer with these arguments, which are checked."""
-        divisor, *channels = parse_divisor(*groups, in_features, features)
+        divisor, inputs, outputs = parse_divisor(*groups, in_features, features)
         one = (1, 1)
         pads = arguments.read_padding(padding, one, one, one, one)
         return cls(
-            *channels,
+            inputs,
+            outputs,
             arguments.read_pair("kernel_size", kernel_size),
             arguments.read_pair(*strides),
             padding.upper() if isinstance(padding, str) else pads,

@@ -21,11 +21,11 @@ __all__ = [
     "Options",
     "Sublayers",
     "WindowCalls",
-    "make_offset_conv",
-    "make_samples",
 ]
 
-Linear, Conv, Norm = TypeVar("Linear"), TypeVar("Conv"), TypeVar("Norm")
+Linear = TypeVar("Linear")
+Conv = TypeVar("Conv")
+Norm = TypeVar("Norm")
 
 LECUN, XAVIER = jax.nn.initializers.lecun_normal(), jax.nn.initializers.xavier_uniform()
 ZEROS: Initializer = jax.nn.initializers.zeros
@@ -66,6 +66,22 @@ class Options:
             "param_dtype": self.param_dtype,
             "precision": self.precision,
         }
+
+    def offset_conv(
+        self, conv: Callable[..., Conv], geometry: Geometry, prediction: Prediction
+    ) -> Conv:
+        """The predictor of a deformable convolution, which starts with zeros."""
+        return conv(
+            prediction.channels,
+            geometry.kernel_size,
+            geometry.strides,
+            padding=geometry.padding,
+            kernel_dilation=geometry.dilation,
+            kernel_init=ZEROS,
+            bias_init=ZEROS,
+            conv_general_dilated=conv_general_dilated,
+            **self.of_predictor(),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,47 +137,6 @@ class Sublayers(Generic[Linear, Conv, Norm]):
         )
 
 
-def make_offset_conv(
-    conv: Callable[..., Conv], geometry: Geometry, prediction: Prediction, options: Options
-) -> Conv:
-    """The predictor of a deformable convolution, which starts with zeros."""
-    return conv(
-        prediction.channels,
-        geometry.kernel_size,
-        geometry.strides,
-        padding=geometry.padding,
-        kernel_dilation=geometry.dilation,
-        kernel_init=ZEROS,
-        bias_init=ZEROS,
-        conv_general_dilated=conv_general_dilated,
-        **options.of_predictor(),
-    )
-
-
-def make_samples(
-    prediction: Prediction, predictor: Any, features: int | None, inputs: jax.Array,
-    offset_inputs: Any, *others: Any,
-) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
-    """The offsets and the mask of a call.
-
-    Args:
-      prediction: the rule that makes them.
-      predictor: the layer's predictor, or None.
-      features: the number of features that `offset_conv` has; None for another predictor.
-      inputs: the call's images.
-      offset_inputs: the call's argument.
-      *others: the further arguments of `Prediction.samples`.
-    """
-
-    def predict() -> Any:
-        source = inputs
-        if offset_inputs is not None:
-            source = as_images("offset_inputs", offset_inputs, features)
-        return (predictor if features is None else over_batches(predictor))(source)
-
-    return prediction.samples(None if predictor is None else predict, offset_inputs, *others)
-
-
 class DeformConvCalls:
     """The methods of `DeformConv`."""
 
@@ -204,22 +179,38 @@ class DeformConvCalls:
         *,
         flow: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Tells where the layer samples and how much the samples weigh, to draw or watch both.
+        """Tells where a call samples and how much the samples weigh, to draw or watch both.
 
-        Args:
-          inputs: as in a call.
-          offset_inputs: as in a call.
-          flow: as in a call.
+        Arguments and errors are those of a call.
 
         Returns:
           offset [..., Ho, Wo, offset_groups * Kh * Kw * 2] in pixels, and mask
           [..., Ho, Wo, offset_groups * Kh * Kw] or None: those of `oxijax.deform_conv`.
-
-        Raises:
-          ValueError: an array of another shape, or a layer without a predictor.
-          TypeError: an argument that is no array, or not real.
         """
         return self._run(inputs, offset_inputs, flow, None, None, only_samples=True)
+
+    def _samples(
+        self, prediction: Prediction, predictor: Any, features: int | None, inputs: jax.Array,
+        offset_inputs: Any, *others: Any,
+    ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
+        """The offsets and the mask of a call.
+
+        Args:
+          prediction: the rule that makes them.
+          predictor: the layer's predictor, or None.
+          features: the number of features that `offset_conv` reads; None for another predictor.
+          inputs: the call's images.
+          offset_inputs: the call's argument.
+          *others: the further arguments of `Prediction.samples`.
+        """
+
+        def predict() -> Any:
+            source = inputs
+            if offset_inputs is not None:
+                source = as_images("offset_inputs", offset_inputs, features)
+            return (predictor if features is None else over_batches(predictor))(source)
+
+        return prediction.samples(None if predictor is None else predict, offset_inputs, *others)
 
 
 class AttentionCalls:
@@ -265,20 +256,13 @@ class AttentionCalls:
         *,
         spatial_shapes: tuple[tuple[int, int], ...],
     ) -> tuple[jax.Array, jax.Array]:
-        """Tells where the layer looks and how much it weighs what it sees, to draw both.
+        """Tells where a call looks and how much it weighs what it sees, to draw both.
 
-        Args:
-          inputs_q: as in a call.
-          reference_points: as in a call.
-          spatial_shapes: as in a call.
+        Arguments and errors are those of a call.
 
         Returns:
           locations [..., Q, num_heads, points of all levels, 2] as (x, y) from 0 to 1, and weights
           [..., Q, num_heads, points of all levels], whose sums are 1.
-
-        Raises:
-          ValueError: an array of another shape, by name.
-          TypeError: an argument of the wrong type or dtype, by name.
         """
         return self.attention.sampling_points(inputs_q, reference_points, spatial_shapes, self)
 

@@ -8,11 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
-from oxijax._core.implementation import (
-    Implementation,
-    ImplementationLike,
-    read_implementation,
-)
+from oxijax._core.implementation import Implementation, ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._deform_conv import deform_conv
 from oxijax._layers import deform_conv as layers
@@ -24,18 +20,13 @@ __all__ = ["DeformConv"]
 
 @explain_keywords
 class DeformConv(eqx.Module):
-    """A deformable convolution that predicts its own offsets and modulation.
+    """Deformable convolution that predicts its own offsets and modulation.
 
-    A plain convolution of the same geometry, `offset_conv`, predicts from the inputs where
-    each tap samples and, with `use_mask`, how much the sample weighs: see
-    `oxijax.deform_conv`. `offset_conv` starts with zeros, so that a new layer computes what
-    `equinox.nn.Conv2d` does with the same `weight` and `bias`, which it has for the
-    same `key`. For that the modulation is `2 * sigmoid(logit)`, 1 at the start, where the
-    paper has `sigmoid(logit)`: `mask_scale=1`.
-
-    The predictor's channels are, for K = Kh*Kw taps and OG offset groups: (g*K + i*Kw + j)*2
-    the vertical offset of tap (i, j) in group g, the next one the horizontal offset, and
-    OG*K*2 + g*K + i*Kw + j the logit. With `use_mask=False` there are no logits.
+    `offset_conv`, a plain convolution of the same geometry, predicts from the input where each tap
+    samples and, with `use_mask`, how much the sample weighs. Its channels are those of the offset
+    of `oxijax.deform_conv`, then a logit for each of the mask. It starts with zeros and the mask is
+    `2 * sigmoid(logit)`, so that a new layer computes what `equinox.nn.Conv2d` does with the same
+    `weight` and `bias`; the paper has `sigmoid(logit)`: `mask_scale=1`.
 
     Example:
       >>> import jax
@@ -49,6 +40,31 @@ class DeformConv(eqx.Module):
       weight: [out_channels, in_channels / groups, Kh, Kw].
       bias: [out_channels, 1, 1], or None.
       offset_conv: the predictor: an `equinox.nn.Conv2d`, the module that was given, or None.
+
+    Args:
+      padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a pair
+        (before, after) each.
+      padding_mode: "ZEROS": deformable convolution reads 0 outside the image.
+      key: random key of `weight` and `bias`, which are those of `equinox.nn.Conv2d`.
+      offset_groups: number of groups of input channels that share offsets and modulation.
+      use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
+      offset_dtype: dtype of predicted offsets and masks, whatever that of parameters is: half
+        precision misplaces samples. For float64 throughout, give float64.
+      predictor: "conv", a module or function that makes the predictor's output of x, or None for a
+        layer whose offsets are given with each call.
+      mask_scale: factor of the sigmoid of a logit, 1 or 2.
+      max_residue: offsets are this times the tanh of what is predicted, in pixels, before `flow` is
+        added; None for what is predicted.
+      max_offset: bound of the absolute values of offsets, with `flow`, in pixels, or None.
+      implementation: as in `oxijax.deform_conv`.
+
+    Arguments that `equinox.nn.Conv2d` has too mean what they do there.
+
+    Raises:
+      ValueError: a value that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
     """
 
     weight: jax.Array
@@ -94,41 +110,6 @@ class DeformConv(eqx.Module):
         max_offset: float | None = None,
         implementation: ImplementationLike = None,
     ):
-        """Makes the layer.
-
-        Args:
-          in_channels: number of input channels.
-          out_channels: number of output channels.
-          kernel_size: an int, or one for height and one for width.
-          stride: an int, or one for height and one for width.
-          padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a
-            pair (before, after) each.
-          dilation: an int, or one for height and one for width.
-          groups: number of groups; it divides in_channels and out_channels.
-          use_bias: whether to add a bias.
-          padding_mode: "ZEROS": deformable convolution reads 0 outside the image.
-          dtype: of all parameters; None is JAX's default floating dtype.
-          key: random key for `weight` and `bias`.
-          offset_groups: in how many groups input channels share offsets and modulation.
-          use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
-          offset_dtype: in which offsets and modulation are predicted, whatever the dtype of
-            the input and the parameters is. Half
-            precision misplaces samples; for float64 throughout, give float64.
-          predictor: "conv", a module or function that makes the predictor's output of x, or
-            None for a layer whose offsets are given with each call.
-          mask_scale: 1 or 2, which the sigmoid of a logit is multiplied by.
-          max_residue: offsets are this times the tanh of what is predicted, in pixels; None for
-            what is predicted. With `flow` it bounds how far from there a sample is.
-          max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
-            for no bound.
-          implementation: as in `oxijax.deform_conv`.
-
-        Raises:
-          ValueError: a value that does not fit, by name.
-          TypeError: an argument of the wrong type or dtype, by name.
-
-        Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
-        """
         geometry = layers.Geometry.parse(
             *(("in_channels", in_channels), ("out_channels", out_channels), kernel_size),
             *(("stride", stride), padding, ("dilation", dilation), ("groups", groups), use_bias),
@@ -225,20 +206,13 @@ class DeformConv(eqx.Module):
         *,
         flow: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Tells where the layer samples and how much the samples weigh, to draw or watch both.
+        """Tells where a call samples and how much the samples weigh, to draw or watch both.
 
-        Args:
-          x: of a call.
-          offset_inputs: of a call.
-          flow: of a call.
+        Arguments and errors are those of a call.
 
         Returns:
           offset [offset_groups * Kh * Kw * 2, Ho, Wo] in pixels, and mask
           [offset_groups * Kh * Kw, Ho, Wo] or None: those of `oxijax.deform_conv` in NCHW.
-
-        Raises:
-          ValueError: an array of another shape, or a layer without a predictor.
-          TypeError: x of another dtype, or an argument that is no array.
         """
         return self._samples(self._as_image(x), offset_inputs, flow)
 

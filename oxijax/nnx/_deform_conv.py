@@ -12,22 +12,11 @@ from flax.nnx.nn import dtypes
 from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
 
 from oxijax._core import arguments as arguments
-from oxijax._core.implementation import (
-    Implementation,
-    ImplementationLike,
-    read_implementation,
-)
+from oxijax._core.implementation import Implementation, ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._layers import deform_conv as layers
 from oxijax._layers.arguments import as_images
-from oxijax._layers.flax import (
-    LECUN,
-    ZEROS,
-    DeformConvCalls,
-    Options,
-    make_offset_conv,
-    make_samples,
-)
+from oxijax._layers.flax import LECUN, ZEROS, DeformConvCalls, Options
 from oxijax.nnx._sublayers import check_rngs
 
 __all__ = ["DeformConv"]
@@ -35,17 +24,13 @@ __all__ = ["DeformConv"]
 
 @explain_keywords
 class DeformConv(DeformConvCalls, nnx.Module):
-    """A deformable convolution that predicts its own offsets and modulation.
+    """Deformable convolution that predicts its own offsets and modulation.
 
-    A plain convolution of the same geometry, `offset_conv`, predicts from the inputs where
-    each tap samples and, with `use_mask`, how much the sample weighs: see
-    `oxijax.deform_conv`. `offset_conv` starts with zeros, so that a new layer computes what
-    `nnx.Conv` does with the same `kernel` and `bias`. For that the modulation is
-    `2 * sigmoid(logit)`, 1 at the start, where the paper has `sigmoid(logit)`: `mask_scale=1`.
-
-    The predictor's channels are, for K = Kh*Kw taps and OG offset groups: (g*K + i*Kw + j)*2
-    the vertical offset of tap (i, j) in group g, the next one the horizontal offset, and
-    OG*K*2 + g*K + i*Kw + j the logit. With `use_mask=False` there are no logits.
+    `offset_conv`, a plain convolution of the same geometry, predicts from the inputs where each tap
+    samples and, with `use_mask`, how much the sample weighs. Its channels are those of the offset
+    of `oxijax.deform_conv`, then a logit for each of the mask. It starts with zeros and the mask is
+    `2 * sigmoid(logit)`, so that a new layer computes what `nnx.Conv` does with the same `kernel`
+    and `bias`; the paper has `sigmoid(logit)`: `mask_scale=1`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -56,42 +41,29 @@ class DeformConv(DeformConvCalls, nnx.Module):
       (2, 16, 16, 16)
 
     Attributes:
-      kernel: `nnx.Param`, [Kh, Kw, in_features / feature_group_count, out_features].
-      bias: `nnx.Param`, [out_features], or None.
+      kernel: `nnx.Param` [Kh, Kw, in_features / feature_group_count, out_features].
+      bias: `nnx.Param` [out_features], or None.
       offset_conv: the predictor: an `nnx.Conv`, the module that was given, or None.
 
     Args:
-      in_features: number of input channels.
-      out_features: number of output channels.
-      kernel_size: height and width of the kernel; an int is a square (in `nnx.Conv` it
-        is a convolution over one dimension).
-      strides: an int, or one for height and one for width.
-      padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a
-        pair (before, after) each.
-      kernel_dilation: an int, or one for height and one for width.
-      feature_group_count: number of groups; it divides in_features and out_features.
-      use_bias: whether to add a bias.
-      dtype: of the computation; None infers it from inputs, kernel and bias.
-      param_dtype: of all parameters.
-      precision: of the matrix products, as in `jax.lax`.
-      kernel_init: initializer of `kernel`.
-      bias_init: initializer of `bias`.
-      promote_dtype: as in `nnx.Conv`, brings (inputs, kernel, bias) to one dtype.
-      rngs: random keys. As many are used as by `nnx.Conv`.
-      kernel_metadata: metadata of `kernel`.
-      bias_metadata: metadata of `bias`.
-      offset_groups: in how many groups input channels share offsets and modulation.
+      kernel_size: height and width of the kernel; an int is a square (in `nnx.Conv` it is a
+        convolution over one dimension).
+      padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a pair
+        (before, after) each.
+      rngs: random keys, of which as many are used as by `nnx.Conv`.
+      offset_groups: number of groups of input channels that share offsets and modulation.
       use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
-      offset_dtype: in which offsets and modulation are predicted, whatever `dtype` is. Half
-        precision misplaces samples; for float64 throughout, give float64.
-      predictor: "conv", a module or function that makes the predictor's output of the inputs, or
-        None for a layer whose offsets are given with each call.
-      mask_scale: 1 or 2, which the sigmoid of a logit is multiplied by.
-      max_residue: offsets are this times the tanh of what is predicted, in pixels; None for
-        what is predicted. With `flow` it bounds how far from there a sample is.
-      max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
-        for no bound.
+      offset_dtype: dtype of predicted offsets and masks, whatever `dtype` is: half precision
+        misplaces samples. For float64 throughout, give float64.
+      predictor: "conv", a module or function that makes the predictor's output of inputs, or None
+        for a layer whose offsets are given with each call.
+      mask_scale: factor of the sigmoid of a logit, 1 or 2.
+      max_residue: offsets are this times the tanh of what is predicted, in pixels, before `flow` is
+        added; None for what is predicted.
+      max_offset: bound of the absolute values of offsets, with `flow`, in pixels, or None.
       implementation: as in `oxijax.deform_conv`.
+
+    Arguments that `nnx.Conv` has too mean what they do there.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -178,7 +150,7 @@ class DeformConv(DeformConvCalls, nnx.Module):
         if predictor == "conv":
             # Zeros need no keys: all other layers start as they do with `nnx.Conv` here.
             conv = functools.partial(nnx.Conv, self.in_features, rngs=nnx.Rngs(0))
-            predictor = make_offset_conv(conv, geometry, prediction, options)
+            predictor = options.offset_conv(conv, geometry, prediction)
         self.offset_conv: Any = nnx.data(None) if predictor is None else predictor
 
     def _run(
@@ -186,7 +158,7 @@ class DeformConv(DeformConvCalls, nnx.Module):
         only_samples: bool = False,
     ) -> Any:  # fmt: skip
         inputs = as_images("inputs", inputs, self.in_features)
-        samples = make_samples(
+        samples = self._samples(
             *(self.prediction, self.offset_conv, self.offset_features, inputs),
             *(offset_inputs, flow, offset, mask, self.offset_dtype),
         )

@@ -1,4 +1,4 @@
-"""Deformable convolution v3 and v4 as Flax Linen layers."""
+"""Layers of sampling operators for Flax Linen."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,21 +10,97 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
-from oxijax._layers.flax import XAVIER, WindowCalls
+from oxijax._layers.attention import Attention, Names
+from oxijax._layers.flax import XAVIER, AttentionCalls, WindowCalls
 from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
 from oxijax.linen._sublayers import Layer, make_sublayers
 
-__all__ = ["DCNv3", "DCNv4"]
+__all__ = ["DCNv3", "DCNv4", "MSDeformAttn"]
+
+_NAMES = Names("features", "inputs_q", "inputs_v")
+
+
+@explain_keywords
+class MSDeformAttn(AttentionCalls, Layer):
+    """Multi-scale deformable attention: each query looks at a few points of feature maps.
+
+    Queries predict, for each head and level, offsets from their reference points and the weights of
+    samples there, of which the softmax over all levels and points is taken: see
+    `oxijax.ms_deform_attn`. A new layer's heads look in directions of their own, point after point
+    a pixel farther away, and weigh all points alike.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import oxijax.linen
+      >>> layer = oxijax.linen.MSDeformAttn(64, num_levels=2)
+      >>> queries, values = jnp.ones((1, 10, 64)), jnp.ones((1, 8 * 8 + 4 * 4, 64))
+      >>> reference_points = jnp.full((1, 10, 2, 2), 0.5)
+      >>> y, variables = layer.init_with_output(
+      ...     jax.random.key(0),
+      ...     *(queries, reference_points, values),
+      ...     spatial_shapes=((8, 8), (4, 4)),
+      ... )
+      >>> y.shape
+      (1, 10, 64)
+
+    Sublayers:
+      sampling_offsets: `nn.Dense` to num_heads * points * 2 features.
+      attention_weights: `nn.Dense` to num_heads * points features.
+      value_proj, output_proj: `nn.Dense`.
+
+    Attributes:
+      features: number of features of queries, of values and of the result.
+      num_heads: number of heads, which divides features.
+      num_levels: number of feature maps.
+      num_points: number of points of a head in each level; an int, or one for each level.
+      method: "bilinear" or "nearest", as in `oxijax.ms_deform_attn`.
+      kernel_init: initializer of the kernels of value_proj and output_proj.
+      offset_dtype: dtype of predicted locations and weights, whatever `dtype` is: half precision
+        misplaces samples. For float64 throughout, give float64.
+      implementation: as in `oxijax.ms_deform_attn`.
+
+    Arguments dtype, param_dtype and precision are those of `nn.Dense`. Arguments are checked when
+    the layer is called.
+
+    Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
+    2021.
+    """
+
+    features: int
+    num_heads: int = 8
+    num_levels: int = 4
+    num_points: int | Sequence[int] = 4
+    method: str = "bilinear"
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    precision: PrecisionLike = None
+    kernel_init: Initializer = XAVIER
+    offset_dtype: Dtype = jnp.float32
+    implementation: ImplementationLike = None
+
+    def setup(self) -> None:
+        self.attention: Attention = Attention.parse(
+            *(_NAMES, self.features, self.num_heads, self.num_levels),
+            *(self.num_points, self.method, self.implementation),
+        )
+        make = make_sublayers(self.attention.features, self)
+        self.sampling_offsets: nn.Dense = make.predictor(
+            self.attention.offset_features, self.attention.init_offset_bias
+        )
+        self.attention_weights: nn.Dense = make.predictor(self.attention.weight_features)
+        self.value_proj: nn.Dense = make.projection()
+        self.output_proj: nn.Dense = make.projection()
 
 
 @explain_keywords
 class DCNv3(WindowCalls, Layer):
     """Deformable convolution v3 between two linear layers, as InternImage has it.
 
-    A depthwise convolution, a normalization and an activation make features, from which a linear
-    layer predicts where each tap of each group samples and another how much the sample weighs, of
-    which the softmax over the taps is taken: see `oxijax.dcnv3`. Both start with zeros. Height and
-    width stay as they are.
+    A depthwise convolution, a normalization and an activation make features, from which linear
+    layers, which start with zeros, predict where each tap of each group samples and how much the
+    sample weighs, of which the softmax over the taps is taken: see `oxijax.dcnv3`. Height and width
+    stay as they are.
 
     Example:
       >>> import jax
@@ -35,34 +111,32 @@ class DCNv3(WindowCalls, Layer):
       >>> y.shape
       (2, 16, 16, 32)
 
-    Parts, each with parameters of its own:
-      dw_conv: `nn.Conv`, depthwise.
+    Sublayers:
+      dw_conv: depthwise `nn.Conv`.
       dw_norm: `nn.LayerNorm`.
       offset: `nn.Dense` to groups * K * 2 features for K taps.
       mask: `nn.Dense` to groups * K features.
-      input_proj: `nn.Dense`.
-      output_proj: `nn.Dense`.
+      input_proj, output_proj: `nn.Dense`.
       center_scale: `nn.Dense` to a feature a group, or None.
 
     Attributes:
       features: number of input and output channels.
-      kernel_size: an int, or one for height and one for width.
-      kernel_dilation: an int, or one for height and one for width.
-      groups: divides features.
-      dw_kernel_size: of the depthwise convolution; None is kernel_size.
-      offset_scale: of offsets and the window itself.
-      activation: of the predictor's features; GELU by default.
-      center_feature_scale: blend each group with the input's projection, by a predicted share.
-      remove_center: leave out the tap in the middle.
-      dtype: of the computation; None infers it from inputs and parameters.
-      param_dtype: of all parameters.
-      precision: of the matrix products, as in `jax.lax`.
+      kernel_size: height and width of the window, or an int for both.
+      kernel_dilation: vertical and horizontal distance of taps, or an int for both.
+      groups: number of groups, which divides features.
+      dw_kernel_size: kernel of the depthwise convolution; None is kernel_size.
+      offset_scale: factor of offsets and of the window itself.
+      activation: activation of the predictor's features; GELU by default.
+      center_feature_scale: whether to blend each group with the input's projection, by a predicted
+        share.
+      remove_center: whether to leave out the tap in the middle.
       kernel_init: initializer of the kernels of input_proj and output_proj.
-      offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
-        misplaces samples; for float64 throughout, give float64.
+      offset_dtype: dtype of predicted offsets and masks, whatever `dtype` is: half precision
+        misplaces samples. For float64 throughout, give float64.
       implementation: as in `oxijax.dcnv3`.
 
-    Arguments are checked when the layer is called.
+    Arguments dtype, param_dtype and precision are those of `nn.Dense`. Arguments are checked when
+    the layer is called.
 
     Source: Wang et al., "InternImage: Exploring Large-Scale Vision Foundation Models with
     Deformable Convolutions", 2023.
@@ -121,33 +195,22 @@ class DCNv4(WindowCalls, Layer):
       >>> y.shape
       (2, 16, 16, 32)
 
-    Parts, each with parameters of its own:
-      offset_mask_dw: `nn.Conv`, depthwise, or None.
+    Sublayers:
+      offset_mask_dw: depthwise `nn.Conv`, or None.
       offset_mask: `nn.Dense` to 3 * groups * K features for K taps, filled up to a multiple of 8.
-      value_proj: `nn.Dense`, or None.
-      output_proj: `nn.Dense`, or None.
+      value_proj, output_proj: `nn.Dense`, or None.
       center_scale: `nn.Dense` to a feature a group, or None.
 
     Attributes:
-      features: number of input and output channels.
-      kernel_size: an int, or one for height and one for width.
-      kernel_dilation: an int, or one for height and one for width.
-      groups: divides features.
-      dw_kernel_size: of the depthwise convolution; None for none.
-      offset_scale: of offsets and the window itself.
-      center_feature_scale: blend each group with the values, by a share predicted from the sums.
-      remove_center: leave out the tap in the middle.
+      dw_kernel_size: kernel of the depthwise convolution; None for none.
+      center_feature_scale: whether to blend each group with the values, by a share predicted from
+        the sums.
       output_bias: whether output_proj has a bias.
-      without_pointwise: leave out value_proj and output_proj.
-      dtype: of the computation; None infers it from inputs and parameters.
-      param_dtype: of all parameters.
-      precision: of the matrix products, as in `jax.lax`.
-      kernel_init: initializer of the kernels of value_proj and output_proj.
-      offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
-        misplaces samples; for float64 throughout, give float64.
+      without_pointwise: whether to leave out value_proj and output_proj.
       implementation: as in `oxijax.dcnv4`.
 
-    Arguments are checked when the layer is called.
+    Arguments that `DCNv3` has too, and that are not below, mean what they do there. Arguments are
+    checked when the layer is called.
 
     Source: Xiong et al., "Efficient Deformable ConvNets: Rethinking Dynamic and Sparse Operator for
     Vision Applications", 2024.

@@ -1,4 +1,4 @@
-"""Deformable convolution v3 and v4 as Flax NNX layers."""
+"""Layers of sampling operators for Flax NNX."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,21 +10,100 @@ from flax.typing import Dtype, Initializer, PrecisionLike
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
-from oxijax._layers.flax import XAVIER, WindowCalls
+from oxijax._layers.attention import Attention, Names
+from oxijax._layers.flax import XAVIER, AttentionCalls, WindowCalls
 from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
 from oxijax.nnx._sublayers import make_sublayers
 
-__all__ = ["DCNv3", "DCNv4"]
+__all__ = ["DCNv3", "DCNv4", "MSDeformAttn"]
+
+_NAMES = Names("in_features", "inputs_q", "inputs_v")
+
+
+@explain_keywords
+class MSDeformAttn(AttentionCalls, nnx.Module):
+    """Multi-scale deformable attention: each query looks at a few points of feature maps.
+
+    Queries predict, for each head and level, offsets from their reference points and the weights of
+    samples there, of which the softmax over all levels and points is taken: see
+    `oxijax.ms_deform_attn`. A new layer's heads look in directions of their own, point after point
+    a pixel farther away, and weigh all points alike.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> import oxijax.nnx
+      >>> from flax import nnx
+      >>> layer = oxijax.nnx.MSDeformAttn(64, num_levels=2, rngs=nnx.Rngs(0))
+      >>> queries, values = jnp.ones((1, 10, 64)), jnp.ones((1, 8 * 8 + 4 * 4, 64))
+      >>> reference_points = jnp.full((1, 10, 2, 2), 0.5)
+      >>> layer(queries, reference_points, values, spatial_shapes=((8, 8), (4, 4))).shape
+      (1, 10, 64)
+
+    Attributes:
+      sampling_offsets: `nnx.Linear` to num_heads * points * 2 features.
+      attention_weights: `nnx.Linear` to num_heads * points features.
+      value_proj, output_proj: `nnx.Linear`.
+
+    Args:
+      in_features: number of features of queries, of values and of the result.
+      num_heads: number of heads, which divides in_features.
+      num_levels: number of feature maps.
+      num_points: number of points of a head in each level; an int, or one for each level.
+      method: "bilinear" or "nearest", as in `oxijax.ms_deform_attn`.
+      kernel_init: initializer of the kernels of value_proj and output_proj.
+      offset_dtype: dtype of predicted locations and weights, whatever `dtype` is: half precision
+        misplaces samples. For float64 throughout, give float64.
+      implementation: as in `oxijax.ms_deform_attn`.
+
+    Arguments dtype, param_dtype, precision and rngs are those of `nnx.Linear`.
+
+    Raises:
+      ValueError: a value that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
+    2021.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_heads: int = 8,
+        num_levels: int = 4,
+        num_points: int | Sequence[int] = 4,
+        *,
+        method: str = "bilinear",
+        dtype: Dtype | None = None,
+        param_dtype: Dtype = jnp.float32,
+        precision: PrecisionLike = None,
+        kernel_init: Initializer = XAVIER,
+        rngs: nnx.Rngs,
+        offset_dtype: Dtype = jnp.float32,
+        implementation: ImplementationLike = None,
+    ):
+        self.attention: Attention = Attention.parse(
+            *(_NAMES, in_features, num_heads, num_levels, num_points, method, implementation)
+        )
+        make = make_sublayers(
+            *(self.attention.features, rngs, dtype, param_dtype, precision, kernel_init),
+            offset_dtype,
+        )
+        self.sampling_offsets: nnx.Linear = make.predictor(
+            self.attention.offset_features, self.attention.init_offset_bias
+        )
+        self.attention_weights: nnx.Linear = make.predictor(self.attention.weight_features)
+        self.value_proj: nnx.Linear = make.projection()
+        self.output_proj: nnx.Linear = make.projection()
 
 
 @explain_keywords
 class DCNv3(WindowCalls, nnx.Module):
     """Deformable convolution v3 between two linear layers, as InternImage has it.
 
-    A depthwise convolution, a normalization and an activation make features, from which a linear
-    layer predicts where each tap of each group samples and another how much the sample weighs, of
-    which the softmax over the taps is taken: see `oxijax.dcnv3`. Both start with zeros. Height and
-    width stay as they are.
+    A depthwise convolution, a normalization and an activation make features, from which linear
+    layers, which start with zeros, predict where each tap of each group samples and how much the
+    sample weighs, of which the softmax over the taps is taken: see `oxijax.dcnv3`. Height and width
+    stay as they are.
 
     Example:
       >>> import jax.numpy as jnp
@@ -35,32 +114,30 @@ class DCNv3(WindowCalls, nnx.Module):
       (2, 16, 16, 32)
 
     Attributes:
-      dw_conv: `nnx.Conv`, depthwise.
+      dw_conv: depthwise `nnx.Conv`.
       dw_norm: `nnx.LayerNorm`.
       offset: `nnx.Linear` to groups * K * 2 features for K taps.
       mask: `nnx.Linear` to groups * K features.
-      input_proj: `nnx.Linear`.
-      output_proj: `nnx.Linear`.
+      input_proj, output_proj: `nnx.Linear`.
       center_scale: `nnx.Linear` to a feature a group, or None.
 
     Args:
       in_features: number of input and output channels.
-      kernel_size: an int, or one for height and one for width.
-      kernel_dilation: an int, or one for height and one for width.
-      groups: divides in_features.
-      dw_kernel_size: of the depthwise convolution; None is kernel_size.
-      offset_scale: of offsets and the window itself.
-      activation: of the predictor's features; GELU by default.
-      center_feature_scale: blend each group with the input's projection, by a predicted share.
-      remove_center: leave out the tap in the middle.
-      dtype: of the computation; None infers it from inputs and parameters.
-      param_dtype: of all parameters.
-      precision: of the matrix products, as in `jax.lax`.
+      kernel_size: height and width of the window, or an int for both.
+      kernel_dilation: vertical and horizontal distance of taps, or an int for both.
+      groups: number of groups, which divides in_features.
+      dw_kernel_size: kernel of the depthwise convolution; None is kernel_size.
+      offset_scale: factor of offsets and of the window itself.
+      activation: activation of the predictor's features; GELU by default.
+      center_feature_scale: whether to blend each group with the input's projection, by a predicted
+        share.
+      remove_center: whether to leave out the tap in the middle.
       kernel_init: initializer of the kernels of input_proj and output_proj.
-      rngs: random keys.
-      offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
-        misplaces samples; for float64 throughout, give float64.
+      offset_dtype: dtype of predicted offsets and masks, whatever `dtype` is: half precision
+        misplaces samples. For float64 throughout, give float64.
       implementation: as in `oxijax.dcnv3`.
+
+    Arguments dtype, param_dtype, precision and rngs are those of `nnx.Linear`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -129,31 +206,20 @@ class DCNv4(WindowCalls, nnx.Module):
       (2, 16, 16, 32)
 
     Attributes:
-      offset_mask_dw: `nnx.Conv`, depthwise, or None.
+      offset_mask_dw: depthwise `nnx.Conv`, or None.
       offset_mask: `nnx.Linear` to 3 * groups * K features for K taps, filled up to a multiple of 8.
-      value_proj: `nnx.Linear`, or None.
-      output_proj: `nnx.Linear`, or None.
+      value_proj, output_proj: `nnx.Linear`, or None.
       center_scale: `nnx.Linear` to a feature a group, or None.
 
     Args:
-      in_features: number of input and output channels.
-      kernel_size: an int, or one for height and one for width.
-      kernel_dilation: an int, or one for height and one for width.
-      groups: divides in_features.
-      dw_kernel_size: of the depthwise convolution; None for none.
-      offset_scale: of offsets and the window itself.
-      center_feature_scale: blend each group with the values, by a share predicted from the sums.
-      remove_center: leave out the tap in the middle.
+      dw_kernel_size: kernel of the depthwise convolution; None for none.
+      center_feature_scale: whether to blend each group with the values, by a share predicted from
+        the sums.
       output_bias: whether output_proj has a bias.
-      without_pointwise: leave out value_proj and output_proj.
-      dtype: of the computation; None infers it from inputs and parameters.
-      param_dtype: of all parameters.
-      precision: of the matrix products, as in `jax.lax`.
-      kernel_init: initializer of the kernels of value_proj and output_proj.
-      rngs: random keys.
-      offset_dtype: in which offsets and masks are predicted, whatever `dtype` is. Half precision
-        misplaces samples; for float64 throughout, give float64.
+      without_pointwise: whether to leave out value_proj and output_proj.
       implementation: as in `oxijax.dcnv4`.
+
+    Arguments that `DCNv3` has too, and that are not below, mean what they do there.
 
     Raises:
       ValueError: a value that does not fit, by name.
