@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from oxijax._core import arguments as arguments
 from oxijax._core.explicit import reshape
 from oxijax._deform_conv import deform_conv
-from oxijax._layers.arguments import Named, parse_divisor
+from oxijax._layers.arguments import Named, as_images, parse_divisor
 from oxijax._layers.batch import Batch
+from oxijax._layers.convolution import over_batches
 
 __all__ = ["Geometry", "Prediction", "deform_conv_nhwc"]
 
@@ -144,6 +145,29 @@ class Prediction:
             kinds = "offsets and logits" if self.use_mask else "offsets"
             raise ValueError(f"predictor must have {self.channels} channels of {kinds}, got {got}")
         return self._split(prediction.astype(dtype), flow)
+
+    def samples_of_images(
+        self, predictor: Any, features: int | None, inputs: jax.Array, offset_inputs: Any,
+        *others: Any,
+    ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
+        """The offsets and the mask of a call with images [..., H, W, C].
+
+        Args:
+          predictor: the layer's predictor, or None.
+          features: the number of features that a convolution of [N, H, W, C] reads; None for a
+            predictor that takes what it is given.
+          inputs: the call's images.
+          offset_inputs: the call's argument.
+          *others: the further arguments of `samples`.
+        """
+
+        def predict() -> Any:
+            source = inputs
+            if offset_inputs is not None:
+                source = as_images("offset_inputs", offset_inputs, features)
+            return (predictor if features is None else over_batches(predictor))(source)
+
+        return self.samples(None if predictor is None else predict, offset_inputs, *others)
 
     def _split(self, prediction: jax.Array, flow: Any) -> tuple[jax.Array, jax.Array | None]:
         offset, logits = jnp.split(prediction, [2 * self.offset_groups * self.taps], axis=-1)

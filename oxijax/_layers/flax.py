@@ -8,8 +8,7 @@ import jax
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core import arguments as arguments
-from oxijax._layers.arguments import as_images
-from oxijax._layers.convolution import conv_general_dilated, over_batches
+from oxijax._layers.convolution import conv_general_dilated
 from oxijax._layers.deform_conv import Geometry, Prediction
 
 __all__ = [
@@ -188,29 +187,6 @@ class DeformConvCalls:
           [..., Ho, Wo, offset_groups * Kh * Kw] or None: those of `oxijax.deform_conv`.
         """
         return self._run(inputs, offset_inputs, flow, None, None, only_samples=True)
-
-    def _samples(
-        self, prediction: Prediction, predictor: Any, features: int | None, inputs: jax.Array,
-        offset_inputs: Any, *others: Any,
-    ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
-        """The offsets and the mask of a call.
-
-        Args:
-          prediction: the rule that makes them.
-          predictor: the layer's predictor, or None.
-          features: the number of features that `offset_conv` reads; None for another predictor.
-          inputs: the call's images.
-          offset_inputs: the call's argument.
-          *others: the further arguments of `Prediction.samples`.
-        """
-
-        def predict() -> Any:
-            source = inputs
-            if offset_inputs is not None:
-                source = as_images("offset_inputs", offset_inputs, features)
-            return (predictor if features is None else over_batches(predictor))(source)
-
-        return prediction.samples(None if predictor is None else predict, offset_inputs, *others)
 
 
 class AttentionCalls:

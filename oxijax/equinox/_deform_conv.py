@@ -41,6 +41,8 @@ class DeformConv(eqx.Module):
       bias: [out_channels, 1, 1], or None.
       offset_conv: the predictor: an `equinox.nn.Conv2d`, the module that was given, or None.
 
+    Arguments that are not below mean what they do in `equinox.nn.Conv2d`.
+
     Args:
       padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a pair
         (before, after) each.
@@ -57,8 +59,6 @@ class DeformConv(eqx.Module):
         added; None for what is predicted.
       max_offset: bound of the absolute values of offsets, with `flow`, in pixels, or None.
       implementation: as in `oxijax.deform_conv`.
-
-    Arguments that `equinox.nn.Conv2d` has too mean what they do there.
 
     Raises:
       ValueError: a value that does not fit, by name.

@@ -41,7 +41,8 @@ class MSDeformAttn(eqx.Module):
     Attributes:
       sampling_offsets: `equinox.nn.Linear` to num_heads * points * 2 features.
       attention_weights: `equinox.nn.Linear` to num_heads * points features.
-      value_proj, output_proj: `equinox.nn.Linear`.
+      value_proj: `equinox.nn.Linear`.
+      output_proj: `equinox.nn.Linear`.
 
     Args:
       query_size: number of features of queries, of values and of the result.
@@ -210,7 +211,8 @@ class DCNv3(_DCN):
       dw_norm: `equinox.nn.LayerNorm`.
       offset: `equinox.nn.Linear` to groups * K * 2 features for K taps.
       mask: `equinox.nn.Linear` to groups * K features.
-      input_proj, output_proj: `equinox.nn.Linear`.
+      input_proj: `equinox.nn.Linear`.
+      output_proj: `equinox.nn.Linear`.
       center_scale: `equinox.nn.Linear` to a feature a group, or None.
 
     Args:
@@ -218,7 +220,7 @@ class DCNv3(_DCN):
       kernel_size: height and width of the window, or an int for both.
       dilation: vertical and horizontal distance of taps, or an int for both.
       groups: number of groups, which divides channels.
-      dw_kernel_size: kernel of the depthwise convolution; None is kernel_size.
+      dw_kernel_size: kernel size of the depthwise convolution; None is kernel_size.
       offset_scale: factor of offsets and of the window itself.
       activation: activation of the predictor's features; GELU by default.
       center_feature_scale: whether to blend each group with the input's projection, by a predicted
@@ -302,18 +304,19 @@ class DCNv4(_DCN):
       offset_mask_dw: depthwise `equinox.nn.Conv2d`, or None.
       offset_mask: `equinox.nn.Linear` to 3 * groups * K features for K taps, filled up to a
         multiple of 8.
-      value_proj, output_proj: `equinox.nn.Linear`, or None.
+      value_proj: `equinox.nn.Linear`, or None.
+      output_proj: `equinox.nn.Linear`, or None.
       center_scale: `equinox.nn.Linear` to a feature a group, or None.
 
+    Arguments that are not below mean what they do in `DCNv3`.
+
     Args:
-      dw_kernel_size: kernel of the depthwise convolution; None for none.
+      dw_kernel_size: kernel size of the depthwise convolution; None for none.
       center_feature_scale: whether to blend each group with the values, by a share predicted from
         the sums.
       output_bias: whether output_proj has a bias.
       without_pointwise: whether to leave out value_proj and output_proj.
       implementation: as in `oxijax.dcnv4`.
-
-    Arguments that `DCNv3` has too, and that are not below, mean what they do there.
 
     Raises:
       ValueError: a value that does not fit, by name.

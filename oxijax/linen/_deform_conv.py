@@ -45,6 +45,9 @@ class DeformConv(DeformConvCalls, Layer):
       bias: [features].
       offset_conv: `nn.Conv`; or there are those of the module `predictor`.
 
+    Arguments that are not below mean what they do in `nn.Conv`. All are checked when the layer is
+    called.
+
     Attributes:
       kernel_size: height and width of the kernel; an int is a square (in `nn.Conv` it is a
         convolution over one dimension).
@@ -61,9 +64,6 @@ class DeformConv(DeformConvCalls, Layer):
         added; None for what is predicted.
       max_offset: bound of the absolute values of offsets, with `flow`, in pixels, or None.
       implementation: as in `oxijax.deform_conv`.
-
-    Arguments that `nn.Conv` has too mean what they do there. Arguments are checked when the layer
-    is called.
 
     Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
     """
@@ -121,8 +121,8 @@ class DeformConv(DeformConvCalls, Layer):
             conv = functools.partial(nn.Conv, name="offset_conv")
             predictor = options.offset_conv(conv, geometry, prediction)
             predictor_features = geometry.in_features
-        samples = self._samples(
-            *(prediction, predictor, predictor_features, inputs),
+        samples = prediction.samples_of_images(
+            *(predictor, predictor_features, inputs),
             *(offset_inputs, flow, offset, mask, options.offset_dtype),
         )
         if only_samples:

@@ -47,7 +47,11 @@ class MSDeformAttn(AttentionCalls, Layer):
     Sublayers:
       sampling_offsets: `nn.Dense` to num_heads * points * 2 features.
       attention_weights: `nn.Dense` to num_heads * points features.
-      value_proj, output_proj: `nn.Dense`.
+      value_proj: `nn.Dense`.
+      output_proj: `nn.Dense`.
+
+    Arguments that are not below, dtype, param_dtype and precision, mean what they do in `nn.Dense`.
+    All are checked when the layer is called.
 
     Attributes:
       features: number of features of queries, of values and of the result.
@@ -55,13 +59,10 @@ class MSDeformAttn(AttentionCalls, Layer):
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
       method: "bilinear" or "nearest", as in `oxijax.ms_deform_attn`.
-      kernel_init: initializer of the kernels of value_proj and output_proj.
+      kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted locations and weights, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
       implementation: as in `oxijax.ms_deform_attn`.
-
-    Arguments dtype, param_dtype and precision are those of `nn.Dense`. Arguments are checked when
-    the layer is called.
 
     Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
     2021.
@@ -116,27 +117,28 @@ class DCNv3(WindowCalls, Layer):
       dw_norm: `nn.LayerNorm`.
       offset: `nn.Dense` to groups * K * 2 features for K taps.
       mask: `nn.Dense` to groups * K features.
-      input_proj, output_proj: `nn.Dense`.
+      input_proj: `nn.Dense`.
+      output_proj: `nn.Dense`.
       center_scale: `nn.Dense` to a feature a group, or None.
+
+    Arguments that are not below, dtype, param_dtype and precision, mean what they do in `nn.Dense`.
+    All are checked when the layer is called.
 
     Attributes:
       features: number of input and output channels.
       kernel_size: height and width of the window, or an int for both.
       kernel_dilation: vertical and horizontal distance of taps, or an int for both.
       groups: number of groups, which divides features.
-      dw_kernel_size: kernel of the depthwise convolution; None is kernel_size.
+      dw_kernel_size: kernel size of the depthwise convolution; None is kernel_size.
       offset_scale: factor of offsets and of the window itself.
       activation: activation of the predictor's features; GELU by default.
       center_feature_scale: whether to blend each group with the input's projection, by a predicted
         share.
       remove_center: whether to leave out the tap in the middle.
-      kernel_init: initializer of the kernels of input_proj and output_proj.
+      kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted offsets and masks, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
       implementation: as in `oxijax.dcnv3`.
-
-    Arguments dtype, param_dtype and precision are those of `nn.Dense`. Arguments are checked when
-    the layer is called.
 
     Source: Wang et al., "InternImage: Exploring Large-Scale Vision Foundation Models with
     Deformable Convolutions", 2023.
@@ -198,19 +200,20 @@ class DCNv4(WindowCalls, Layer):
     Sublayers:
       offset_mask_dw: depthwise `nn.Conv`, or None.
       offset_mask: `nn.Dense` to 3 * groups * K features for K taps, filled up to a multiple of 8.
-      value_proj, output_proj: `nn.Dense`, or None.
+      value_proj: `nn.Dense`, or None.
+      output_proj: `nn.Dense`, or None.
       center_scale: `nn.Dense` to a feature a group, or None.
 
+    Arguments that are not below mean what they do in `DCNv3`. All are checked when the layer is
+    called.
+
     Attributes:
-      dw_kernel_size: kernel of the depthwise convolution; None for none.
+      dw_kernel_size: kernel size of the depthwise convolution; None for none.
       center_feature_scale: whether to blend each group with the values, by a share predicted from
         the sums.
       output_bias: whether output_proj has a bias.
       without_pointwise: whether to leave out value_proj and output_proj.
       implementation: as in `oxijax.dcnv4`.
-
-    Arguments that `DCNv3` has too, and that are not below, mean what they do there. Arguments are
-    checked when the layer is called.
 
     Source: Xiong et al., "Efficient Deformable ConvNets: Rethinking Dynamic and Sparse Operator for
     Vision Applications", 2024.

@@ -45,6 +45,8 @@ class DeformConv(DeformConvCalls, nnx.Module):
       bias: `nnx.Param` [out_features], or None.
       offset_conv: the predictor: an `nnx.Conv`, the module that was given, or None.
 
+    Arguments that are not below mean what they do in `nnx.Conv`.
+
     Args:
       kernel_size: height and width of the kernel; an int is a square (in `nnx.Conv` it is a
         convolution over one dimension).
@@ -62,8 +64,6 @@ class DeformConv(DeformConvCalls, nnx.Module):
         added; None for what is predicted.
       max_offset: bound of the absolute values of offsets, with `flow`, in pixels, or None.
       implementation: as in `oxijax.deform_conv`.
-
-    Arguments that `nnx.Conv` has too mean what they do there.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -158,8 +158,8 @@ class DeformConv(DeformConvCalls, nnx.Module):
         only_samples: bool = False,
     ) -> Any:  # fmt: skip
         inputs = as_images("inputs", inputs, self.in_features)
-        samples = self._samples(
-            *(self.prediction, self.offset_conv, self.offset_features, inputs),
+        samples = self.prediction.samples_of_images(
+            *(self.offset_conv, self.offset_features, inputs),
             *(offset_inputs, flow, offset, mask, self.offset_dtype),
         )
         if only_samples:

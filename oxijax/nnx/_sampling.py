@@ -42,7 +42,11 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
     Attributes:
       sampling_offsets: `nnx.Linear` to num_heads * points * 2 features.
       attention_weights: `nnx.Linear` to num_heads * points features.
-      value_proj, output_proj: `nnx.Linear`.
+      value_proj: `nnx.Linear`.
+      output_proj: `nnx.Linear`.
+
+    Arguments that are not below, dtype, param_dtype, precision and rngs, mean what they do in
+    `nnx.Linear`.
 
     Args:
       in_features: number of features of queries, of values and of the result.
@@ -50,12 +54,10 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
       method: "bilinear" or "nearest", as in `oxijax.ms_deform_attn`.
-      kernel_init: initializer of the kernels of value_proj and output_proj.
+      kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted locations and weights, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
       implementation: as in `oxijax.ms_deform_attn`.
-
-    Arguments dtype, param_dtype, precision and rngs are those of `nnx.Linear`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -118,26 +120,28 @@ class DCNv3(WindowCalls, nnx.Module):
       dw_norm: `nnx.LayerNorm`.
       offset: `nnx.Linear` to groups * K * 2 features for K taps.
       mask: `nnx.Linear` to groups * K features.
-      input_proj, output_proj: `nnx.Linear`.
+      input_proj: `nnx.Linear`.
+      output_proj: `nnx.Linear`.
       center_scale: `nnx.Linear` to a feature a group, or None.
+
+    Arguments that are not below, dtype, param_dtype, precision and rngs, mean what they do in
+    `nnx.Linear`.
 
     Args:
       in_features: number of input and output channels.
       kernel_size: height and width of the window, or an int for both.
       kernel_dilation: vertical and horizontal distance of taps, or an int for both.
       groups: number of groups, which divides in_features.
-      dw_kernel_size: kernel of the depthwise convolution; None is kernel_size.
+      dw_kernel_size: kernel size of the depthwise convolution; None is kernel_size.
       offset_scale: factor of offsets and of the window itself.
       activation: activation of the predictor's features; GELU by default.
       center_feature_scale: whether to blend each group with the input's projection, by a predicted
         share.
       remove_center: whether to leave out the tap in the middle.
-      kernel_init: initializer of the kernels of input_proj and output_proj.
+      kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted offsets and masks, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
       implementation: as in `oxijax.dcnv3`.
-
-    Arguments dtype, param_dtype, precision and rngs are those of `nnx.Linear`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -208,18 +212,19 @@ class DCNv4(WindowCalls, nnx.Module):
     Attributes:
       offset_mask_dw: depthwise `nnx.Conv`, or None.
       offset_mask: `nnx.Linear` to 3 * groups * K features for K taps, filled up to a multiple of 8.
-      value_proj, output_proj: `nnx.Linear`, or None.
+      value_proj: `nnx.Linear`, or None.
+      output_proj: `nnx.Linear`, or None.
       center_scale: `nnx.Linear` to a feature a group, or None.
 
+    Arguments that are not below mean what they do in `DCNv3`.
+
     Args:
-      dw_kernel_size: kernel of the depthwise convolution; None for none.
+      dw_kernel_size: kernel size of the depthwise convolution; None for none.
       center_feature_scale: whether to blend each group with the values, by a share predicted from
         the sums.
       output_bias: whether output_proj has a bias.
       without_pointwise: whether to leave out value_proj and output_proj.
       implementation: as in `oxijax.dcnv4`.
-
-    Arguments that `DCNv3` has too, and that are not below, mean what they do there.
 
     Raises:
       ValueError: a value that does not fit, by name.
