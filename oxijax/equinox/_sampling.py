@@ -44,17 +44,17 @@ class MSDeformAttn(eqx.Module):
       value_proj: `equinox.nn.Linear`.
       output_proj: `equinox.nn.Linear`.
 
+    Arguments that are not below mean what they do in `oxijax.ms_deform_attn`.
+
     Args:
       query_size: number of features of queries, of values and of the result.
       num_heads: number of heads, which divides query_size.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
-      method: "bilinear" or "nearest", as in `oxijax.ms_deform_attn`.
       dtype: dtype of all parameters; None is JAX's default floating dtype.
       key: random key.
       offset_dtype: dtype of predicted locations and weights, whatever that of parameters is: half
         precision misplaces samples. For float64 throughout, give float64.
-      implementation: as in `oxijax.ms_deform_attn`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -215,22 +215,18 @@ class DCNv3(_DCN):
       output_proj: `equinox.nn.Linear`.
       center_scale: `equinox.nn.Linear` to a feature a group, or None.
 
+    Arguments that are not below mean what they do in `oxijax.dcnv3`.
+
     Args:
       channels: number of input and output channels, C.
-      kernel_size: height and width of the window, or an int for both.
-      dilation: vertical and horizontal distance of taps, or an int for both.
-      groups: number of groups, which divides channels.
       dw_kernel_size: kernel size of the depthwise convolution; None is kernel_size.
-      offset_scale: factor of offsets and of the window itself.
       activation: activation of the predictor's features; GELU by default.
       center_feature_scale: whether to blend each group with the input's projection, by a predicted
         share.
-      remove_center: whether to leave out the tap in the middle.
       dtype: dtype of all parameters; None is JAX's default floating dtype.
       key: random key.
       offset_dtype: dtype of predicted offsets and masks, whatever that of parameters is: half
         precision misplaces samples. For float64 throughout, give float64.
-      implementation: as in `oxijax.dcnv3`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -308,7 +304,7 @@ class DCNv4(_DCN):
       output_proj: `equinox.nn.Linear`, or None.
       center_scale: `equinox.nn.Linear` to a feature a group, or None.
 
-    Arguments that are not below mean what they do in `DCNv3`.
+    Arguments that are not below mean what they do in `oxijax.equinox.DCNv3`.
 
     Args:
       dw_kernel_size: kernel size of the depthwise convolution; None for none.
@@ -316,7 +312,6 @@ class DCNv4(_DCN):
         the sums.
       output_bias: whether output_proj has a bias.
       without_pointwise: whether to leave out value_proj and output_proj.
-      implementation: as in `oxijax.dcnv4`.
 
     Raises:
       ValueError: a value that does not fit, by name.

@@ -50,19 +50,17 @@ class MSDeformAttn(AttentionCalls, Layer):
       value_proj: `nn.Dense`.
       output_proj: `nn.Dense`.
 
-    Arguments that are not below, dtype, param_dtype and precision, mean what they do in `nn.Dense`.
-    All are checked when the layer is called.
+    Arguments that are not below mean what they do in `oxijax.ms_deform_attn` and `nn.Dense`. All
+    are checked when the layer is called.
 
     Attributes:
       features: number of features of queries, of values and of the result.
       num_heads: number of heads, which divides features.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
-      method: "bilinear" or "nearest", as in `oxijax.ms_deform_attn`.
       kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted locations and weights, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
-      implementation: as in `oxijax.ms_deform_attn`.
 
     Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection",
     2021.
@@ -121,24 +119,18 @@ class DCNv3(WindowCalls, Layer):
       output_proj: `nn.Dense`.
       center_scale: `nn.Dense` to a feature a group, or None.
 
-    Arguments that are not below, dtype, param_dtype and precision, mean what they do in `nn.Dense`.
-    All are checked when the layer is called.
+    Arguments that are not below mean what they do in `oxijax.dcnv3` and `nn.Dense`. All are checked
+    when the layer is called.
 
     Attributes:
       features: number of input and output channels.
-      kernel_size: height and width of the window, or an int for both.
-      kernel_dilation: vertical and horizontal distance of taps, or an int for both.
-      groups: number of groups, which divides features.
       dw_kernel_size: kernel size of the depthwise convolution; None is kernel_size.
-      offset_scale: factor of offsets and of the window itself.
       activation: activation of the predictor's features; GELU by default.
       center_feature_scale: whether to blend each group with the input's projection, by a predicted
         share.
-      remove_center: whether to leave out the tap in the middle.
       kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted offsets and masks, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
-      implementation: as in `oxijax.dcnv3`.
 
     Source: Wang et al., "InternImage: Exploring Large-Scale Vision Foundation Models with
     Deformable Convolutions", 2023.
@@ -204,8 +196,8 @@ class DCNv4(WindowCalls, Layer):
       output_proj: `nn.Dense`, or None.
       center_scale: `nn.Dense` to a feature a group, or None.
 
-    Arguments that are not below mean what they do in `DCNv3`. All are checked when the layer is
-    called.
+    Arguments that are not below mean what they do in `oxijax.linen.DCNv3`. All are checked when the
+    layer is called.
 
     Attributes:
       dw_kernel_size: kernel size of the depthwise convolution; None for none.
@@ -213,7 +205,6 @@ class DCNv4(WindowCalls, Layer):
         the sums.
       output_bias: whether output_proj has a bias.
       without_pointwise: whether to leave out value_proj and output_proj.
-      implementation: as in `oxijax.dcnv4`.
 
     Source: Xiong et al., "Efficient Deformable ConvNets: Rethinking Dynamic and Sparse Operator for
     Vision Applications", 2024.

@@ -45,19 +45,16 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
       value_proj: `nnx.Linear`.
       output_proj: `nnx.Linear`.
 
-    Arguments that are not below, dtype, param_dtype, precision and rngs, mean what they do in
-    `nnx.Linear`.
+    Arguments that are not below mean what they do in `oxijax.ms_deform_attn` and `nnx.Linear`.
 
     Args:
       in_features: number of features of queries, of values and of the result.
       num_heads: number of heads, which divides in_features.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
-      method: "bilinear" or "nearest", as in `oxijax.ms_deform_attn`.
       kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted locations and weights, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
-      implementation: as in `oxijax.ms_deform_attn`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -124,24 +121,17 @@ class DCNv3(WindowCalls, nnx.Module):
       output_proj: `nnx.Linear`.
       center_scale: `nnx.Linear` to a feature a group, or None.
 
-    Arguments that are not below, dtype, param_dtype, precision and rngs, mean what they do in
-    `nnx.Linear`.
+    Arguments that are not below mean what they do in `oxijax.dcnv3` and `nnx.Linear`.
 
     Args:
       in_features: number of input and output channels.
-      kernel_size: height and width of the window, or an int for both.
-      kernel_dilation: vertical and horizontal distance of taps, or an int for both.
-      groups: number of groups, which divides in_features.
       dw_kernel_size: kernel size of the depthwise convolution; None is kernel_size.
-      offset_scale: factor of offsets and of the window itself.
       activation: activation of the predictor's features; GELU by default.
       center_feature_scale: whether to blend each group with the input's projection, by a predicted
         share.
-      remove_center: whether to leave out the tap in the middle.
       kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted offsets and masks, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
-      implementation: as in `oxijax.dcnv3`.
 
     Raises:
       ValueError: a value that does not fit, by name.
@@ -216,7 +206,7 @@ class DCNv4(WindowCalls, nnx.Module):
       output_proj: `nnx.Linear`, or None.
       center_scale: `nnx.Linear` to a feature a group, or None.
 
-    Arguments that are not below mean what they do in `DCNv3`.
+    Arguments that are not below mean what they do in `oxijax.nnx.DCNv3`.
 
     Args:
       dw_kernel_size: kernel size of the depthwise convolution; None for none.
@@ -224,7 +214,6 @@ class DCNv4(WindowCalls, nnx.Module):
         the sums.
       output_bias: whether output_proj has a bias.
       without_pointwise: whether to leave out value_proj and output_proj.
-      implementation: as in `oxijax.dcnv4`.
 
     Raises:
       ValueError: a value that does not fit, by name.
