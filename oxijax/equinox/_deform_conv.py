@@ -12,8 +12,7 @@ from oxijax._core.implementation import Implementation, ImplementationLike, read
 from oxijax._core.keywords import explain_keywords
 from oxijax._deform_conv import deform_conv
 from oxijax._layers import deform_conv as layers
-from oxijax._layers.arguments import as_real_array
-from oxijax.equinox._sublayers import check_key, convolve, in_dtype
+from oxijax.equinox._sublayers import as_image, check_key, convolve, in_dtype
 
 __all__ = ["DeformConv"]
 
@@ -217,12 +216,7 @@ class DeformConv(eqx.Module):
         return self._samples(self._as_image(x), offset_inputs, flow)
 
     def _as_image(self, x: Any) -> jax.Array:
-        x = arguments.to_array("x", x)
-        if x.ndim != 3 or x.shape[0] != self.in_channels:
-            raise ValueError(
-                f"x must have shape (in_channels = {self.in_channels}, height, width), got "
-                f"{x.shape}: a layer takes one image, and jax.vmap(layer) a batch"
-            )
+        x = as_image("x", x, self.in_channels, "in_channels")
         arguments.check_same_dtype("x", x, "weight", self.weight)
         return x
 
@@ -232,7 +226,7 @@ class DeformConv(eqx.Module):
         def predict() -> Any:
             source = x
             if offset_inputs is not None:
-                source = _as_image("offset_inputs", offset_inputs, self.offset_channels)
+                source = as_image("offset_inputs", offset_inputs, self.offset_channels, "channels")
             # Equinox users cast whole models to half precision; this must not reach the offsets.
             predictor = in_dtype(self.offset_conv, self.offset_dtype)
             source = source.astype(self.offset_dtype)
@@ -242,7 +236,9 @@ class DeformConv(eqx.Module):
             return jnp.moveaxis(prediction, 0, -1) if is_image else prediction
 
         def channels_last(name: str, array: Any) -> jax.Array | None:
-            return None if array is None else jnp.moveaxis(_as_image(name, array), 0, -1)
+            if array is None:
+                return None
+            return jnp.moveaxis(as_image(name, array, None, "channels"), 0, -1)
 
         offset, mask = self.prediction.samples(
             *(None if self.offset_conv is None else predict, offset_inputs),
@@ -250,11 +246,3 @@ class DeformConv(eqx.Module):
             *(channels_last("mask", mask), self.offset_dtype),
         )
         return jnp.moveaxis(offset, -1, 0), None if mask is None else jnp.moveaxis(mask, -1, 0)
-
-
-def _as_image(name: str, value: Any, channels: int | None = None) -> jax.Array:
-    array = as_real_array(name, value)
-    if array.ndim != 3 or channels not in (None, array.shape[0]):
-        expected = "channels" if channels is None else channels
-        raise ValueError(f"{name} must have shape ({expected}, height, width), got {array.shape}")
-    return array

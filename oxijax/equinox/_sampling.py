@@ -12,7 +12,7 @@ from oxijax._core.implementation import ImplementationLike
 from oxijax._core.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
 from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
-from oxijax.equinox._sublayers import Sublayers, channels_last
+from oxijax.equinox._sublayers import Sublayers, as_image, channels_last
 
 __all__ = ["DCNv3", "DCNv4", "MSDeformAttn"]
 
@@ -161,7 +161,9 @@ class MSDeformAttn(eqx.Module):
 
 
 class _DCN(eqx.Module):
-    window: Any = eqx.field(static=True)
+    """Base of the layers of deformable convolution v3 and v4."""
+
+    window: WindowV3 | WindowV4 = eqx.field(static=True)
     offset_dtype: jnp.dtype = eqx.field(static=True)
 
     def __call__(self, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
@@ -179,11 +181,7 @@ class _DCN(eqx.Module):
           TypeError: x of another dtype.
         """
         del key
-        x, channels = arguments.to_array("x", x), self.window.features
-        if x.ndim != 3 or x.shape[0] != channels:
-            raise ValueError(
-                f"x must have shape (channels = {channels}, height, width), got {x.shape}"
-            )
+        x = as_image("x", x, self.window.features, "channels")
         arguments.check_same_dtype("x", x, "the parameters", jax.tree.leaves(self)[0])
         sublayers = channels_last(self, self.offset_dtype, dtype=x.dtype)
         return self.window(x.transpose(1, 2, 0), sublayers).transpose(2, 0, 1)

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from oxijax._core import arguments as arguments
+from oxijax._layers.arguments import as_real_array
 from oxijax._layers.convolution import conv_general_dilated
 
-__all__ = ["Sublayers", "channels_last", "check_key", "convolve", "in_dtype"]
+__all__ = ["Sublayers", "as_image", "channels_last", "check_key", "convolve", "in_dtype"]
 
 
 def check_key(value: Any) -> None:
@@ -22,6 +23,18 @@ def check_key(value: Any) -> None:
         jax.eval_shape(jax.random.split, key)
     except (TypeError, ValueError) as error:
         raise TypeError(f"key must be one random key, got {arguments.shown(value)}") from error
+
+
+def as_image(name: str, value: Any, channels: int | None, channels_name: str) -> jax.Array:
+    """`value` as a real image [channels, height, width]."""
+    image = as_real_array(name, value)
+    if image.ndim != 3 or channels not in (None, image.shape[0]):
+        first = channels_name if channels is None else f"{channels_name} = {channels}"
+        raise ValueError(
+            f"{name} must have shape ({first}, height, width), got {image.shape}: a layer takes "
+            "one image, and jax.vmap(layer) a batch"
+        )
+    return image
 
 
 def in_dtype(layer: Any, dtype: Any) -> Any:
