@@ -163,8 +163,8 @@ class MSDeformAttn(eqx.Module):
 class _DCN(eqx.Module):
     """Base of the layers of deformable convolution v3 and v4."""
 
-    window: WindowV3 | WindowV4 = eqx.field(static=True)
-    offset_dtype: jnp.dtype = eqx.field(static=True)
+    window: eqx.AbstractVar[Any]
+    offset_dtype: eqx.AbstractVar[jnp.dtype]
 
     def __call__(self, x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
         """Applies the layer to one image; use `jax.vmap` for batches.
@@ -242,6 +242,8 @@ class DCNv3(_DCN):
     output_proj: eqx.nn.Linear
     center_scale: eqx.nn.Linear | None
     activation: Callable[[jax.Array], jax.Array]
+    window: WindowV3 = eqx.field(static=True)
+    offset_dtype: jnp.dtype = eqx.field(static=True)
 
     def __init__(
         self,
@@ -324,6 +326,8 @@ class DCNv4(_DCN):
     value_proj: eqx.nn.Linear | None
     output_proj: eqx.nn.Linear | None
     center_scale: eqx.nn.Linear | None
+    window: WindowV4 = eqx.field(static=True)
+    offset_dtype: jnp.dtype = eqx.field(static=True)
 
     def __init__(
         self,

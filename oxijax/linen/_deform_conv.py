@@ -40,7 +40,7 @@ class DeformConv(DeformConvCalls, Layer):
       >>> y.shape
       (2, 16, 16, 16)
 
-    Parameters:
+    Variables:
       kernel: [Kh, Kw, C / feature_group_count, features].
       bias: [features].
       offset_conv: `nn.Conv`; or there are those of the module `predictor`.

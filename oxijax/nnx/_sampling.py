@@ -83,10 +83,8 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
         self.attention: Attention = Attention.parse(
             *(_NAMES, in_features, num_heads, num_levels, num_points, method, implementation)
         )
-        make = make_sublayers(
-            *(self.attention.features, rngs, dtype, param_dtype, precision, kernel_init),
-            offset_dtype,
-        )
+        options = (dtype, param_dtype, precision, kernel_init, offset_dtype)
+        make = make_sublayers(self.attention.features, rngs, *options)
         self.sampling_offsets: nnx.Linear = make.predictor(
             self.attention.offset_features, self.attention.init_offset_bias
         )
@@ -166,10 +164,8 @@ class DCNv3(WindowCalls, nnx.Module):
             *(groups, dw_kernel_size, offset_scale, center_feature_scale, remove_center),
             implementation,
         )
-        make = make_sublayers(
-            *(self.window.features, rngs, dtype, param_dtype, precision, kernel_init),
-            offset_dtype,
-        )
+        options = (dtype, param_dtype, precision, kernel_init, offset_dtype)
+        make = make_sublayers(self.window.features, rngs, *options)
         arguments.check_callable("activation", activation)
         self.activation = activation
         self.dw_conv: nnx.Conv = make.depthwise(self.window.depthwise_size)
@@ -249,10 +245,8 @@ class DCNv4(WindowCalls, nnx.Module):
             *(groups, dw_kernel_size, offset_scale, center_feature_scale, remove_center),
             implementation,
         )
-        make = make_sublayers(
-            *(self.window.features, rngs, dtype, param_dtype, precision, kernel_init),
-            offset_dtype,
-        )
+        options = (dtype, param_dtype, precision, kernel_init, offset_dtype)
+        make = make_sublayers(self.window.features, rngs, *options)
         output_bias = arguments.read_bool("output_bias", output_bias)
         without_pointwise = arguments.read_bool("without_pointwise", without_pointwise)
         self.dtype: Dtype | None = make.options.dtype
