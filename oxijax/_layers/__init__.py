@@ -1,1 +1,1 @@
-"""What the layers of all libraries share: their arguments, and what is not a library's own."""
+"""The parts of layers that do not depend on a library."""

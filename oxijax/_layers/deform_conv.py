@@ -1,9 +1,9 @@
-"""What the layers of deformable convolution share: their arguments, and what they predict."""
+"""Deformable convolution as a layer of any library."""
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,82 +11,60 @@ import jax.numpy as jnp
 from oxijax._core import arguments as arguments
 from oxijax._core.explicit import reshape
 from oxijax._deform_conv import deform_conv
+from oxijax._layers.arguments import Named, as_images, parse_divisor
 from oxijax._layers.batch import Batch
+from oxijax._layers.convolution import over_batches
 
-__all__ = [
-    "Prediction",
-    "check_predictor",
-    "deform_conv_nhwc",
-    "read_divisor",
-    "read_inputs",
-    "read_padding",
-    "read_real",
-]
+__all__ = ["Geometry", "Prediction", "deform_conv_nhwc"]
 
 
-def read_divisor(name: str, value: Any, **sizes: Any) -> tuple[int, ...]:
-    """`value`, which has to divide the sizes, and these; they have the names of their arguments."""
-    value = arguments.read_int(name, value)
-    read = [arguments.read_int(key, size) for key, size in sizes.items()]
-    for key, size in zip(sizes, read, strict=True):
-        if size % value:
-            raise ValueError(f"{name} must divide {key}, {size}, got {value}")
-    return value, *read
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The static description of a convolution; its padding may be the name of a rule."""
 
+    in_features: int
+    features: int
+    kernel_size: tuple[int, int]
+    strides: tuple[int, int]
+    padding: str | arguments.Pads
+    dilation: tuple[int, int]
+    groups: int
+    use_bias: bool
 
-def read_real(name: str, value: Any) -> jax.Array:
-    """An array of any real dtype."""
-    array = arguments.to_array(name, value)
-    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, bool)):
-        raise TypeError(f"{name} must be real, got dtype {array.dtype}")
-    return array
-
-
-def read_inputs(
-    value: Any,
-    in_features: int | None = None,
-    feature_name: str = "in_features",
-    name: str = "inputs",
-) -> jax.Array:
-    """Images with any number of leading batch dimensions, of any real dtype."""
-    inputs = read_real(name, value)
-    if inputs.ndim < 3 or in_features not in (None, inputs.shape[-1]):
-        features = feature_name if in_features is None else f"{feature_name} = {in_features}"
-        raise ValueError(
-            f"{name} must have shape (..., height, width, {features}), got {inputs.shape}"
-        )
-    return inputs
-
-
-def read_padding(value: arguments.PaddingLike) -> str | arguments.Pads:
-    """`padding` in its simplest form; the name of a rule stays one until images come."""
-    one = (1, 1)
-    pads = arguments.read_padding(value, one, one, one, one)
-    return value.upper() if isinstance(value, str) else pads
-
-
-def check_predictor(value: Any) -> None:
-    if isinstance(value, str):
-        arguments.check_choice("predictor", value, ("conv",))
-    elif value is not None and not callable(value):
-        raise TypeError(
-            f"predictor must be 'conv', None or a module or function, got {arguments.shown(value)}"
+    @classmethod
+    def parse(
+        cls, in_features: Named, features: Named, kernel_size: Any, strides: Named,
+        padding: arguments.PaddingLike, dilation: Named, groups: Named, use_bias: Any,
+    ) -> Self:  # fmt: skip
+        """The description of a layer with these arguments, which are checked."""
+        divisor, inputs, outputs = parse_divisor(*groups, in_features, features)
+        one = (1, 1)
+        pads = arguments.read_padding(padding, one, one, one, one)
+        return cls(
+            inputs,
+            outputs,
+            arguments.read_pair("kernel_size", kernel_size),
+            arguments.read_pair(*strides),
+            padding.upper() if isinstance(padding, str) else pads,
+            arguments.read_pair(*dilation),
+            divisor,
+            arguments.read_bool("use_bias", use_bias),
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """How a predictor's output becomes the offsets and the mask of a call.
+    """The rule that makes offsets and the mask of a call from a predictor's output.
 
     The output's last dimension has OG*K*2 offsets, in the order that `oxijax.deform_conv` has, and
     then, where there is a mask, OG*K logits, in the order of its mask.
 
     Attributes:
-      taps: K, of the kernel.
-      offset_groups: OG.
+      taps: the number K of the kernel's taps.
+      offset_groups: the number OG of offset groups.
       use_mask: whether there are logits.
-      mask_scale: the mask is so many times the sigmoid of a logit: 1, as in the paper, or 2, which
-        is exactly 1 at a logit of 0.
+      mask_scale: the factor of a logit's sigmoid: 1, as in the paper, or 2, which makes the mask
+        exactly 1 at a logit of 0.
       max_residue: what is added to a flow is this times the tanh of an offset; None for the offset.
       max_offset: offsets are clamped to plus and minus this; None for no bound.
     """
@@ -99,11 +77,24 @@ class Prediction:
     max_offset: float | None
 
     @classmethod
-    def read(
-        cls, kernel_size: tuple[int, int], offset_groups: int, use_mask: Any,
-        mask_scale: Any, max_residue: Any, max_offset: Any,
-    ) -> "Prediction":  # fmt: skip
-        """Checks a layer's arguments, but the first two."""
+    def parse(
+        cls, geometry: Geometry, in_features: str, offset_groups: Any, use_mask: Any,
+        predictor: Any, mask_scale: Any, max_residue: Any, max_offset: Any,
+    ) -> Self:  # fmt: skip
+        """The rule of a layer with these arguments, which are checked.
+
+        `in_features` is the library's name of the number of input channels.
+        """
+        groups, _ = parse_divisor(
+            "offset_groups", offset_groups, (in_features, geometry.in_features)
+        )
+        if isinstance(predictor, str):
+            arguments.check_choice("predictor", predictor, ("conv",))
+        elif predictor is not None and not callable(predictor):
+            raise TypeError(
+                "predictor must be 'conv', None or a module or function, "
+                f"got {arguments.shown(predictor)}"
+            )
         use_mask = arguments.read_bool("use_mask", use_mask)
         if arguments.read_number("mask_scale", mask_scale) not in (1, 2):
             raise ValueError(f"mask_scale must be 1 or 2, got {arguments.shown(mask_scale)}")
@@ -114,22 +105,17 @@ class Prediction:
                 if bound <= 0:
                     raise ValueError(f"{name} must be positive, got {bound}")
             bounds.append(bound)
-        return cls(math.prod(kernel_size), offset_groups, use_mask, int(mask_scale), *bounds)
+        return cls(math.prod(geometry.kernel_size), groups, use_mask, int(mask_scale), *bounds)
 
     @property
     def channels(self) -> int:
-        """Of the predictor's output."""
+        """The number of channels of the predictor's output."""
         return self.offset_groups * self.taps * (3 if self.use_mask else 2)
 
     def samples(
-        self,
-        predictor: Callable[[], Any] | None,
-        offset_inputs: Any,
-        flow: Any,
-        offset: Any,
-        mask: Any,
-        dtype: Any,
-    ) -> tuple[jax.Array, jax.Array | None]:
+        self, predictor: Callable[[], Any] | None, offset_inputs: Any, flow: Any, offset: Any,
+        mask: Any, dtype: Any,
+    ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
         """The offsets and the mask of a call, channels last: what is given, or what is predicted.
 
         Args:
@@ -138,7 +124,7 @@ class Prediction:
           flow: the call's argument, channels last.
           offset: the call's argument, channels last.
           mask: the call's argument, channels last.
-          dtype: of what is predicted.
+          dtype: the dtype of what is predicted.
         """
         if offset is not None:
             for name, value in (("offset_inputs", offset_inputs), ("flow", flow)):
@@ -159,6 +145,29 @@ class Prediction:
             kinds = "offsets and logits" if self.use_mask else "offsets"
             raise ValueError(f"predictor must have {self.channels} channels of {kinds}, got {got}")
         return self._split(prediction.astype(dtype), flow)
+
+    def samples_of_images(
+        self, predictor: Any, features: int | None, inputs: jax.Array, offset_inputs: Any,
+        *others: Any,
+    ) -> tuple[jax.Array, jax.Array | None]:  # fmt: skip
+        """The offsets and the mask of a call with images [..., H, W, C].
+
+        Args:
+          predictor: the layer's predictor, or None.
+          features: the number of features that a convolution of [N, H, W, C] reads; None for a
+            predictor that takes what it is given.
+          inputs: the call's images.
+          offset_inputs: the call's argument.
+          *others: the further arguments of `samples`.
+        """
+
+        def predict() -> Any:
+            source = inputs
+            if offset_inputs is not None:
+                source = as_images("offset_inputs", offset_inputs, features)
+            return (predictor if features is None else over_batches(predictor))(source)
+
+        return self.samples(None if predictor is None else predict, offset_inputs, *others)
 
     def _split(self, prediction: jax.Array, flow: Any) -> tuple[jax.Array, jax.Array | None]:
         offset, logits = jnp.split(prediction, [2 * self.offset_groups * self.taps], axis=-1)
@@ -187,20 +196,20 @@ class Prediction:
 
 def deform_conv_nhwc(
     inputs: jax.Array,
-    offset: jax.Array,
+    samples: tuple[jax.Array, jax.Array | None],
     kernel: jax.Array,
-    mask: jax.Array | None,
     bias: jax.Array | None,
     **options: Any,
 ) -> jax.Array:
-    """`deform_conv` for any number of leading batch dimensions."""
+    """`deform_conv` for any number of leading batch dimensions; samples are offsets and mask."""
     batch = Batch.of(inputs, 3)
-    for name, array in (("offset", offset), ("mask", mask)):
+    for name, array in zip(("offset", "mask"), samples, strict=True):
         if array is not None and array.shape[:-3] != batch.shape:
             raise ValueError(
                 f"{name} must have the batch dimensions of inputs, {batch.shape}, before its last "
                 f"three, got shape {array.shape}"
             )
+    offset, mask = samples
     y = deform_conv(
         batch.merge(inputs),
         batch.merge(offset),

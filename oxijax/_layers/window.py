@@ -1,23 +1,22 @@
-"""What the layers of deformable convolution v3 and v4 share."""
+"""Deformable convolution v3 and v4 as layers of any library."""
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
 from oxijax._core.implementation import Implementation, read_implementation
+from oxijax._layers.arguments import Named, as_images, parse_divisor
 from oxijax._layers.batch import Batch
-from oxijax._layers.deform_conv import read_divisor
+from oxijax._layers.convolution import over_batches
 from oxijax._sampling.dcn import dcnv3, dcnv4
 from oxijax._sampling.packed import packed_width
 
-__all__ = ["WindowSums", "exact_gelu"]
-
-Function = Callable[[jax.Array], jax.Array]
+__all__ = ["WindowV3", "WindowV4", "exact_gelu"]
 
 
 def exact_gelu(x: jax.Array) -> jax.Array:
@@ -26,54 +25,57 @@ def exact_gelu(x: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowSums:
-    """What is static in a layer: it keeps height and width.
+class _Window:
+    """The static part of a layer, whose result has the height and the width of its inputs.
 
     Attributes:
-      channels: of inputs and of the result.
-      groups: divides channels.
-      kernel_size: of the window.
-      dilation: from one tap to the next.
-      offset_scale: of offsets and the window itself.
+      name: the library's name of features.
+      features: the number of features of inputs and of the result.
+      kernel_size: the height and the width of the window.
+      dilation: the distance from one tap to the next.
+      groups: the number of groups, which divides features.
+      dw_kernel_size: the kernel of the depthwise convolution; None for the default.
+      offset_scale: the factor of offsets and of the window itself.
+      has_center_scale: whether each group is blended with its input.
       remove_center: whether the tap in the middle is left out.
-      implementation: of `oxijax.dcnv3` and `oxijax.dcnv4`.
+      implementation: `implementation` of `oxijax.dcnv3` and `oxijax.dcnv4`.
     """
 
-    channels: int
-    groups: int
+    name: str
+    features: int
     kernel_size: tuple[int, int]
     dilation: tuple[int, int]
+    groups: int
+    dw_kernel_size: tuple[int, int] | None
     offset_scale: float
+    has_center_scale: bool
     remove_center: bool
     implementation: Implementation = None
 
     @classmethod
-    def read(
-        cls,
-        name: str,
-        channels: Any,
-        groups: Any,
-        kernel_size: Any,
-        dilation_name: str,
-        dilation: Any,
-        offset_scale: Any,
-        remove_center: Any,
-        implementation: Any,
-    ) -> "WindowSums":
-        """Checks a layer's arguments, of which two have names of their library."""
-        groups, channels = read_divisor("groups", groups, **{name: channels})
+    def parse(
+        cls, features: Named, kernel_size: Any, dilation: Named, groups: Any, dw_kernel_size: Any,
+        offset_scale: Any, center_feature_scale: Any, remove_center: Any, implementation: Any,
+    ) -> Self:  # fmt: skip
+        """The static part of a layer with these arguments, which are checked."""
+        groups, channels = parse_divisor("groups", groups, features)
         kernel = arguments.read_pair("kernel_size", kernel_size)
         remove_center = arguments.read_bool("remove_center", remove_center)
         if remove_center and (kernel[0] % 2 == 0 or kernel[1] % 2 == 0 or kernel == (1, 1)):
             raise ValueError(
                 f"kernel_size must be odd and more than one tap with remove_center, got {kernel}"
             )
+        if dw_kernel_size is not None:
+            dw_kernel_size = arguments.read_pair("dw_kernel_size", dw_kernel_size)
         return cls(
+            features[0],
             channels,
-            groups,
             kernel,
-            arguments.read_pair(dilation_name, dilation),
+            arguments.read_pair(*dilation),
+            groups,
+            dw_kernel_size,
             arguments.read_number("offset_scale", offset_scale),
+            arguments.read_bool("center_feature_scale", center_feature_scale),
             remove_center,
             read_implementation(implementation),
         )
@@ -81,62 +83,6 @@ class WindowSums:
     @property
     def mask_features(self) -> int:
         return self.groups * (math.prod(self.kernel_size) - self.remove_center)
-
-    @property
-    def offset_features(self) -> int:
-        return 2 * self.mask_features
-
-    @property
-    def packed_features(self) -> int:
-        """Offsets and masks of `oxijax.dcnv4`, filled up to a multiple of 8."""
-        return packed_width(self.groups, self.mask_features // self.groups)
-
-    def v3(
-        self,
-        inputs: jax.Array,
-        *,
-        input_proj: Function,
-        dw_conv: Function,
-        dw_norm: Function,
-        activation: Function,
-        offset: Function,
-        mask: Function,
-        center_scale: Function | None,
-        output_proj: Function,
-    ) -> jax.Array:
-        """The result of a layer of v3, [..., H, W, channels], of its parts."""
-        x = input_proj(inputs)
-        features = activation(dw_norm(dw_conv(inputs)))
-        y = self._over_batches(dcnv3, x, offset(features), mask(features), softmax=True)
-        if center_scale is not None:
-            y = self._blend(y, x, center_scale(features))
-        return output_proj(y)
-
-    def v4(
-        self,
-        inputs: jax.Array,
-        *,
-        value_proj: Function | None,
-        offset_mask_dw: Function | None,
-        offset_mask: Function,
-        center_scale: Function | None,
-        output_proj: Function | None,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-    ) -> jax.Array:
-        """The result of a layer of v4, [..., H, W, channels], of its parts.
-
-        Without projections it has the layer's dtype, if it has one, else that of inputs, or of
-        parameters where inputs are integers.
-        """
-        if dtype is None and not jnp.issubdtype(inputs.dtype, jnp.floating):
-            dtype = param_dtype
-        x = inputs.astype(dtype or inputs.dtype) if value_proj is None else value_proj(inputs)
-        features = inputs if offset_mask_dw is None else offset_mask_dw(inputs)
-        y = self._over_batches(dcnv4, x, offset_mask(features))
-        if center_scale is not None:
-            y = self._blend(y, x, center_scale(y))
-        return y if output_proj is None else output_proj(y)
 
     def _over_batches(
         self, function: Callable[..., jax.Array], *operands: jax.Array, **options: Any
@@ -157,5 +103,72 @@ class WindowSums:
     def _blend(self, y: jax.Array, x: jax.Array, logits: jax.Array) -> jax.Array:
         """Between y and x, by a share of x that each group of a pixel has."""
         share = jax.nn.sigmoid(logits).astype(y.dtype)
-        share = jnp.repeat(share, self.channels // self.groups, axis=-1)
+        share = jnp.repeat(share, self.features // self.groups, axis=-1)
         return y * (1 - share) + x * share
+
+
+class WindowV3(_Window):
+    """The static part of a layer of v3; its depthwise convolution has the window's kernel."""
+
+    @property
+    def depthwise_size(self) -> tuple[int, int]:
+        return self.dw_kernel_size or self.kernel_size
+
+    @property
+    def offset_features(self) -> int:
+        return 2 * self.mask_features
+
+    def __call__(self, inputs: Any, sublayers: Any) -> jax.Array:
+        """The layer's result [..., H, W, features].
+
+        Args:
+          inputs: not yet checked.
+          sublayers: an object with functions of arrays [..., features] as attributes dw_norm,
+            activation, offset, mask, input_proj, output_proj and center_scale, which may be None,
+            and dw_conv, a function of images [N, H, W, C].
+        """
+        inputs = as_images("inputs", inputs, self.features, self.name)
+        x = sublayers.input_proj(inputs)
+        features = over_batches(sublayers.dw_conv)(inputs)
+        features = sublayers.activation(sublayers.dw_norm(features))
+        offset, mask = sublayers.offset(features), sublayers.mask(features)
+        y = self._over_batches(dcnv3, x, offset, mask, softmax=True)
+        if sublayers.center_scale is not None:
+            y = self._blend(y, x, sublayers.center_scale(features))
+        return sublayers.output_proj(y)
+
+
+class WindowV4(_Window):
+    """The static part of a layer of v4, which has no depthwise convolution by default."""
+
+    @property
+    def packed_features(self) -> int:
+        """Offsets and masks of `oxijax.dcnv4`, filled up to a multiple of 8."""
+        return packed_width(self.groups, self.mask_features // self.groups)
+
+    def __call__(self, inputs: Any, sublayers: Any) -> jax.Array:
+        """The layer's result [..., H, W, features].
+
+        Without projections it has the layer's dtype, if it has one, else that of inputs, or of
+        parameters where inputs are integers.
+
+        Args:
+          inputs: not yet checked.
+          sublayers: an object with attributes as for v3, named offset_mask_dw, offset_mask,
+            value_proj, output_proj and center_scale, of which all but offset_mask may be None;
+            and dtype, which may be None too, and param_dtype.
+        """
+        inputs = features = as_images("inputs", inputs, self.features, self.name)
+        if sublayers.value_proj is None:
+            is_float = jnp.issubdtype(inputs.dtype, jnp.floating)
+            x = inputs.astype(
+                sublayers.dtype or (inputs.dtype if is_float else sublayers.param_dtype)
+            )
+        else:
+            x = sublayers.value_proj(inputs)
+        if sublayers.offset_mask_dw is not None:
+            features = over_batches(sublayers.offset_mask_dw)(inputs)
+        y = self._over_batches(dcnv4, x, sublayers.offset_mask(features))
+        if sublayers.center_scale is not None:
+            y = self._blend(y, x, sublayers.center_scale(y))
+        return y if sublayers.output_proj is None else sublayers.output_proj(y)

@@ -9,8 +9,7 @@ except ImportError as _error:
         f"oxijax.equinox needs Equinox: {install_command('test', 'equinox')}"
     ) from _error
 
-from oxijax.equinox._dcn import DCNv3, DCNv4
 from oxijax.equinox._deform_conv import DeformConv
-from oxijax.equinox._ms_deform_attn import MSDeformAttn
+from oxijax.equinox._sampling import DCNv3, DCNv4, MSDeformAttn
 
 __all__ = ["DCNv3", "DCNv4", "DeformConv", "MSDeformAttn"]

@@ -8,33 +8,24 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import arguments as arguments
-from oxijax._core.implementation import (
-    Implementation,
-    ImplementationLike,
-    read_implementation,
-)
+from oxijax._core.implementation import Implementation, ImplementationLike, read_implementation
 from oxijax._core.keywords import explain_keywords
 from oxijax._deform_conv import deform_conv
 from oxijax._layers import deform_conv as layers
-from oxijax.equinox._parts import check_key, convolve
+from oxijax.equinox._sublayers import as_image, check_key, convolve, in_dtype
 
 __all__ = ["DeformConv"]
 
 
 @explain_keywords
 class DeformConv(eqx.Module):
-    """A deformable convolution that predicts its own offsets and modulation.
+    """Deformable convolution that predicts its own offsets and modulation.
 
-    A plain convolution of the same geometry, `offset_conv`, predicts from the inputs where
-    each tap samples and, with `use_mask`, how much the sample weighs: see
-    `oxijax.deform_conv`. `offset_conv` starts with zeros, so that a new layer computes what
-    `equinox.nn.Conv2d` does with the same `weight` and `bias`, which it has for the
-    same `key`. For that the modulation is `2 * sigmoid(logit)`, 1 at the start, where the
-    paper has `sigmoid(logit)`: `mask_scale=1`.
-
-    The predictor's channels are, for K = Kh*Kw taps and OG offset groups: (g*K + i*Kw + j)*2
-    the vertical offset of tap (i, j) in group g, the next one the horizontal offset, and
-    OG*K*2 + g*K + i*Kw + j the logit. With `use_mask=False` there are no logits.
+    `offset_conv`, a plain convolution of the same geometry, predicts from the input where each tap
+    samples and, with `use_mask`, how much the sample weighs. Its channels are those of the offset
+    of `oxijax.deform_conv`, then a logit for each of the mask. It starts with zeros and the mask is
+    `2 * sigmoid(logit)`, so that a new layer computes what `equinox.nn.Conv2d` does with the same
+    `weight` and `bias`; the paper has `sigmoid(logit)`: `mask_scale=1`.
 
     Example:
       >>> import jax
@@ -48,6 +39,31 @@ class DeformConv(eqx.Module):
       weight: [out_channels, in_channels / groups, Kh, Kw].
       bias: [out_channels, 1, 1], or None.
       offset_conv: the predictor: an `equinox.nn.Conv2d`, the module that was given, or None.
+
+    Arguments that are not below mean what they do in `equinox.nn.Conv2d`.
+
+    Args:
+      padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a pair
+        (before, after) each.
+      padding_mode: "ZEROS": deformable convolution reads 0 outside the image.
+      key: random key of `weight` and `bias`, which are those of `equinox.nn.Conv2d`.
+      offset_groups: number of groups of input channels that share offsets and modulation.
+      use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
+      offset_dtype: dtype of predicted offsets and masks, whatever that of parameters is: half
+        precision misplaces samples. For float64 throughout, give float64.
+      predictor: "conv", a module or function that makes the predictor's output of x, or None for a
+        layer whose offsets are given with each call.
+      mask_scale: factor of the sigmoid of a logit, 1 or 2.
+      max_residue: offsets are this times the tanh of what is predicted, in pixels, before `flow` is
+        added; None for what is predicted.
+      max_offset: bound of the absolute values of offsets, with `flow`, in pixels, or None.
+      implementation: as in `oxijax.deform_conv`.
+
+    Raises:
+      ValueError: a value that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+
+    Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
     """
 
     weight: jax.Array
@@ -93,90 +109,47 @@ class DeformConv(eqx.Module):
         max_offset: float | None = None,
         implementation: ImplementationLike = None,
     ):
-        """Makes the layer.
-
-        Args:
-          in_channels: number of input channels.
-          out_channels: number of output channels.
-          kernel_size: an int, or one for height and one for width.
-          stride: an int, or one for height and one for width.
-          padding: "SAME", "SAME_LOWER", "VALID", an int, or for height and width an int or a
-            pair (before, after) each.
-          dilation: an int, or one for height and one for width.
-          groups: number of groups; it divides in_channels and out_channels.
-          use_bias: whether to add a bias.
-          padding_mode: "ZEROS": deformable convolution reads 0 outside the image.
-          dtype: of all parameters; None is JAX's default floating dtype.
-          key: random key for `weight` and `bias`.
-          offset_groups: in how many groups input channels share offsets and modulation.
-          use_mask: True for modulation (DCNv2), False for offsets only (DCNv1).
-          offset_dtype: in which offsets and modulation are predicted, whatever the dtype of
-            the input and the parameters is. Half
-            precision misplaces samples; for float64 throughout, give float64.
-          predictor: "conv", a module or function that makes the predictor's output of x, or
-            None for a layer whose offsets are given with each call.
-          mask_scale: 1 or 2, which the sigmoid of a logit is multiplied by.
-          max_residue: offsets are this times the tanh of what is predicted, in pixels; None for
-            what is predicted. With `flow` it bounds how far from there a sample is.
-          max_offset: offsets, with `flow`, are clamped to plus and minus this, in pixels; None
-            for no bound.
-          implementation: as in `oxijax.deform_conv`.
-
-        Raises:
-          ValueError: a value that does not fit, by name.
-          TypeError: an argument of the wrong type or dtype, by name.
-
-        Source: Zhu et al., "Deformable ConvNets v2: More Deformable, Better Results", 2019.
-        """
-        groups, in_channels, out_channels = layers.read_divisor(
-            "groups", groups, in_channels=in_channels, out_channels=out_channels
+        geometry = layers.Geometry.parse(
+            *(("in_channels", in_channels), ("out_channels", out_channels), kernel_size),
+            *(("stride", stride), padding, ("dilation", dilation), ("groups", groups), use_bias),
         )
-        offset_groups, _ = layers.read_divisor(
-            "offset_groups", offset_groups, in_channels=in_channels
-        )
-        use_bias = arguments.read_bool("use_bias", use_bias)
         if dtype is not None:
             dtype = arguments.read_float_dtype("dtype", dtype)
         check_key(key)
-        layers.check_predictor(predictor)
+        prediction = layers.Prediction.parse(
+            *(geometry, "in_channels", offset_groups, use_mask),
+            *(predictor, mask_scale, max_residue, max_offset),
+        )
         mode = padding_mode.upper() if isinstance(padding_mode, str) else padding_mode
         arguments.check_choice("padding_mode", mode, ("ZEROS",))
-        self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.kernel_size = arguments.read_pair("kernel_size", kernel_size)
-        self.stride = arguments.read_pair("stride", stride)
-        self.padding = layers.read_padding(padding)
-        self.dilation = arguments.read_pair("dilation", dilation)
-        self.groups = groups
-        self.use_bias = use_bias
+        self.in_channels = geometry.in_features
+        self.out_channels = geometry.features
+        self.kernel_size = geometry.kernel_size
+        self.stride = geometry.strides
+        self.padding = geometry.padding
+        self.dilation = geometry.dilation
+        self.groups = geometry.groups
+        self.use_bias = geometry.use_bias
         self.padding_mode = mode
         self.implementation = read_implementation(implementation)
-        self.offset_groups = offset_groups
-        self.prediction = layers.Prediction.read(
-            *(self.kernel_size, offset_groups, use_mask, mask_scale, max_residue, max_offset)
-        )
-        self.use_mask, self.mask_scale = self.prediction.use_mask, self.prediction.mask_scale
+        self.offset_groups = prediction.offset_groups
+        self.prediction = prediction
+        self.use_mask, self.mask_scale = prediction.use_mask, prediction.mask_scale
         self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
 
         def conv2d(channels: int, groups: int, use_bias: bool) -> eqx.nn.Conv2d:
             return eqx.nn.Conv2d(
-                in_channels,
-                channels,
-                self.kernel_size,
-                self.stride,
-                self.padding,
-                self.dilation,
-                groups,
-                use_bias,
+                *(self.in_channels, channels, self.kernel_size, self.stride, self.padding),
+                *(self.dilation, groups, use_bias),
                 dtype=dtype,
                 key=key,
             )
 
-        conv = conv2d(out_channels, groups, use_bias)
+        conv = conv2d(self.out_channels, self.groups, self.use_bias)
         self.weight, self.bias = conv.weight, conv.bias
-        self.offset_channels = in_channels if predictor == "conv" else None
+        self.offset_channels = self.in_channels if predictor == "conv" else None
         if predictor == "conv":
-            predictor = jax.tree.map(jnp.zeros_like, conv2d(self.prediction.channels, 1, True))
+            predictor = jax.tree.map(jnp.zeros_like, conv2d(prediction.channels, 1, True))
         self.offset_conv = predictor
 
     def __call__(
@@ -209,7 +182,7 @@ class DeformConv(eqx.Module):
           TypeError: x of another dtype, or an argument that is no array.
         """
         del key
-        x = self._read(x)
+        x = self._as_image(x)
         offset, mask = self._samples(x, offset_inputs, flow, offset, mask)
         y = deform_conv(
             x[None],
@@ -232,76 +205,44 @@ class DeformConv(eqx.Module):
         *,
         flow: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Tells where the layer samples and how much the samples weigh, to draw or watch both.
+        """Tells where a call samples and how much the samples weigh, to draw or watch both.
 
-        Args:
-          x: of a call.
-          offset_inputs: of a call.
-          flow: of a call.
+        Arguments and errors are those of a call.
 
         Returns:
           offset [offset_groups * Kh * Kw * 2, Ho, Wo] in pixels, and mask
           [offset_groups * Kh * Kw, Ho, Wo] or None: those of `oxijax.deform_conv` in NCHW.
-
-        Raises:
-          ValueError: an array of another shape, or a layer without a predictor.
-          TypeError: x of another dtype, or an argument that is no array.
         """
-        return self._samples(self._read(x), offset_inputs, flow)
+        return self._samples(self._as_image(x), offset_inputs, flow)
 
-    def _read(self, x: Any) -> jax.Array:
-        x = arguments.to_array("x", x)
-        if x.ndim != 3 or x.shape[0] != self.in_channels:
-            raise ValueError(
-                f"x must have shape (in_channels = {self.in_channels}, height, width), got "
-                f"{x.shape}: a layer takes one image, and jax.vmap(layer) a batch"
-            )
+    def _as_image(self, x: Any) -> jax.Array:
+        x = as_image("x", x, self.in_channels, "in_channels")
         arguments.check_same_dtype("x", x, "weight", self.weight)
         return x
 
     def _samples(
         self, x: jax.Array, offset_inputs: Any, flow: Any, offset: Any = None, mask: Any = None
     ) -> tuple[jax.Array, jax.Array | None]:
-        def cast(leaf: Any) -> Any:
-            return leaf.astype(self.offset_dtype) if eqx.is_inexact_array(leaf) else leaf
-
         def predict() -> Any:
             source = x
             if offset_inputs is not None:
-                source = _read_image("offset_inputs", offset_inputs, self.offset_channels)
+                source = as_image("offset_inputs", offset_inputs, self.offset_channels, "channels")
             # Equinox users cast whole models to half precision; this must not reach the offsets.
-            predictor = jax.tree.map(cast, self.offset_conv)
+            predictor = in_dtype(self.offset_conv, self.offset_dtype)
             source = source.astype(self.offset_dtype)
             is_conv = self.offset_channels is not None
-            prediction = convolve(predictor, source) if is_conv else predictor(source)
+            prediction = convolve(predictor, source[None])[0] if is_conv else predictor(source)
             is_image = getattr(prediction, "ndim", 0) == 3
-            return _channels_last(prediction) if is_image else prediction
+            return jnp.moveaxis(prediction, 0, -1) if is_image else prediction
 
-        def read(name: str, array: Any) -> jax.Array | None:
-            return None if array is None else _channels_last(_read_image(name, array))
+        def channels_last(name: str, array: Any) -> jax.Array | None:
+            if array is None:
+                return None
+            return jnp.moveaxis(as_image(name, array, None, "channels"), 0, -1)
 
         offset, mask = self.prediction.samples(
-            None if self.offset_conv is None else predict,
-            offset_inputs,
-            read("flow", flow),
-            read("offset", offset),
-            read("mask", mask),
-            self.offset_dtype,
+            *(None if self.offset_conv is None else predict, offset_inputs),
+            *(channels_last("flow", flow), channels_last("offset", offset)),
+            *(channels_last("mask", mask), self.offset_dtype),
         )
-        return _channels_first(offset), None if mask is None else _channels_first(mask)
-
-
-def _read_image(name: str, value: Any, channels: int | None = None) -> jax.Array:
-    array = layers.read_real(name, value)
-    if array.ndim != 3 or channels not in (None, array.shape[0]):
-        expected = "channels" if channels is None else channels
-        raise ValueError(f"{name} must have shape ({expected}, height, width), got {array.shape}")
-    return array
-
-
-def _channels_last(array: jax.Array) -> jax.Array:
-    return jnp.moveaxis(array, 0, -1)
-
-
-def _channels_first(array: jax.Array) -> jax.Array:
-    return jnp.moveaxis(array, -1, 0)
+        return jnp.moveaxis(offset, -1, 0), None if mask is None else jnp.moveaxis(mask, -1, 0)

@@ -7,8 +7,7 @@ except ImportError as _error:
 
     raise ImportError(f"oxijax.linen needs Flax: {install_command('demo', 'flax')}") from _error
 
-from oxijax.linen._dcn import DCNv3, DCNv4
 from oxijax.linen._deform_conv import DeformConv
-from oxijax.linen._ms_deform_attn import MSDeformAttn
+from oxijax.linen._sampling import DCNv3, DCNv4, MSDeformAttn
 
 __all__ = ["DCNv3", "DCNv4", "DeformConv", "MSDeformAttn"]

@@ -7,8 +7,7 @@ except ImportError as _error:
 
     raise ImportError(f"oxijax.nnx needs Flax: {install_command('demo', 'flax')}") from _error
 
-from oxijax.nnx._dcn import DCNv3, DCNv4
 from oxijax.nnx._deform_conv import DeformConv
-from oxijax.nnx._ms_deform_attn import MSDeformAttn
+from oxijax.nnx._sampling import DCNv3, DCNv4, MSDeformAttn
 
 __all__ = ["DCNv3", "DCNv4", "DeformConv", "MSDeformAttn"]

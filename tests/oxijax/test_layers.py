@@ -18,6 +18,7 @@ from flax import linen as nn
 from flax import nnx
 from jax import lax
 from support.helpers import TOLERANCES, assert_close
+from support.layers import equations_of
 
 import oxijax
 import oxijax.equinox
@@ -101,15 +102,8 @@ def images(*shape, dtype=np.float32) -> jax.Array:
 
 def equations(function, *arguments) -> dict[str, Any]:
     """The equations of a program that has no two of the same primitive that matters."""
-
-    def search(jaxpr):
-        for eqn in jaxpr.eqns:
-            yield eqn.primitive.name, eqn
-            for value in eqn.params.values():
-                if hasattr(value, "eqns"):
-                    yield from search(value)
-
-    return dict(search(jax.make_jaxpr(function)(*arguments)))
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    return {eqn.primitive.name: eqn for eqn in equations_of(jaxpr)}
 
 
 def dtypes_of_operands(function, *arguments) -> list[str]:

@@ -1,7 +1,6 @@
 """Where the layers of deformable convolution get their offsets from, and what they do to them."""
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from flax import linen as nn
 from flax import nnx
 from support.deform_conv_modules import KEY, LIBRARIES
 from support.helpers import assert_close
+from support.sampling_layers import split
 
 import oxijax
 import oxijax.equinox
@@ -48,8 +48,7 @@ class Layer:
             layer = layer.bind(variables)
         else:
             layer = oxijax.equinox.DeformConv(IN, OUT, 3, padding=1, key=KEY, **options)
-        module = importlib.import_module(f"oxijax.{library}._parameters")
-        parameters, rebuild = module.split(layer)
+        parameters, rebuild = split(library, layer)
         random = np.random.default_rng(0)
         self.layer: Any = rebuild(
             jax.tree.map(lambda p: jnp.asarray(random.normal(size=p.shape), p.dtype), parameters)
@@ -89,8 +88,7 @@ def test_order_of_channels(library):
     layer = Layer(library)
     taps, channels = 9, 3 * GROUPS * 9
     marked = np.arange(channels, dtype=np.float32)
-    module = importlib.import_module(f"oxijax.{library}._parameters")
-    parameters, rebuild = module.split(layer.layer)
+    parameters, rebuild = split(library, layer.layer)
 
     def mark(path: Any, leaf: Any) -> Any:
         name = jax.tree_util.keystr(path)

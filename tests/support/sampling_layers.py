@@ -29,6 +29,7 @@ __all__ = [
     "filled",
     "layer_of",
     "recorded",
+    "split",
 ]
 
 LIBRARIES = ("nnx", "linen", "equinox")
