@@ -1,129 +1,66 @@
-"""What `docs/evidence/trust.json` says: facts, their dates, which are stale, and what is wrong."""
+"""What `docs/evidence/trust.json` says: facts, their dates, and what is wrong."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpu_suite.tables import results
 from support.paths import DOCS, ROOT
-from support.places import PRECISIONS
 
-from trust.texts import FAMILIES, TARGETS, family_of, kernels
+from trust.kernels import FAMILIES, kernels_of
 
 __all__ = [
     "EVIDENCE",
     "Evidence",
     "Fact",
     "as_text",
-    "family_kernels",
+    "facts",
     "hardware",
     "noticed_of",
+    "problems",
+    "survived_of",
 ]
 
 EVIDENCE = DOCS / "evidence" / "trust.json"
 RESULTS = ROOT / "benchmarks" / "results"  # with those of GPUs
-# Of the mutants that run and are another program, those that a check has to notice.
-LEAST_NOTICED = 0.85
+
+Evidence = dict[str, Any]  # as in the file: "texts" by kernel, "jobs" by name
+Fact = Mapping[str, Any]  # something that a proof has shown, and the date on which it ran
 
 
-@dataclasses.dataclass(frozen=True)
-class Fact:
-    """Something that a proof has shown.
-
-    Attributes:
-      value: as the job has recorded it.
-      date: on which the proof ran.
-      stale: whether texts that it is about have changed since.
-    """
-
-    value: Mapping[str, Any]
-    date: str
-    stale: bool
+def facts(evidence: Evidence, kind: str, name: str | None = None, **fields: str) -> list[Fact]:
+    """The facts of a kind, such as "launches": of all kernels or one, with some fields."""
+    wanted = {**fields, **({"name": name} if name else {})}
+    return [
+        {**fact, "date": job["date"]}
+        for job in evidence["jobs"].values()
+        for fact in job.get(kind, [])
+        if wanted.items() <= {k: fact.get(k) for k in wanted}.items()
+    ]
 
 
-class Evidence:
-    """The recorded facts, beside the texts of today.
-
-    Attributes:
-      texts: of each kernel and GPU what `trust.texts.texts_of` returns.
-      jobs: what `trust.jobs.run` returns, by the names of jobs.
-    """
-
-    def __init__(self, recorded: Mapping[str, Any]):
-        self.texts: Mapping[str, Mapping[str, Any]] = recorded["texts"]
-        self.jobs: Mapping[str, Mapping[str, Any]] = recorded["jobs"]
-
-    def facts(self, kind: str, name: str | None = None, target: str | None = None) -> list[Fact]:
-        """The facts of a kind, such as "launches": of all kernels or one, for all GPUs or one."""
-        found = []
-        for job in self.jobs.values():
-            for value in job.get(kind, []):
-                about = _about(value)
-                if name in (None, *(kernel for kernel, _ in about)) and (
-                    target in (None, *(gpu for _, gpu in about))
-                ):
-                    stale = any(self.is_changed(job, *one) for one in about)
-                    found.append(Fact(value, job["date"], stale))
-        return found
-
-    def is_changed(self, job: Mapping[str, Any], kernel: str, target: str) -> bool:
-        """Whether a kernel's text for a GPU is another one than a job's proofs had."""
-        then = job["keys"].get(kernel, {}).get(target)
-        return then != self.texts.get(kernel, {}).get(target, {}).get("key")
-
-    def problems(self) -> Iterator[str]:
-        """What is wrong, in words; what has only not been proven yet is not."""
-        for name in kernels():
-            for target in TARGETS:
-                if target not in self.texts.get(name, {}):
-                    yield f"{name} for {target} has no entry: run python tests/trust"
-        for name, job in self.jobs.items():
-            for test, why in job["tests"]["failed"].items():
-                yield f"{name}: {test} failed: {why}"
-        for value in (fact.value for fact in self.facts("assembly")):
-            where = f"{value['name']} for {value['target']}"
-            if value["spills"]:
-                yield f"{where} spills {value['spills']} bytes of registers"
-            if value["assembled"] != value["configurations"]:
-                missing = value["configurations"] - value["assembled"]
-                yield f"{where}: {missing} configurations were not assembled"
-        for value in (fact.value for fact in self.facts("errors")):
-            where = f"{value['name']} for {value['target']} in {value['precision']}"
-            tolerance = PRECISIONS[value["precision"]][2]
-            if value["tolerance"] != tolerance:
-                yield f"{where}: a tolerance of {value['tolerance']:.0e}, not {tolerance:.0e}"
-            if not value["error"] <= tolerance:
-                yield f"{where}: an error of {value['error']:.2g}, over {tolerance:.0e}"
-        for value in (fact.value for fact in self.facts("races")):
-            if value["whole"] and {*value["verdicts"]} != {"race_free"}:
-                verdicts = ", ".join(value["verdicts"])
-                yield f"{value['name']}, {value['case']}: the verifier says {verdicts}"
-        for value in (fact.value for fact in self.facts("mutants")):
-            noticed, survived = noticed_of(value), sum(value["survivors"].values())
-            if noticed + survived + value["rejected"] + value["same"] != value["tried"]:
-                yield f"{value['probe']}: {value['tried']} mutants do not add up"
-        for name in kernels():
-            studies = [fact.value for fact in self.facts("mutants", name)]
-            noticed = sum(map(noticed_of, studies))
-            survived = sum(sum(value["survivors"].values()) for value in studies)
-            if studies and noticed < LEAST_NOTICED * (noticed + survived):
-                yield f"{name}: only {noticed} of {noticed + survived} mutants were noticed"
+def problems(evidence: Evidence) -> Iterator[str]:
+    """What is wrong, in words: tests fail where a figure is not what it has to be."""
+    for name, job in evidence["jobs"].items():
+        for test, why in job["tests"]["failed"].items():
+            yield f"{name}: {test} failed: {why}"
+    for name in kernels_of(*FAMILIES):
+        for kind in ("assembly", "launches", "errors"):
+            if not facts(evidence, kind, name):
+                yield f"{name} has no {kind}: run python tests/trust"
 
 
-def noticed_of(study: Mapping[str, Any]) -> int:
-    """How many mutants of a study were noticed."""
-    return sum(study["noticed"].values())
+def noticed_of(studies: Iterable[Fact]) -> int:
+    """How many mutants of studies were noticed."""
+    return sum(sum(study["noticed"].values()) for study in studies)
 
 
-def _about(value: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The kernels and GPUs that a fact is about."""
-    if "kernels" in value:
-        return [(kernel, target) for kernel, target in value["kernels"]]
-    return [(value["name"], value["target"])]
+def survived_of(studies: Iterable[Fact]) -> int:
+    """How many mutants of studies are another program, and were not noticed."""
+    return sum(sum(study["survivors"].values()) for study in studies)
 
 
 def hardware(folder: Path = RESULTS) -> dict[str, tuple[str, str]]:
@@ -149,23 +86,20 @@ def hardware(folder: Path = RESULTS) -> dict[str, tuple[str, str]]:
     return found
 
 
-def as_text(recorded: Mapping[str, Any]) -> str:
+def as_text(evidence: Evidence) -> str:
     """JSON with a line for each fact, so that versions are easy to compare."""
-    lines = []
-    for part in ("texts", "jobs"):
-        entries = []
-        for name, value in recorded[part].items():
-            fields = [f"   {json.dumps(k)}: {_field(v)}" for k, v in value.items()]
-            entries.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(fields) + "\n  }")
-        lines.append(f' "{part}": {{\n' + ",\n".join(entries) + "\n }")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    parts = []
+    for part, entries in evidence.items():
+        lines = [f"  {json.dumps(name)}: {_entry(value)}" for name, value in entries.items()]
+        parts.append(f" {json.dumps(part)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _field(value: Any) -> str:
-    if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(f"    {json.dumps(one)}" for one in value) + "\n   ]"
-    return json.dumps(value)
-
-
-def family_kernels(family: str) -> list[str]:
-    return [name for name in kernels() if family_of(name) == family]
+def _entry(value: Mapping[str, Any]) -> str:
+    fields = []
+    for name, field in value.items():
+        text = json.dumps(field)
+        if isinstance(field, list):
+            text = "[\n" + ",\n".join(f"    {json.dumps(one)}" for one in field) + "\n   ]"
+        fields.append(f"   {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(fields) + "\n  }"

@@ -1,138 +1,227 @@
-"""The proofs that the report is made of, and what is kept of each run."""
+"""The proofs that the report is made of: which are stale, and what is kept of each run."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-import glob
+import functools
 import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from support.paths import ROOT
 
-from oxijax._cli.check import CheckResult, check
 from ptx.isa.assembler import ptxas_version
-from ptx.isa.targets import TARGETS as GPUS
-from ptx.kernel import KernelDefinition
-from trust.texts import FAMILIES, TARGETS, family_of, kernels
+from trust.evidence import Evidence
+from trust.kernels import FAMILIES, family_of, kernels_of, texts_of
+from trust.sources import Sources, digest
 
-__all__ = ["JOBS", "Job", "run"]
+__all__ = [
+    "JOBS",
+    "Job",
+    "drawn",
+    "prove_share",
+    "run",
+    "texts_key",
+    "why_stale",
+    "write_texts",
+    "writers",
+]
 
-_FACTS = "OXIJAX_TRUST_FACTS"  # the name that the observer has for it
+MARKS = "not full"  # of the proofs, as pytest's option -m
+SHARE = 1 / 40  # of the recorded seconds
+_EMULATOR = ROOT / "ptx" / "emulator" / "launch.py"
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Proofs of kernels that run together.
+    """Proofs about the kernels of a family that run together.
 
     Attributes:
-      families: whose kernels they are about.
-      tests: what pytest runs; none for what ptxas says of all texts.
-      parts: one of so many parts of the tests runs, chosen by their names, or of the
-        configurations of each kernel.
+      family: whose kernels they are about.
+      tests: the files, or tests, that pytest runs; those of other families in them are left out.
+      of_texts: whether they hold for the same texts, whatever writes them.
     """
 
-    families: tuple[str, ...]
-    tests: tuple[str, ...] = ()
-    parts: int = 1
+    family: str
+    tests: tuple[str, ...]
+    of_texts: bool = True
 
     @property
     def options(self) -> tuple[str, ...]:
         """Of pytest."""
-        sample = ("--sample", f"0/{self.parts}") if self.parts > 1 else ()
-        return ("-n", "0", "--afresh", "all", *sample, *self.tests)
+        chosen = "conv and not deform_conv" if self.family == "conv" else self.family
+        shared = any(self.family not in test for test in self.tests)
+        return ("-m", MARKS, *(("-k", chosen) if shared else ()), *self.tests)
 
     @property
     def command(self) -> str:
         """What runs the proofs alone."""
-        if self.tests:
-            return f"python -m pytest {' '.join(self.options)}"
-        chosen = [f"--kernel {k}" for k in kernels() if family_of(k) in self.families]
-        return " ".join(["python -m oxijax check", *chosen, *(f"--target {t}" for t in TARGETS)])
+        return f"python -m pytest {shlex.join(self.options)}"
 
-    def configurations(self, kernel: KernelDefinition) -> list[str]:
-        """Those of a kernel that are assembled."""
-        return list(kernel.configs)[:: self.parts]
+    def has(self, nodeid: str) -> bool:
+        """Whether a test is one of the job's."""
+        return nodeid.startswith(self.tests) and family_of(nodeid) == self.family
+
+    def checking(self, sources: Sources) -> str:
+        """The hash of the tests, and of what they run but for what writes texts."""
+        found = sources.closure(ROOT / test.partition("::")[0] for test in self.tests)
+        emulator = sources.closure([_EMULATOR]) if _EMULATOR in found else frozenset()
+        own = frozenset() if self.of_texts else writers(sources, self.family)
+        every = (writers(sources, family) for family in FAMILIES)
+        return sources.digest(found.difference(*every) | emulator | own)
 
 
-def _in(folder: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"{folder}/{name}" for name in names)
+@functools.cache
+def writers(sources: Sources, family: str) -> frozenset[Path]:
+    """What a family's texts are written by."""
+    return sources.closure([ROOT / "ptx" / "kernels" / family / "__init__.py"])
 
 
-_TEXTS, _CALLS = "tests/ptx/kernels", "tests/oxijax"
-# A part of the tests where all of them take long: CI runs all, and keeps what has passed.
-JOBS: Mapping[str, Job] = {
-    "assembly-deform_conv": Job(("deform_conv",)),
-    "assembly-sampling": Job(("sampling",), parts=3),
-    "assembly-conv": Job(("conv",), parts=3),
-    "assembly-gemm": Job(("gemm",), parts=3),
-    "races": Job(
-        ("deform_conv", "conv", "gemm"),
-        _in(_TEXTS, "test_race_freedom.py", "test_lost_synchronisation.py"),
+_KERNELS, _OPERATORS = "tests/ptx/kernels", "tests/oxijax"
+# A kind of proofs -> their files; of a family those that there are.
+_FILES = {
+    "assembly": [f"{_KERNELS}/test_assembled.py"],
+    "races": [f"{_KERNELS}/test_race_freedom.py", f"{_KERNELS}/test_lost_synchronisation.py"],
+    "mutants": [f"{_KERNELS}/FAMILY/test_mutants.py"],
+    "texts": [f"{_KERNELS}/FAMILY/test_{name}.py" for name in ("coverage", "direct", "kernels")],
+    "limits": [f"{_KERNELS}/FAMILY/test_limits.py"],
+    "calls": [
+        f"{_OPERATORS}/FAMILY/test_{name}.py" for name in ("emulated", "deterministic", "packed")
+    ],
+}
+_SUITES = {
+    "deform_conv": (
+        f"{_OPERATORS}/deform_conv/test_torchvision_suite.py",
+        f"{_OPERATORS}/deform_conv/test_mmcv_constants.py",
+        f"{_OPERATORS}/deform_conv/test_values.py::test_golden",
+        f"{_OPERATORS}/onnx/test_deform_conv.py",
+        f"{_OPERATORS}/test_deform_conv_modules.py::test_result_in_float32",
+        f"{_OPERATORS}/test_deform_conv_modules.py::test_result_and_gradients_in_float64",
     ),
-    "calls-conv": Job(("conv",), _in(f"{_CALLS}/conv", "test_emulated.py")),
-    "calls-gemm": Job(("gemm",), _in(f"{_CALLS}/gemm", "test_emulated.py"), 4),
-    "calls-deform_conv": Job(
-        ("deform_conv",),
-        _in(f"{_CALLS}/deform_conv", "test_emulated.py", "test_deterministic.py"),
-        2,
+    "sampling": (
+        f"{_OPERATORS}/sampling/test_values.py::test_recorded",
+        f"{_OPERATORS}/sampling/test_values.py::test_channels_of_a_group",
     ),
-    "calls-sampling": Job(
-        ("sampling",), _in(f"{_CALLS}/sampling", "test_emulated.py", "test_packed.py"), 6
-    ),
-    **{
-        f"mutants-{family}": Job((family,), _in(f"{_TEXTS}/{family}", "test_mutants.py"))
-        for family in FAMILIES
-    },
-    "suites": Job(
-        ("deform_conv", "sampling"),
-        (
-            f"{_CALLS}/deform_conv/test_torchvision_suite.py",
-            f"{_CALLS}/deform_conv/test_mmcv_constants.py",
-            f"{_CALLS}/deform_conv/test_values.py::test_golden",
-            f"{_CALLS}/onnx/test_deform_conv.py",
-            f"{_CALLS}/sampling/test_values.py::test_recorded",
-            f"{_CALLS}/sampling/test_values.py::test_channels_of_a_group",
-            f"{_CALLS}/test_deform_conv_modules.py::test_result_in_float32",
-            f"{_CALLS}/test_deform_conv_modules.py::test_result_and_gradients_in_float64",
-        ),
-    ),
-    "texts-deform_conv": Job(
-        ("deform_conv",), _in(f"{_TEXTS}/deform_conv", "test_coverage.py", "test_direct.py"), 3
-    ),
-    "texts-sampling": Job(("sampling",), _in(f"{_TEXTS}/sampling", "test_coverage.py"), 2),
-    "texts-conv": Job(("conv",), _in(f"{_TEXTS}/conv", "test_coverage.py", "test_direct.py")),
-    "texts-gemm": Job(("gemm",), _in(f"{_TEXTS}/gemm", "test_kernels.py"), 2),
 }
 
 
-def run(job: Job, keys: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Runs a job's proofs: what they have shown, when, and of which texts.
+def _jobs() -> Iterator[tuple[str, Job]]:
+    for kind, files in _FILES.items():
+        for family in FAMILIES:
+            named = (file.replace("FAMILY", family) for file in files)
+            tests = tuple(file for file in named if (ROOT / file).exists())
+            if (kind, family) != ("races", "sampling"):  # no sampling kernel has a barrier
+                yield f"{kind}-{family}", Job(family, tests, of_texts=kind != "limits")
+    yield from ((f"suites-{family}", Job(family, tests)) for family, tests in _SUITES.items())
 
-    Args:
-      job: the job.
-      keys: of the texts that there are, by kernel and GPU.
+
+JOBS: Mapping[str, Job] = dict(_jobs())
+
+
+# ---- what is stale
+
+
+def write_texts(evidence: Evidence, family: str, sources: Sources) -> list[str]:
+    """Writes a family's texts if what writes them has changed; the kernels that have others now."""
+    known, writing = evidence["texts"], sources.digest(writers(sources, family))
+    changed = []
+    for name, kernel in kernels_of(family).items():
+        before = known.get(name, {})
+        if before.get("writing") != writing:
+            known[name] = {"writing": writing, **texts_of(kernel, before)}
+            changed += [name] * (known[name]["key"] != before.get("key"))
+    return changed
+
+
+def why_stale(evidence: Evidence, name: str, sources: Sources) -> str:
+    """Why a job has to run; empty where it need not.
+
+    Where what writes the texts has changed, `write_texts` finds out whether they are the same.
     """
-    start = time.monotonic()
-    facts = _observed(job) if job.tests else _assembled(job)
+    job, known = JOBS[name], evidence["jobs"].get(name)
+    if known is None:
+        return "has not run yet"
+    if known["tests"]["failed"]:
+        return "has failed"
+    if known["command"] != job.command:
+        return "other tests belong to it now"
+    if known["checking"] != job.checking(sources):
+        return "what proves it has changed"
+    if known["texts"] != texts_key(evidence, job.family):
+        return "texts have changed"
+    writing = sources.digest(writers(sources, job.family))
+    if any(evidence["texts"][kernel]["writing"] != writing for kernel in kernels_of(job.family)):
+        return "what writes the texts has changed"
+    return ""
+
+
+def texts_key(evidence: Evidence, family: str) -> str:
+    """The hash of all recorded texts of a family."""
+    return digest(*(evidence["texts"].get(k, {}).get("key", "") for k in kernels_of(family)))
+
+
+# ---- what runs
+
+
+def run(name: str, evidence: Evidence, sources: Sources) -> dict[str, Any]:
+    """Runs a job's proofs on all cores: what they have shown, when, and of which texts."""
+    job = JOBS[name]
+    checking = job.checking(sources)
+    with tempfile.TemporaryDirectory() as folder:
+        facts = Path(folder, "facts.json")
+        status = _pytest(job.options, OXIJAX_TRUST_FACTS=str(facts))
+        found = {"seconds": 0, "tests": {"passed": 0, "skipped": 0, "failed": {}}}
+        found |= json.loads(facts.read_text()) if facts.exists() else {}
+    if status != 0 and not found["tests"]["failed"]:
+        found["tests"]["failed"] = {job.command: f"pytest ended with status {status}"}
     return {
         "date": datetime.date.today().isoformat(),
-        "seconds": round(time.monotonic() - start),
         "command": job.command,
-        "parts": job.parts,
         "versions": _versions(),
-        "keys": {name: dict(of) for name, of in keys.items() if family_of(name) in job.families},
-        **facts,
+        "checking": checking,
+        "texts": texts_key(evidence, job.family),
+        **found,
     }
+
+
+def prove_share(text: str) -> int:
+    """Runs the share of all proofs that a text draws: pytest's status."""
+    tests = {test for job in JOBS.values() for test in job.tests}
+    return _pytest(["-m", MARKS, *sorted(tests)], OXIJAX_TRUST_SHARE=text)
+
+
+def drawn(nodeids: Iterable[str], text: str, evidence: Evidence) -> set[str]:
+    """The share of some tests that a text draws: what fits into `SHARE` of the recorded seconds.
+
+    A test is taken to last as long as those of its job on average.
+    """
+    left = sum(job["seconds"] for job in evidence["jobs"].values()) * SHARE
+    found = set()
+    for nodeid in sorted(nodeids, key=lambda nodeid: digest(text, nodeid)):
+        for name, known in evidence["jobs"].items():
+            seconds = known["seconds"] / max(1, known["tests"]["passed"])
+            if name in JOBS and JOBS[name].has(nodeid) and seconds <= left:
+                found.add(nodeid)
+                left -= seconds
+    return found
+
+
+def _pytest(options: Sequence[str], **variables: str) -> int:
+    """Runs pytest with the observer; it prints the progress."""
+    paths = [str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
+    arguments = ["-p", "trust.observer", "-p", "no:cacheprovider", "--tb=short", *options]
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def _versions() -> dict[str, str]:
@@ -142,52 +231,4 @@ def _versions() -> dict[str, str]:
         "Python": platform.python_version(),
         "ptxas": ptxas_version(),
         **{name: importlib.metadata.version(name) for name in names},
-    }
-
-
-def _observed(job: Job) -> dict[str, Any]:
-    """What a job's tests show, which pytest runs in one process; it prints their progress."""
-    with tempfile.TemporaryDirectory() as folder:
-        facts = Path(folder, "facts.json")
-        paths = [str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        command = [sys.executable, "-m", "pytest", "-p", "trust.observer"]
-        command += ["-p", "no:cacheprovider", "--tb=short", *job.options]
-        status = subprocess.run(
-            command, cwd=ROOT, env={**environment, _FACTS: str(facts)}, check=False
-        ).returncode
-        found = json.loads(facts.read_text()) if facts.exists() else {"tests": {"failed": {}}}
-    if status != 0 and not found["tests"]["failed"]:
-        found["tests"]["failed"] = {job.command: f"pytest ended with status {status}"}
-    return found
-
-
-def _assembled(job: Job) -> dict[str, Any]:
-    """What ptxas says of each kernel, by GPU."""
-    rows, failed, passed = [], {}, 0
-    for name, kernel in kernels().items():
-        if family_of(name) not in job.families:
-            continue
-        for target in TARGETS:
-            chosen = [glob.escape(config) for config in job.configurations(kernel)]
-            results = check([kernel], [GPUS[target]], chosen)
-            failed |= {r.name: "; ".join(r.messages) or r.status for r in results if r.failed}
-            passed += sum(not result.failed for result in results)
-            rows.append({"name": name, "target": target, **_cost(results)})
-            print(f"  {name} for {target}: {rows[-1]}", flush=True)
-    return {
-        "tests": {"passed": passed, "skipped": 0, "failed": failed},
-        "assembly": rows,
-    }
-
-
-def _cost(results: Sequence[CheckResult]) -> dict[str, Any]:
-    entries = [entry for result in results for entry in result.kernels]
-    registers = [entry.registers for entry in entries]
-    return {
-        "configurations": len(results),
-        "assembled": sum(bool(result.kernels) for result in results),
-        "registers": [min(registers, default=0), max(registers, default=0)],
-        "spills": sum(entry.spills for entry in entries),
-        "stack": sum(entry.local_bytes for entry in entries),
     }

@@ -2,9 +2,11 @@
 
 It observes from outside, and no test knows of it: it wraps, before any test is imported, what
 writes a kernel's text, the emulator's launch, and the functions of `support` in which results are
-compared, mutants studied and races looked for. What a test shows counts only if the test passes.
+compared, mutants studied, races looked for and texts assembled. What a test shows travels in its
+report, from whichever process ran it, and counts only if the test passes.
 
-`python -m pytest -p trust.observer` writes what was found to the file that `FILE_VARIABLE` names.
+`python -m pytest -p trust.observer` writes what was found to the file OXIJAX_TRUST_FACTS, and with
+OXIJAX_TRUST_SHARE runs the share of the tests that this text draws.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import inspect
 import json
 import os
 import pathlib
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,45 +29,27 @@ from support.places import PRECISIONS
 
 import ptx.emulator
 import ptx.kernel
+from oxijax._cli import check
 from oxijax._core.launch import _emulation
+from trust.evidence import EVIDENCE
+from trust.jobs import drawn
+from trust.kernels import family_of
 from trust.suites import case_of, suite_of
 
-__all__ = ["FILE_VARIABLE", "Observer"]
+__all__ = ["Observer", "combined"]
 
-FILE_VARIABLE = "OXIJAX_TRUST_FACTS"
-
-# Which kernels make a result, by the family of the test that compares it. What is not here is
+# The kernels that make a result which a test compares, by how their names end. What is not here is
 # XLA's: a sum that makes the gradient of a bias, for example. A result without a name is that of
 # the only gathering kernel.
-_GATHERED = ("deform_conv_backward_input_gather", "sampling_backward_value_gather")
-_INPUT = ("deform_conv_backward_input", "deform_conv_backward_input_gather")
-_VALUE = ("sampling_backward_value", "sampling_backward_value_gather")
-_POINTS = ("sampling_backward_points",)
-KERNELS_OF = {
-    "deform_conv": {
-        "": _GATHERED,
-        "y": ("deform_conv_forward",),
-        "dx": _INPUT,
-        "doffset": ("deform_conv_backward_offset",),
-        "dmask": ("deform_conv_backward_offset",),
-        "dweight": ("deform_conv_backward_weight",),
-    },
-    "conv": {
-        "y": ("conv_forward",),
-        "dx": ("conv_backward_input",),
-        "dweight": ("conv_backward_weight",),
-    },
-    "gemm": {"y": ("gemm",), "da": ("gemm",), "db": ("gemm",)},
-    "sampling": {
-        "": _GATHERED,
-        "y": ("sampling_forward",),
-        "dx": _VALUE,
-        "dvalue": _VALUE,
-        **dict.fromkeys(
-            ("doffset", "dmask", "dgrid", "doffset_mask", "dsampling_locations"), _POINTS
-        ),
-        "dattention_weights": _POINTS,
-    },
+_INPUT, _PLACES = "_backward_(input|value)(_gather)?", "_backward_(offset|points)"
+MAKERS = {
+    "": "_gather",
+    "y": "_forward|gemm",
+    **dict.fromkeys(("da", "db"), "gemm"),
+    **dict.fromkeys(("dx", "dvalue"), _INPUT),
+    "dweight": "_backward_weight",
+    **dict.fromkeys(("doffset", "dmask", "dgrid", "doffset_mask"), _PLACES),
+    **dict.fromkeys(("dsampling_locations", "dattention_weights"), _PLACES),
 }
 _DTYPES = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 # What the library promises: (a kernel's type, tolerance) -> the name of the precision.
@@ -79,30 +64,28 @@ class Kernel(NamedTuple):
     target: str
 
 
-class _Test:
+class Shown:
     """What one test has shown so far."""
 
     def __init__(self, item: pytest.Item):
         self.nodeid = item.nodeid
-        self.family = next(f for f in (*KERNELS_OF, "") if f"/{f}/" in item.nodeid or not f)
+        self.family = family_of(item.nodeid)
         self.suite, self.case = suite_of(item), case_of(item)
         self.written: list[Kernel] = []
-        self.launches: list[tuple[Kernel, int | None, str]] = []
+        self.launches: list[tuple[Kernel, bool]] = []  # whether in a random order
         self.errors: list[tuple[Kernel, str, float]] = []
-        self.studies: list[dict[str, Any]] = []
+        self.mutants: list[dict[str, Any]] = []
         self.verdicts: list[str] = []
+        self.assembly: list[dict[str, Any]] = []
 
 
 class Observer:
-    """Collects what passes; `facts` has it in a form that JSON can hold."""
+    """Puts what each test shows into its reports."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # emulated launches come from XLA's threads
         self._kernels: dict[str, Kernel] = {}  # by their texts, as the library writes them
-        self._test: _Test | None = None
-        self._shown: list[_Test] = []
-        self._outcomes: dict[str, str] = {}
-        self._failures: dict[str, str] = {}
+        self._test: Shown | None = None
 
     # ---- what is wrapped
 
@@ -117,6 +100,7 @@ class Observer:
             (gemm_checks, "compare", self._comparing_products),
             (mutants, "check", self._studying),
             (race_freedom, "verdict", self._proving),
+            (check, "check", self._assembling),
         ):
             patch.setattr(module, name, wrapped(getattr(module, name)))
 
@@ -144,7 +128,7 @@ class Observer:
                 # A text that the library did not write is a mutant, or broken on purpose.
                 one = self._kernels.get(asked["text"])
                 if one and self._test and asked.get("check_races", True):
-                    self._test.launches.append((one, asked.get("schedule"), asked["text"]))
+                    self._test.launches.append((one, asked.get("schedule") is not None))
             return report
 
         return launched
@@ -172,10 +156,10 @@ class Observer:
         test = self._test
         if test is None:
             return
-        makers = KERNELS_OF.get(test.family, {}).get(what, ())
+        ends = re.compile(f"({MAKERS.get(what, '$.')})$")
         with self._lock:
-            launched = {one for one, _, _ in test.launches}
-        makers = {one for one in launched if one.name in makers}
+            launched = {one for one, _ in test.launches}
+        makers = {one for one in launched if ends.search(one.name) and test.family in one.name}
         within = {one for one in makers if (one.dtype, tolerance) in CONTRACT}
         if len(within) == 1:
             (one,) = within
@@ -208,7 +192,7 @@ class Observer:
                     "same": len(report.same),
                     "survivors": dict(whys.most_common()),
                 }
-                self._test.studies.append(study)
+                self._test.mutants.append(study)
 
         return studied
 
@@ -222,113 +206,179 @@ class Observer:
 
         return proven
 
-    # ---- pytest's hooks
+    def _assembling(self, assemble: Callable) -> Callable:
+        @functools.wraps(assemble)
+        def assembled(*arguments, **options):
+            results = assemble(*arguments, **options)
+            if self._test is not None:
+                self._test.assembly += map(_cost, results)
+            return results
+
+        return assembled
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._test = _Test(item)
+        self._test = Shown(item)
         try:
             return (yield)
         finally:
-            test, self._test = self._test, None
-            if self._outcomes.get(test.nodeid) == "passed":
-                self._shown.append(test)
+            self._test = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        yield
+        assert self._test is not None
+        item.user_properties.append(("shown", json.dumps(vars(self._test))))
+
+
+def _cost(result: check.CheckResult) -> dict[str, Any]:
+    registers = [entry.registers for entry in result.kernels]
+    return {
+        "name": result.kernel,
+        "target": result.target.name,
+        "configurations": 1,
+        "assembled": bool(registers),
+        "registers": registers,
+        "spills": sum(entry.spills for entry in result.kernels),
+        "stack": sum(entry.local_bytes for entry in result.kernels),
+    }
+
+
+class Share:
+    """Leaves the share of the tests that a text draws."""
+
+    def __init__(self, text: str):
+        self._text = text
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        evidence = json.loads(EVIDENCE.read_text())
+        chosen = drawn((item.nodeid for item in items), self._text, evidence)
+        config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]
+
+
+class Collector:
+    """Combines what tests have shown, in whichever process, and writes it to a file."""
+
+    def __init__(self, file: str):
+        self._file = pathlib.Path(file)
+        self._reports: list[pytest.TestReport | pytest.CollectReport] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or report.outcome != "passed":
-            before = self._outcomes.get(report.nodeid, "passed")
-            self._outcomes[report.nodeid] = report.outcome if before == "passed" else before
-        if report.failed:
-            lines = report.longreprtext.strip().splitlines() or [""]
-            self._failures[report.nodeid] = lines[-1][:200]
+        self._reports.append(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._failures[report.nodeid] = "could not be collected"
+            self._reports.append(report)
 
     def pytest_sessionfinish(self) -> None:
-        pathlib.Path(os.environ[FILE_VARIABLE]).write_text(json.dumps(self.facts()))
+        self._file.write_text(json.dumps(combined(self._reports)))
 
-    # ---- what is written
 
-    def facts(self) -> dict[str, Any]:
-        """Everything that tests which passed have shown, and which tests did not."""
-        outcomes = collections.Counter(self._outcomes.values())
-        return {
-            "tests": {
-                "passed": outcomes["passed"],
-                "skipped": outcomes["skipped"],
-                "failed": self._failures,
-            },
-            "launches": self._launches(),
-            "errors": self._errors(),
-            "mutants": [study for test in self._shown for study in test.studies],
-            "races": list(self._races()),
-            "suites": list(self._suites()),
+def combined(reports: Iterable[Any]) -> dict[str, Any]:
+    """The facts of pytest's reports: what tests which passed have shown, and which did not."""
+    outcomes: dict[str, str] = {}
+    failures: dict[str, str] = {}
+    shown: dict[str, dict[str, Any]] = {}
+    seconds = 0.0
+    for report in reports:
+        seconds += getattr(report, "duration", 0)
+        if outcomes.get(report.nodeid, "passed") == "passed":
+            outcomes[report.nodeid] = report.outcome
+        if report.failed:
+            lines = report.longreprtext.strip().splitlines() or [""]
+            failures[report.nodeid] = lines[-1][:200]
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "shown":
+                shown[report.nodeid] = json.loads(value)
+    counts = collections.Counter(outcomes.values())
+    tests = [shown[nodeid] for nodeid in sorted(shown) if outcomes[nodeid] == "passed"]
+    facts = {
+        "launches": _launches(tests),
+        "errors": _errors(tests),
+        "mutants": [study for test in tests for study in test["mutants"]],
+        "races": list(_races(tests)),
+        "suites": list(_suites(tests)),
+        "assembly": _assembly(tests),
+    }
+    return {
+        "seconds": round(seconds),
+        "tests": {"passed": counts["passed"], "skipped": counts["skipped"], "failed": failures},
+        **{kind: found for kind, found in facts.items() if found},
+    }
+
+
+Tests = Sequence[Mapping[str, Any]]
+
+
+def _launches(tests: Tests) -> list[dict[str, Any]]:
+    counts, random = collections.Counter[Kernel](), collections.Counter[Kernel]()
+    for one, is_random in (launch for test in tests for launch in test["launches"]):
+        counts[Kernel(*one)] += 1
+        random[Kernel(*one)] += is_random
+    return [
+        {**one._asdict(), "launches": counts[one], "random": random[one]} for one in sorted(counts)
+    ]
+
+
+def _errors(tests: Tests) -> list[dict[str, Any]]:
+    found: dict[tuple[Kernel, str], list[tuple[float, str]]] = collections.defaultdict(list)
+    for test in tests:
+        for one, precision, error in test["errors"]:
+            found[Kernel(*one), precision].append((error, test["nodeid"]))
+    return [
+        {
+            **one._asdict(),
+            "precision": precision,
+            "error": float(np.format_float_scientific(max(errors)[0], 2)),
+            "tolerance": PRECISIONS[precision][2],
+            "results": len(errors),
+            "worst": max(errors)[1],
+        }
+        for (one, precision), errors in sorted(found.items())
+    ]
+
+
+def _races(tests: Tests) -> Iterator[dict[str, Any]]:
+    for test in tests:
+        if test["verdicts"]:
+            (kernel,) = {Kernel(*one) for one in test["written"]}
+            function, _, case = test["nodeid"].rpartition("::")[2].rstrip("]").partition("[")
+            yield {
+                **kernel._asdict(),
+                "case": case,
+                "whole": function == "test_race_free",
+                "verdicts": dict(collections.Counter(test["verdicts"])),
+            }
+
+
+def _suites(tests: Tests) -> Iterator[Mapping[str, Any]]:
+    for name in sorted({test["suite"] for test in tests if test["suite"]}):
+        of = [test for test in tests if test["suite"] == name]
+        yield {
+            "suite": name,
+            "cases": sorted({test["case"] for test in of}),
+            "passed": len(of),
+            "on_kernels": sum(bool(test["launches"]) for test in of),
         }
 
-    def _launches(self) -> list[dict[str, Any]]:
-        found: dict[Kernel, list[tuple[int | None, str, str]]] = collections.defaultdict(list)
-        for test in self._shown:
-            for one, schedule, text in test.launches:
-                found[one].append((schedule, text, test.nodeid))
-        return [
-            {
-                **one._asdict(),
-                "launches": len(launches),
-                "random": sum(schedule is not None for schedule, _, _ in launches),
-                "texts": len({text for _, text, _ in launches}),
-                "tests": len({nodeid for _, _, nodeid in launches}),
-            }
-            for one, launches in sorted(found.items())
-        ]
 
-    def _errors(self) -> list[dict[str, Any]]:
-        worst: dict[tuple[Kernel, str], tuple[float, str]] = {}
-        counts: collections.Counter[tuple[Kernel, str]] = collections.Counter()
-        for test in self._shown:
-            for one, precision, error in test.errors:
-                counts[one, precision] += 1
-                worst[one, precision] = max(
-                    worst.get((one, precision), (-1.0, "")), (error, test.nodeid)
-                )
-        return [
-            {
-                **one._asdict(),
-                "precision": precision,
-                "error": float(np.format_float_scientific(error, 2)),
-                "tolerance": PRECISIONS[precision][2],
-                "results": counts[one, precision],
-                "worst": nodeid,
-            }
-            for (one, precision), (error, nodeid) in sorted(worst.items())
-        ]
-
-    def _races(self) -> Iterator[dict[str, Any]]:
-        for test in self._shown:
-            if test.verdicts:
-                (kernel,) = set(test.written)
-                function, _, case = test.nodeid.rpartition("::")[2].rstrip("]").partition("[")
-                counts = collections.Counter(test.verdicts)
-                yield {
-                    **kernel._asdict(),
-                    "case": case,
-                    "whole": function == "test_race_free",
-                    "verdicts": dict(counts),
-                }
-
-    def _suites(self) -> Iterator[Mapping[str, Any]]:
-        names = sorted({test.suite for test in self._shown if test.suite})
-        for name in names:
-            tests = [test for test in self._shown if test.suite == name]
-            launched = [{one for one, _, _ in test.launches} for test in tests]
-            yield {
-                "suite": name,
-                "cases": sorted({test.case for test in tests}),
-                "passed": len(tests),
-                "on_kernels": sum(map(bool, launched)),
-                "kernels": sorted({(one.name, one.target) for each in launched for one in each}),
-            }
+def _assembly(tests: Tests) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], list[dict[str, Any]]] = collections.defaultdict(list)
+    for one in (one for test in tests for one in test["assembly"]):
+        found[one["name"], one["target"]].append(one)
+    return [
+        {
+            "name": name,
+            "target": target,
+            **{k: sum(one[k] for one in of) for k in ("configurations", "assembled")},
+            "registers": [f(n for one in of for n in one["registers"]) for f in (min, max)],
+            **{k: sum(one[k] for one in of) for k in ("spills", "stack")},
+        }
+        for (name, target), of in found.items()
+    ]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -336,3 +386,8 @@ def pytest_configure(config: pytest.Config) -> None:
     observer.install(patch)
     config.add_cleanup(patch.undo)
     config.pluginmanager.register(observer, "oxijax_trust_observer")
+    file = os.environ.get("OXIJAX_TRUST_FACTS")
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Collector(file), "oxijax_trust_collector")
+    if text := os.environ.get("OXIJAX_TRUST_SHARE"):
+        config.pluginmanager.register(Share(text), "oxijax_trust_share")

@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_suite.tables import table
 from support.paths import DOCS
 from support.places import PRECISIONS
 
-from trust import details
-from trust.cells import (
-    LABELS,
-    NONE,
-    STALE,
-    bold,
-    cell,
-    launched,
-    nearest,
-    noticed,
-    proven,
-    spilled,
-    total,
-)
-from trust.evidence import Evidence, Fact, family_kernels
+from trust.evidence import Evidence, Fact, facts, noticed_of, problems, survived_of
 from trust.jobs import JOBS
+from trust.kernels import FAMILIES, TARGETS, kernels_of
 from trust.suites import SUITES
-from trust.texts import FAMILIES, TARGETS
 
 __all__ = ["PAGE", "render"]
 
 PAGE = DOCS / "trust.md"
+NONE = "not run"
 TITLES = {
     "deform_conv": "Deformable convolution",
     "sampling": "Sampling operators",
     "conv": "Convolution",
     "gemm": "Memory-bound matrix products",
 }
+LABELS = {
+    "float64": "f64",
+    "exact": 'f32, `precision="highest"`',
+    "tf32": "f32 as TF32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+}
+Hardware = Mapping[str, tuple[str, str]]  # family -> the date on which its tests passed, the GPU
 
 INTRODUCTION = """\
 # Trust
@@ -60,12 +55,12 @@ is ([Performance](performance.md)); and anything of configurations and sizes tha
 {wrong}{glance}
 Every figure on this page comes from the output of the proofs, as
 [evidence/trust.json](evidence/trust.json) has it. A proof is about a kernel's text for one
-architecture of GPUs. Where the text of any named configuration has changed since, the page says
-*{stale}*.
+architecture of GPUs. `pytest` fails where the sources of a proof have changed since it ran. Then
+this proves again whatever has another text, or is checked in another way:
 
 ```sh
-python tests/trust              # the proofs of what has changed, and this page
-python tests/trust --afresh     # all of them
+python tests/trust          # the proofs of what has changed, and this page
+python tests/trust --all    # all of them
 ```
 """
 
@@ -95,44 +90,34 @@ Allowed are {allowed}.
 """
 
 
-def render(recorded: Mapping[str, Any], hardware: Mapping[str, tuple[str, str]]) -> str:
+def render(evidence: Evidence, hardware: Hardware) -> str:
     """The page.
 
     Args:
-      recorded: what `docs/evidence/trust.json` has.
+      evidence: what `docs/evidence/trust.json` has.
       hardware: the families whose tests have passed on a GPU, as `trust.evidence.hardware` says.
     """
-    evidence = Evidence(recorded)
-    wrong = list(evidence.problems())
-    listed = [f'!!! failure "Something is wrong"\n{chr(10).join(f"    - {w}" for w in wrong)}\n\n']
+    wrong = "".join(f"    - {problem}\n" for problem in problems(evidence))
     allowed = "; ".join(f"{LABELS[n]} {bound:.0e}" for n, (_, _, bound) in PRECISIONS.items())
     lines = [
         INTRODUCTION.format(
             hardware=_hardware(hardware),
-            wrong=listed[0] if wrong else "",
+            wrong=f'!!! failure "Something is wrong"\n{wrong}\n\n' if wrong else "",
             glance="\n".join(_glance(evidence, hardware)),
-            stale=STALE,
         ),
         COLUMNS.format(allowed=allowed.replace("e-0", "e-")),
     ]
     for family in FAMILIES:
         lines += [f"## {TITLES[family]}", "", *_summary(evidence, family, hardware)]
     lines += ["## Tests of other projects", "", *_suites(evidence)]
-    lines += ["## When each proof ran", "", *_runs(evidence)]
-    lines += ["## Details", ""]
+    lines += ["## When each proof ran", "", *_runs(evidence), "## Details", ""]
     for family in FAMILIES:
-        lines += [f"### {TITLES[family]}: errors", "", *details.errors(evidence, family)]
-        lines += [
-            f"### {TITLES[family]}: launches by type",
-            "",
-            *details.launches(evidence, family),
-        ]
-        lines += [f"### {TITLES[family]}: mutants", "", *details.mutants(evidence, family)]
-        lines += [f"### {TITLES[family]}: races", "", *details.races(evidence, family)]
+        for title, details in DETAILS.items():
+            lines += [f"### {TITLES[family]}: {title}", "", *details(evidence, family)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _hardware(hardware: Mapping[str, tuple[str, str]]) -> str:
+def _hardware(hardware: Hardware) -> str:
     if not hardware:
         return "**No kernel of oxijax has run on a GPU yet.**"
     ran = ", ".join(f"{TITLES[f]} on {gpu} ({date})" for f, (date, gpu) in hardware.items())
@@ -142,71 +127,182 @@ def _hardware(hardware: Mapping[str, tuple[str, str]]) -> str:
     )
 
 
-# ---- at a glance
+# ---- cells
+
+
+def _cell(found: list[Fact], show: Callable[[list[Fact]], str], otherwise: str = NONE) -> str:
+    return show(found) if found else otherwise
+
+
+def _total(found: Iterable[Fact], field: str) -> int:
+    return sum(fact[field] for fact in found)
+
+
+def _registers(found: list[Fact]) -> str:
+    every = [count for fact in found for count in fact["registers"]]
+    return f"{min(every)} to {max(every)}"
+
+
+def _spilled(found: list[Fact]) -> str:
+    return f"{_total(found, 'spills')} in {_total(found, 'assembled')}"
+
+
+def _launched(found: list[Fact]) -> str:
+    return f"{_total(found, 'launches')} ({_total(found, 'random')})"
+
+
+def _noticed(found: list[Fact]) -> str:
+    return f"{noticed_of(found)} of {noticed_of(found) + survived_of(found)}"
+
+
+def _proven(found: list[Fact]) -> str:
+    return f"{sum({*fact['verdicts']} == {'race_free'} for fact in found)} of {len(found)} proven"
+
+
+def _share(fact: Fact) -> float:
+    """An error, as a share of what is allowed."""
+    return fact["error"] / PRECISIONS[fact["precision"]][2]
+
+
+def _nearest(found: list[Fact]) -> str:
+    """The largest error, as a share of what is allowed."""
+    worst = max(found, key=_share)
+    return f"{_share(worst):.0%} ({LABELS[worst['precision']].split(',')[0]})"
+
+
+def _error(found: list[Fact]) -> str:
+    return f"{max(fact['error'] for fact in found):.1e}"
+
+
+# ---- the kernels
 
 KINDS = ("assembly", "launches", "mutants", "races", "errors")
+_HEADINGS = ("spilled", "launches", "mutants", "any order", "error", "on a GPU", "proven")
 
 
-def _glance(evidence: Evidence, hardware: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+def _glance(evidence: Evidence, hardware: Hardware) -> Iterator[str]:
     """A line for each family."""
     rows = []
     for family in FAMILIES:
-        names = family_kernels(family)
-        facts = {k: [f for name in names for f in evidence.facts(k, name)] for k in KINDS}
-        texts = [text for name in names for text in evidence.texts.get(name, {}).values()]
-        since = max((text["since"] for text in texts), default="9999")
-        cells = _cells(facts, any(text["synchronised"] for text in texts))
-        state = _on_gpu({"since": since}, hardware.get(family))
-        rows.append([TITLES[family], len(names), *cells, state, _oldest(facts)])
-    headings = ["family", "kernels", "spilled", "launches", "mutants", "any order", "error"]
-    yield from table([*headings, "on a GPU", "proven"], rows)
+        names = kernels_of(family)
+        found = {kind: [f for n in names for f in facts(evidence, kind, n)] for kind in KINDS}
+        texts = [evidence["texts"].get(name, {}) for name in names]
+        rows.append([TITLES[family], len(names), *_cells(found, texts, hardware.get(family))])
+    yield from table(["family", "kernels", *_HEADINGS], rows)
 
 
-def _summary(
-    evidence: Evidence, family: str, hardware: Mapping[str, tuple[str, str]]
-) -> Iterator[str]:
+def _summary(evidence: Evidence, family: str, hardware: Hardware) -> Iterator[str]:
     """A line for each kernel and architecture."""
     rows = []
-    for name in family_kernels(family):
-        not_studied = "not studied" if f"mutants-{family}" in evidence.jobs else NONE
-        if evidence.facts("mutants", name):
+    for name in kernels_of(family):
+        not_studied = "not studied" if f"mutants-{family}" in evidence["jobs"] else NONE
+        if facts(evidence, "mutants", name):
             not_studied = "for sm_80"
         for target in TARGETS:
-            facts = {kind: evidence.facts(kind, name, target) for kind in KINDS}
-            text = evidence.texts.get(name, {}).get(target, {})
-            registers = cell(facts["assembly"], lambda v: "{} to {}".format(*v[0]["registers"]))
-            cells = _cells(facts, bool(text.get("synchronised")), not_studied)
-            state = _on_gpu(text, hardware.get(family))
-            rows.append([f"`{name}`", target, registers, *cells, state, _oldest(facts)])
-    headings = ["kernel", "GPU", "registers", "spilled", "launches", "mutants", "any order"]
-    yield from table([*headings, "error", "on a GPU", "proven"], rows)
+            found = {kind: facts(evidence, kind, name, target=target) for kind in KINDS}
+            texts = [evidence["texts"].get(name, {})]
+            cells = _cells(found, texts, hardware.get(family), not_studied)
+            rows.append([f"`{name}`", target, _cell(found["assembly"], _registers), *cells])
+    yield from table(["kernel", "GPU", "registers", *_HEADINGS], rows)
 
 
 def _cells(
-    facts: Mapping[str, Sequence[Fact]], synchronised: bool, not_studied: str = NONE
+    found: Mapping[str, list[Fact]],
+    texts: Sequence[Mapping[str, Any]],
+    ran: tuple[str, str] | None,
+    not_studied: str = NONE,
 ) -> Iterator[str]:
-    yield cell(facts["assembly"], spilled)
-    yield cell(facts["launches"], launched)
-    yield cell(facts["mutants"], noticed, not_studied)
-    whole = [fact for fact in facts["races"] if fact.value["whole"]]
-    yield cell(whole, proven, "emulator only" if synchronised else "no barriers")
-    yield cell(facts["errors"], nearest)
+    yield _cell(found["assembly"], _spilled)
+    yield _cell(found["launches"], _launched)
+    yield _cell(found["mutants"], _noticed, not_studied)
+    synchronised = any(any(text.get("synchronised", {}).values()) for text in texts)
+    whole = [fact for fact in found["races"] if fact["whole"]]
+    yield _cell(whole, _proven, "emulator only" if synchronised else "no barriers")
+    yield _cell(found["errors"], _nearest)
+    since = max(text.get("since", "9999") for text in texts)
+    on_gpu = f"{ran[1]}, {ran[0]}" if ran and ran[0] >= since else ""
+    yield on_gpu or ("not since it changed" if ran else "not yet")
+    yield min((fact["date"] for of in found.values() for fact in of), default=NONE)
 
 
-def _oldest(facts: Mapping[str, Sequence[Fact]]) -> str:
-    """The date of the oldest proof that is not stale, and whether some are."""
-    every = [fact for of in facts.values() for fact in of]
-    dates = [fact.date for fact in every if not fact.stale]
-    if not dates:
-        return STALE if every else NONE
-    return min(dates) + (f"; some {STALE}" if len(dates) < len(every) else "")
+# ---- details
 
 
-def _on_gpu(text: Mapping[str, Any], ran: tuple[str, str] | None) -> str:
-    if ran is None:
-        return "not yet"
-    date, gpu = ran
-    return f"{gpu}, {date}" if date >= text.get("since", "9999") else STALE
+def _errors(evidence: Evidence, family: str) -> Iterator[str]:
+    rows = []
+    for name in kernels_of(family):
+        for precision, (_, _, tolerance) in PRECISIONS.items():
+            if found := facts(evidence, "errors", name, precision=precision):
+                labels = [f"`{name}`", LABELS[precision], _total(found, "results")]
+                rows.append([*labels, *_by_target(found, _error), f"{tolerance:.0e}"])
+    yield from table(["kernel", "precision", "results", *TARGETS, "allowed"], rows)
+
+
+def _launches(evidence: Evidence, family: str) -> Iterator[str]:
+    rows = [
+        [f"`{name}`", dtype, *_by_target(found, _launched)]
+        for name in kernels_of(family)
+        for dtype in ("f16", "bf16", "f32", "f64")
+        if (found := facts(evidence, "launches", name, dtype=dtype))
+    ]
+    yield from table(["kernel", "type", *TARGETS], rows)
+
+
+def _by_target(found: list[Fact], show: Callable[[list[Fact]], str]) -> Iterator[str]:
+    for target in TARGETS:
+        yield _cell([fact for fact in found if fact["target"] == target], show, "")
+
+
+def _mutants(evidence: Evidence, family: str) -> Iterator[str]:
+    rows, reasons = [], collections.Counter()
+    for fact in (f for name in kernels_of(family) for f in facts(evidence, "mutants", name)):
+        apart = [fact["same"], fact["rejected"], survived_of([fact])]
+        numbers = [fact["mutants"], fact["tried"], noticed_of([fact]), *apart]
+        rows.append([f"`{fact['name']}`", fact["probe"], *numbers, fact["date"]])
+        reasons.update(fact["survivors"])
+    headings = ["mutants", "tried", "noticed", "same machine code", "rejected by ptxas", "survived"]
+    yield from table(["kernel", "layer", *headings, "proven"], rows)
+    if reasons:
+        yield "Why they survived:"
+        yield ""
+        yield from (f"- {why} ({count})" for why, count in reasons.most_common())
+        yield ""
+
+
+def _races(evidence: Evidence, family: str) -> Iterator[str]:
+    rows = []
+    for name in kernels_of(family):
+        found = facts(evidence, "races", name)
+        if not found:
+            texts = evidence["texts"].get(name, {"configurations": 0, "synchronised": {}})
+            count, of = sum(texts["synchronised"].values()), texts["configurations"] * len(TARGETS)
+            why = f"not asked: {count} of {of} texts have barriers"
+            rows.append([f"`{name}`", "", why, "", ""])
+        for case in sorted({fact["case"] for fact in found}):
+            of = [fact for fact in found if fact["case"] == case]
+            whole = _cell([fact for fact in of if fact["whole"]], _verdict)
+            broken = _cell([fact for fact in of if not fact["whole"]], _without, "")
+            rows.append([f"`{name}`", case, whole, broken, min(fact["date"] for fact in of)])
+    yield from table(["kernel", "launch", "verdict", "without one barrier", "proven"], rows)
+
+
+def _verdict(found: list[Fact]) -> str:
+    return ", ".join(found[0]["verdicts"]).replace("_", " ")
+
+
+def _without(found: list[Fact]) -> str:
+    """What the verifier says of a kernel without one of its barriers, waits and commits each."""
+    counts = sum((collections.Counter(f["verdicts"]) for f in found), collections.Counter())
+    needless = counts["race_free"]
+    return f"{counts.total() - needless} noticed, {needless} needless"
+
+
+DETAILS = {
+    "errors": _errors,
+    "launches by type": _launches,
+    "mutants": _mutants,
+    "races": _races,
+}
 
 
 # ---- other tables
@@ -218,37 +314,28 @@ def _suites(evidence: Evidence) -> Iterator[str]:
     yield ""
     rows = []
     for suite in SUITES:
-        facts = [fact for fact in evidence.facts("suites") if fact.value["suite"] == suite]
-        if not facts:
-            rows.append(
-                [suite, "not there" if "suites" in evidence.jobs else "has not run", *[""] * 3]
-            )
-            continue
-        values = [fact.value for fact in facts]
-        cases = {case for value in values for case in value["cases"]}
-        state = STALE if any(f.stale for f in facts) else min(f.date for f in facts)
-        numbers = [len(cases), total(values, "passed"), total(values, "on_kernels")]
-        rows.append([suite, *numbers, state])
+        found = facts(evidence, "suites", suite=suite)
+        cases = {case for fact in found for case in fact["cases"]}
+        numbers = [len(cases), _total(found, "passed"), _total(found, "on_kernels")]
+        date = min((fact["date"] for fact in found), default="")
+        rows.append([suite, *numbers, date] if found else [suite, NONE, "", "", ""])
     yield from table(["suite", "cases", "tests passed", "on kernels", "proven"], rows)
 
 
 def _runs(evidence: Evidence) -> Iterator[str]:
-    yield "Where all of them take long, a part of the tests ran, chosen by their names, or of the"
-    yield "configurations. Of a test that was skipped nothing is counted."
+    yield "Of a test that was skipped nothing is counted. All cores share what a proof takes."
     yield ""
     rows = []
     for name in JOBS:
-        job = evidence.jobs.get(name)
-        if job is None:
-            rows.append([name, "has not run", "", "", "", "", ""])
-            continue
-        tests, failed = job["tests"], len(job["tests"]["failed"])
-        part = "all" if job["parts"] == 1 else f"one in {job['parts']}"
-        counts = tests["passed"], tests["skipped"], bold(failed, failed)
-        rows.append([name, job["date"], part, *counts, f"{job['seconds']} s"])
-    yield from table(["proofs", "date", "part", "passed", "skipped", "failed", "took"], rows)
+        if job := evidence["jobs"].get(name):
+            tests, failed = job["tests"], len(job["tests"]["failed"])
+            counts = tests["passed"], tests["skipped"], f"**{failed}**" if failed else 0
+            rows.append([name, job["date"], *counts, f"{job['seconds']} s"])
+        else:
+            rows.append([name, "has not run", "", "", "", ""])
+    yield from table(["proofs", "date", "passed", "skipped", "failed", "tests took"], rows)
     groups = collections.defaultdict(list)
-    for name, job in evidence.jobs.items():
+    for name, job in evidence["jobs"].items():
         groups[", ".join(f"{k} {v}" for k, v in job["versions"].items())].append(name)
     for versions, names in groups.items():
         yield f"With {versions}: {', '.join(names) if len(groups) > 1 else 'all'}."
@@ -256,6 +343,6 @@ def _runs(evidence: Evidence) -> Iterator[str]:
     yield "What runs each alone:"
     yield ""
     yield "```sh"
-    yield from (job["command"] for job in evidence.jobs.values())
+    yield from (job["command"] for job in evidence["jobs"].values())
     yield "```"
     yield ""
