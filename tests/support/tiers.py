@@ -19,7 +19,7 @@ from support.places import wants_gpu
 
 __all__ = ["unasked"]
 
-TIERS = ("slow", "proof", "gpu")
+TIERS: tuple[str, ...] = ("slow", "proof", "gpu")
 
 
 def unasked(config: pytest.Config) -> set[str]:

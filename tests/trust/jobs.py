@@ -36,7 +36,8 @@ __all__ = [
     "writers",
 ]
 
-MARKS = "not full"  # of the proofs, as pytest's option -m
+# Of the proofs, as pytest's option -m: those of the tier `proof`, and what is of none.
+MARKS = "(proof or not proof) and not slow"
 SHARE = 1 / 40  # of the recorded seconds
 _EMULATOR = ROOT / "ptx" / "emulator" / "launch.py"
 
