@@ -36,7 +36,7 @@ __all__ = [
     "writers",
 ]
 
-MARKS = "not full"  # of the proofs, as pytest's option -m
+MARKS = "proof or not slow"  # of the tests, as pytest's option -m
 SHARE = 1 / 40  # of the recorded seconds
 _EMULATOR = ROOT / "ptx" / "emulator" / "launch.py"
 
