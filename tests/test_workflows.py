@@ -91,6 +91,33 @@ def test_every_supported_python_is_tested():
     assert set(versions.split()) == PYTHONS
 
 
+def test_every_tier_is_run():
+    commands = "\n".join(step["run"] for step in steps() if "run" in step)
+    assert "pytest -m quick" in commands
+    assert "pytest -m ${{ matrix.mark }}" in commands
+    assert load(ROOT / ".github/workflows/tests.yml")["jobs"]["rest"]["strategy"]["matrix"] == {
+        "mark": ["slow", "proof"]
+    }
+
+
+def test_ci_runs_the_same_at_any_time():
+    script = (ROOT / ".ci" / "run").read_text()
+    assert not re.search(r"\bdate\b|EPOCH|RANDOM", script)
+    assert re.findall(r".*\bSECONDS\b.*", script) == [
+        'step() { printf \'\\n=== %s (%s s)\\n\' "$*" "$SECONDS"; }'
+    ]
+
+
+def test_gpu_tests_that_ci_runs_exist():
+    named = (ROOT / "tests" / "virtual_gpu" / "smoke.txt").read_text().split()
+    assert len(set(named)) == len(named)
+    for test in named:
+        path, _, function = test.partition("[")[0].partition("::")
+        assert f"def {function}(" in (ROOT / path).read_text(), test
+    for family in ("conv", "deform_conv", "gemm", "sampling"):
+        assert any(f"/{family}/" in test for test in named)
+
+
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
 def test_issue_forms(path):
     form = load(path)

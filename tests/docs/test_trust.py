@@ -31,8 +31,7 @@ import oxijax.nnx
 import ptx.emulator
 from oxijax._core import primitive
 from ptx.emulator import RaceError
-from ptx.kernels import conv
-from ptx.kernels.conv import ConvConfig
+from ptx.kernels.conv import ConvConfig, forward
 from ptx.tile import loop
 
 RECORDED = json.loads(EVIDENCE.read_text())
@@ -145,7 +144,7 @@ def of(*kinds: str, family: str = "") -> set[str]:
 
 
 EDITS: dict[str, tuple[Any, set[str]]] = {
-    "kernel": (conv.forward, of(family="conv")),
+    "kernel": (forward, of(family="conv")),
     "tile": (loop, of() - of(family="sampling")),
     "emulator": (ptx.emulator.launch, of() - of("assembly") - {"limits-deform_conv"}),
     "primitive": (primitive, of("calls", "suites")),
