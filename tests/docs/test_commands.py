@@ -148,10 +148,10 @@ def check_pytest(arguments: list[str]) -> None:
         elif word == "-m":
             markers = {line.partition(":")[0] for line in PYTEST["markers"]}
             assert set(re.findall(r"\w+", next(words))) - OPERATORS <= markers, markers
-        elif word in ("-n", "--afresh", "--sample"):
+        elif word == "-n":
             assert next(words, None) is not None, f"{word} needs a value"
         elif word.startswith("-"):
-            known = word in ("-x", "-q", "--keep-verdicts") or word.startswith("--ignore-glob=")
+            known = word in ("-x", "-q") or word.startswith("--ignore-glob=")
             assert known, f"no test knows the option {word}"
         elif not re.search(r"FAMILY|NAME", word):
             path, _, test = word.partition("::")

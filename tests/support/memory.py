@@ -1,7 +1,7 @@
 """What test processes keep in memory: programs that were compiled are forgotten, peaks are watched.
 
 `tests/conftest.py` names this plugin, and does not import it: no proof depends on it, so that a
-change here leaves the kept verdicts alone.
+change here leaves proofs alone.
 """
 
 import ctypes

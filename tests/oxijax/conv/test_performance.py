@@ -22,7 +22,7 @@ from ptx.replay import MACHINES
 pytestmark = pytest.mark.proof
 
 PAGE = (DOCS / "performance.md").read_text()
-# Layers of each kind of plan and limit: the others are checked with -m full.
+# Layers of each kind of plan and limit: the others are checked with -m slow.
 SAMPLE = ("conv1", "conv2-in", "conv2-3x3", "conv3-3x3-s2", "conv5-back")
 GPUS = ("H200", "A100 40GB")
 KERNELS = tuple(MODEL.kernels)

@@ -26,7 +26,7 @@ from ptx.tile.direct import DirectPlan
 pytestmark = pytest.mark.proof
 
 PAGE = (DOCS / "performance.md").read_text()
-GPUS = ("H200", "A100 40GB")  # the second is checked with -m full
+GPUS = ("H200", "A100 40GB")  # the second is checked with -m slow
 # GPU, kernel, layer, and the other cells: all are in the name by which a verdict is kept.
 ROWS = [
     pytest.param(gpu, *row, marks=() if gpu == GPUS[0] else pytest.mark.slow)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.proof
 
 FAMILIES = {"deform_conv": DEFORM_CONV, "conv": CONV, "sampling": SAMPLING}
 NAMED = [
-    # The others, of which there are many alike, are checked with -m full.
+    # The others, of which there are many alike, are checked with -m slow.
     pytest.param(
         family, layer,
         marks=() if family != "conv" or layer in ("conv1", "conv2-3x3", "conv5-3x3")
