@@ -96,7 +96,7 @@ def test_bfloat16(run: Run, expected: np.ndarray):
             marks=pytest.mark.quick,
             id="devices",
         ),
-        pytest.param(TWO_PROCESSES, TWO_PROCESSES, id="processes"),
+        pytest.param(TWO_PROCESSES, TWO_PROCESSES, id="processes", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_run_goes_on(

@@ -14,6 +14,7 @@ FILES = sorted(
     for package in ("oxijax", "ptx")
     for path in (ROOT / package).rglob("*.py")
 )
+FLAX_LAYERS = "oxijax/_layers/flax.py"  # of both its libraries; imports Flax for types alone
 # The only files that may import a package which not every user has installed.
 OPTIONAL = {
     "cuda": ("oxijax/_core/driver.py",),
@@ -21,7 +22,7 @@ OPTIONAL = {
     "jax2onnx": ("oxijax/onnx/_plugins.py",),
     "onnx": ("oxijax/onnx/*.py",),
     "onnx_ir": ("oxijax/onnx/_plugins.py",),
-    "flax": ("oxijax/nnx/*.py", "oxijax/linen/*.py", "oxijax/_cli/demo_*.py"),
+    "flax": ("oxijax/nnx/*.py", "oxijax/linen/*.py", "oxijax/_cli/demo_*.py", FLAX_LAYERS),
 }
 COMPAT = "oxijax/_core/compat.py"
 MAX_LINES = 600
@@ -91,7 +92,7 @@ def test_files_are_found():
     names = {path.as_posix() for path in FILES}
     assert {
         "oxijax/_core/compat.py",
-        "oxijax/nnx/_dcn.py",
+        "oxijax/nnx/_sampling.py",
         "ptx/isa/targets.py",
         "ptx/testing/mutate.py",
     } <= names
@@ -119,7 +120,7 @@ def test_files_are_short(path):
         ("oxijax/conv.py", "import benchmarks.layers"),
         ("oxijax/conv.py", "from cuda.bindings import driver"),
         ("oxijax/conv.py", "import flax.nnx"),
-        ("oxijax/nnx/_dcn.py", "import equinox"),
+        ("oxijax/nnx/_sampling.py", "import equinox"),
         ("oxijax/conv.py", "import jax._src.core"),
         ("oxijax/conv.py", "from jax._src import core"),
         ("oxijax/conv.py", "from jax import _src"),
@@ -136,7 +137,7 @@ def test_wrong_imports_are_noticed(path, source):
         ("ptx/kernels/conv.py", "import numpy as np, ml_dtypes, re\nfrom ..targets import Target"),
         ("oxijax/conv.py", "import jax\nfrom ptx import Kernel\nfrom oxijax import _compat"),
         ("oxijax/_core/compat.py", "from jax._src import core"),
-        ("oxijax/nnx/_dcn.py", "from flax import nnx"),
+        ("oxijax/nnx/_sampling.py", "from flax import nnx"),
         ("oxijax/_core/driver.py", "from cuda.bindings import driver"),
     ],
 )

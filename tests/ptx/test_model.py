@@ -10,7 +10,7 @@ from ptx.kernel import In, Instance, KernelDefinition, Out, Size
 from ptx.model import Modelled, floor_us, model, second_pass_us
 from ptx.replay import MACHINES
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 H200 = MACHINES["H200"]
 

@@ -37,8 +37,8 @@ THREAD = Build(build.THREAD, {"canary_race": "ThreadSanitizer: data race"})
     "how",
     [
         pytest.param(PLAIN, id="plain"),
-        pytest.param(ADDRESS, id="address"),
-        pytest.param(THREAD, id="thread"),
+        pytest.param(ADDRESS, id="address", marks=pytest.mark.slow),
+        pytest.param(THREAD, id="thread", marks=pytest.mark.slow),
     ],
 )
 def test_cases(how, tmp_path):

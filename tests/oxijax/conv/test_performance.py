@@ -19,7 +19,7 @@ from ptx.isa.sass import disassemble
 from ptx.kernels.conv.model import MODEL
 from ptx.replay import MACHINES
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 PAGE = (DOCS / "performance.md").read_text()
 # Layers of each kind of plan and limit: the others are checked with -m slow.

@@ -479,7 +479,7 @@ def test_all_arguments_are_in_the_table():
         assert set(entry.arguments) == set(parameters) - flax_own
 
 
-@pytest.mark.spread(1)
+@pytest.mark.slow
 @drawing(300)
 def test_drawn_calls(drawn):
     assert not complaint(drawn)

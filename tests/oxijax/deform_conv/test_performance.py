@@ -23,7 +23,7 @@ from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.sample_table import PositionTable, SampleTable
 from ptx.tile.direct import DirectPlan
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 PAGE = (DOCS / "performance.md").read_text()
 GPUS = ("H200", "A100 40GB")  # the second is checked with -m slow

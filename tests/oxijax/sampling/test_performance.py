@@ -9,7 +9,7 @@ from support.paths import DOCS
 from oxijax.__main__ import main
 from ptx.kernels.sampling.model import MODEL
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 ROWS = re.findall(
     r"^\| (\S+) \| (H200|A100 40GB) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$",

@@ -14,7 +14,7 @@ from ptx.kernels.deform_conv.model import MODEL as DEFORM_CONV
 from ptx.kernels.sampling.model import MODEL as SAMPLING
 from ptx.launch import Launch
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 FAMILIES = {"deform_conv": DEFORM_CONV, "conv": CONV, "sampling": SAMPLING}
 NAMED = [

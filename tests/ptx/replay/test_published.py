@@ -8,7 +8,7 @@ from support.paths import DOCS
 from oxijax.__main__ import main
 from ptx.replay.published import PUBLISHED
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 PAGE = (DOCS / "performance.md").read_text()
 

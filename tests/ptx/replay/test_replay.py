@@ -11,7 +11,7 @@ from ptx.replay import MACHINES, Replayed, compile_code, replay
 from ptx.replay.code import Kind, Pipe
 from ptx.replay.warps import TraceError
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 H200 = MACHINES["H200"]
 

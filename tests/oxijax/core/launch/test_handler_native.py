@@ -51,8 +51,8 @@ THREAD = Build(("-O1", "-g", "-fsanitize=thread"), {"canary_race": "ThreadSaniti
     "build",
     [
         pytest.param(PLAIN, id="plain", marks=pytest.mark.quick),
-        pytest.param(ADDRESS, id="address"),
-        pytest.param(THREAD, id="thread"),
+        pytest.param(ADDRESS, id="address", marks=pytest.mark.slow),
+        pytest.param(THREAD, id="thread", marks=pytest.mark.slow),
     ],
 )
 def test_cases(build, program, tmp_path):

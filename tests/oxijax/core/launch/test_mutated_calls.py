@@ -67,7 +67,7 @@ def check(seed: int, count: int, packages: Path = PACKAGES, **settings: str) -> 
 
 
 def test_some_mutants():
-    check(0, 60)
+    check(0, 30)
 
 
 @pytest.mark.slow

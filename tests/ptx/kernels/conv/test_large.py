@@ -18,7 +18,7 @@ from ptx.kernels.conv import ConvConfig as Layer
 from ptx.kernels.limits import PIXELS
 from ptx.testing.call import launch
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 IMAGES, WIDTH = 8, 32
 SMALL, LAST = 24, 16  # rows of the small image, and those of the output that are calculated

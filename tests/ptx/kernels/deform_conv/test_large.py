@@ -19,7 +19,7 @@ from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 from ptx.kernels.limits import PIXELS, TABLE_PIXELS
 from ptx.testing.call import launch, numpy_dtype
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 IMAGES, WIDTH = 8, 32
 SMALL, LAST = 16, 8  # rows of the small image, and those of the output that are calculated

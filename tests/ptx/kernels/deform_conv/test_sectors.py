@@ -11,7 +11,7 @@ from ptx.emulator.report import Sectors
 from ptx.kernels.deform_conv.catalog import CONFIGS, NETWORKS
 from ptx.kernels.deform_conv.model import MODEL
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from ptx.isa.targets import TARGETS
 from ptx.kernels import deform_conv
 from ptx.kernels.deform_conv import DeformConvConfig
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 KERNELS = (
     deform_conv.FORWARD,

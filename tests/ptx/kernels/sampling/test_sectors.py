@@ -16,7 +16,7 @@ from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across, Window
 from ptx.kernels.sampling.model import MODEL, centers
 from ptx.testing.call import run
 
-pytestmark = pytest.mark.proof
+pytestmark = pytest.mark.slow
 
 SPREAD, OFFSETS = 2.0, 0.5  # standard deviations, in pixels: around a query, and in a window
 
