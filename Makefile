@@ -10,7 +10,7 @@ test-fast: ## the shorter pass
 	$(BIN)/python -m pytest -m quick
 
 test-kernel: ## a family's kernels, or one file of their tests: K=conv, K=conv/test_coverage.py
-	$(BIN)/python -m pytest tests/ptx/kernels/$(or $(K),$(error K= is missing, for example K=conv))
+	$(BIN)/python -m pytest -m proof tests/ptx/kernels/$(or $(K),$(error K= is missing, for example K=conv))
 
 check: ## every kernel assembled for every target, without spills
 	$(BIN)/python -m oxijax check
