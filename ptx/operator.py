@@ -16,9 +16,8 @@ from ptx.isa.dtypes import DType
 
 __all__ = ["Array", "Description", "In", "Operation", "Out", "Sizes"]
 
-Sizes = Mapping[
-    str, Any
-]  # of dimensions, by name: ints, or symbolic ones while a program is traced
+# Of dimensions, by name: ints, or symbolic dimensions while JAX traces a program.
+Sizes = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)

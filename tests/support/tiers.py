@@ -9,13 +9,12 @@ all, are of the default tier, and the rest belongs to another one.
 """
 
 import collections
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from support.places import wants_gpu
 
 __all__ = ["unasked"]
 
@@ -26,7 +25,7 @@ def unasked(config: pytest.Config) -> set[str]:
     """The tiers that a run has not asked for."""
     expression = config.option.markexpr
     asked = {tier for tier in TIERS if re.search(rf"(?<!not )\b{tier}\b", expression)}
-    if wants_gpu(config):
+    if os.environ.get("OXIJAX_REQUIRE_GPU") == "1":
         asked.add("gpu")
     return set(TIERS) - asked
 
@@ -34,17 +33,24 @@ def unasked(config: pytest.Config) -> set[str]:
 # ---- hooks of pytest
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Says so where a file is asked for by name and its tier is not."""
+    for argument in config.args:
+        path = Path(argument.partition("::")[0])
+        if (tier := _tier_of(path)) in unasked(config):
+            raise pytest.UsageError(f"{path} is of the tier {tier}: add -m {tier}")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+    return True if _tier_of(collection_path) in unasked(config) else None
+
+
+def _tier_of(path: Path) -> str | None:
+    """The tier of a file of tests as a whole."""
+    if path.suffix != ".py" or not path.name.startswith("test_") or not path.is_file():
         return None
-    found = re.search(r"^pytestmark = pytest\.mark\.(\w+)$", collection_path.read_text(), re.M)
-    if found is None or found[1] not in unasked(config):
-        return None
-    if any(str(collection_path).endswith(arg.partition("::")[0]) for arg in config.args):
-        raise pytest.UsageError(
-            f"{collection_path.name} is of the tier {found[1]}: add -m {found[1]}"
-        )
-    return True
+    found = re.search(r"^pytestmark = pytest\.mark\.(\w+)$", path.read_text(), re.M)
+    return found[1] if found else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -42,11 +42,9 @@ THREAD = Build(build.THREAD, {"canary_race": "ThreadSanitizer: data race"})
     ],
 )
 def test_cases(how, tmp_path):
-    check_cases(compile_program(how, tmp_path), how)
-
-
-def test_an_unknown_case_fails(tmp_path):
-    status, said = run_case(compile_program(PLAIN, tmp_path), "a_case_that_is_none")
+    program = compile_program(how, tmp_path)
+    check_cases(program, how)
+    status, said = run_case(program, "a_case_that_is_none")
     assert status == 2
     assert "no case is called a_case_that_is_none" in said
 

@@ -64,7 +64,7 @@ def late(x):
     return x + 0 * ones[0, 0]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("chained", [True, False])

@@ -66,10 +66,6 @@ def check(seed: int, count: int, packages: Path = PACKAGES, **settings: str) -> 
     return Path(first["handler"])
 
 
-def test_some_mutants():
-    check(0, 30)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_many_mutants(seed):
