@@ -136,7 +136,7 @@ class Description:
         return 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Operation:
     """One operation of an operator: a primitive in JAX, which kernels implement.
 

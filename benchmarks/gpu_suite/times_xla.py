@@ -64,7 +64,7 @@ def _xla(case: DeformConvCase) -> tuple[Callable, Callable]:
     def params_of(x, weight):
         return conv_params(
             DeformConvConfig, x, weight, strides=case.strides, padding=padding,
-            dilation=case.dilation, precision=read_precision(None),
+            dilation=case.dilation, output_size=case.out_size, precision=read_precision(None),
         )  # fmt: skip
 
     def forward(x, offset, weight, mask, bias, grad_y):

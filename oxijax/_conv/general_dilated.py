@@ -112,7 +112,7 @@ def conv_general_dilated(
         padding, image_size, kernel_size, strides, dilation, rank, negative=True
     )
     try:
-        arguments.output_size(image_size, kernel_size, strides, pads, dilation)
+        size = arguments.output_size(image_size, kernel_size, strides, pads, dilation)
     except ValueError:
         raise _not_covered(
             f"lhs of shape {lhs.shape} that is smaller with padding={padding!r} than rhs of shape "
@@ -122,7 +122,8 @@ def conv_general_dilated(
         x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((*p, 0) for p in pads), (0, 0, 0)])
         pads = ((0, 0), (0, 0))
     params = conv_params(
-        ConvConfig, x, weight, strides=strides, padding=pads, dilation=dilation, groups=groups,
+        ConvConfig, x, weight, strides=strides, padding=pads, dilation=dilation, output_size=size,
+        groups=groups,
         precision=precisions[0], implementation=read_implementation(implementation),
     )  # fmt: skip
     return _from_nhwc(conv_nhwc(params, x, weight, None), numbers)

@@ -37,8 +37,8 @@ def conv_params(
     strides: tuple[int, int],
     padding: arguments.Pads,
     dilation: tuple[int, int],
+    output_size: tuple[Any, Any],
     precision: lax.Precision,
-    image_size: tuple[Any, Any] | None = None,
     groups: int | None = None,
     implementation: Implementation = None,
 ) -> OpParams[Config]:
@@ -51,8 +51,8 @@ def conv_params(
       strides: of height and width, as all pairs.
       padding: zeros around the image.
       dilation: pixels from one tap to the next.
+      output_size: height and width of the output.
       precision: of the products.
-      image_size: height and width; None is x's.
       groups: None is what the shapes say.
       implementation: which programs may run.
     """
@@ -66,7 +66,7 @@ def conv_params(
         pad_below=None if bottom == top else bottom,
         pad_right=None if right == left else right,
     )  # fmt: skip
-    sizes = tuple(zip("hw", image_size or x.shape[1:3], strict=True))
+    sizes = tuple(zip("hwpq", (*x.shape[1:3], *output_size), strict=True))
     return OpParams(op, precision, sizes, implementation)
 
 
@@ -117,14 +117,14 @@ def parse_arguments(
     strides = arguments.read_pair("strides", strides, rank)
     dilation = arguments.read_pair("dilation", dilation, rank)
     pads = arguments.read_padding(padding, image_size, kernel_size, strides, dilation, rank)
-    arguments.output_size(image_size, kernel_size, strides, pads, dilation, rank)
+    size = arguments.output_size(image_size, kernel_size, strides, pads, dilation, rank)
     if data_format[1] == "C":
         weight = weight.transpose(*range(2, ndim), 1, 0)
     if rank == 1:
         weight = jnp.expand_dims(weight, 0)
     x = to_nhwc(x, data_format)
     params = conv_params(
-        kind, x, weight, strides=strides, padding=pads, dilation=dilation,
+        kind, x, weight, strides=strides, padding=pads, dilation=dilation, output_size=size,
         precision=arguments.read_precision(precision),
         implementation=read_implementation(implementation),
     )  # fmt: skip

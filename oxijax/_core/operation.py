@@ -1,6 +1,7 @@
 """Primitives of the operations that `ptx` declares."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +28,7 @@ class OpParams(Generic[Op]):
     Attributes:
       op: the description, which the kernels and a compiled program have as well.
       precision: of the products of XLA's program.
-      sizes: of dimensions that operands may lack, by name; they may be symbolic.
+      sizes: of dimensions that some operation's operands lack, by name; they may be symbolic.
       implementation: which programs may run.
     """
 
@@ -37,8 +38,8 @@ class OpParams(Generic[Op]):
     implementation: Implementation = None
 
     def size(self, *names: str) -> tuple[Any, ...]:
-        """Sizes of dimensions."""
-        sizes = self.op.complete(dict(self.sizes))
+        """Those of `sizes` with these names."""
+        sizes = dict(self.sizes)
         return tuple(sizes[name] for name in names)
 
     def with_op(self, **fields: Any) -> "OpParams[Op]":
@@ -89,14 +90,21 @@ class OperationPrimitive(KernelPrimitive):
     def describe(
         self, config: OpParams[Any], names: Sequence[str], arrays: Sequence[Any]
     ) -> OpParams[Any]:
-        shapes = {name: array.shape for name, array in zip(names, arrays, strict=True)}
-        dtypes = {name: ptx_dtype(array.dtype) for name, array in zip(names, arrays, strict=True)}
-        op = self.operation.describe(config.op, shapes, dtypes)
-        return dataclasses.replace(config, op=op)
+        types = tuple((n, a.shape, a.dtype) for n, a in zip(names, arrays, strict=True))
+        return _described(self.operation, config, types)
 
     def _launch(self, params: OpParams[Any], *operands: jax.Array | None):
         """The results of the operation's kernel."""
         assert isinstance(self._kernel, KernelDefinition)
-        named = dict(zip(self.operands, operands, strict=True))
-        sizes = dict(params.sizes)
-        return call(self._kernel, params.op, batch="n", sizes=sizes, products=None, **named)
+        named: dict[str, Any] = dict(zip(self.operands, operands, strict=True))
+        return call(self._kernel, params.op, batch="n", sizes=dict(params.sizes), **named)
+
+
+@functools.lru_cache(maxsize=4096)  # an eager call would take half as long again
+def _described(
+    operation: Operation, params: OpParams[Any], types: tuple[tuple[str, Any, Any], ...]
+) -> OpParams[Any]:
+    """The parameters of a call, of operands with these names, shapes and dtypes."""
+    shapes = {name: shape for name, shape, _ in types}
+    dtypes = {name: ptx_dtype(dtype) for name, _, dtype in types}
+    return dataclasses.replace(params, op=operation.describe(params.op, shapes, dtypes))

@@ -179,7 +179,6 @@ def read_deform_conv(
             _arrange(*pixels, offset_groups * taps, nchw),
         )
         mask = to_nhwc(mask, data_format)
-    params = params.with_op(offset_groups=offset_groups)
     return params, (x, offset, weight, mask, bias)
 
 
