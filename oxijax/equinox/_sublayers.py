@@ -56,7 +56,7 @@ def convolve(layer: eqx.nn.Conv2d, x: jax.Array) -> jax.Array:
         rhs_dilation=layer.dilation,
         feature_group_count=layer.groups,
     )
-    return y if layer.bias is None else y + layer.bias
+    return y if layer.bias is None else y + layer.bias[None]
 
 
 def channels_last(layer: eqx.Module, offset_dtype: Any, **others: Any) -> SimpleNamespace:
