@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from oxijax.extend import Fold, KernelPrimitive, Result, call, match_varying
 from ptx import DType, bf16, f16, f32
-from ptx.kernel import In, KernelDefinition, Out, Size
+from ptx.definition import In, KernelDefinition, Out, Size
 from ptx.registry import register
 
 

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from oxijax import testing as testing
     from oxijax._conv import conv
     from oxijax._conv.general_dilated import conv_general_dilated
+    from oxijax._core.arguments.sizes import EXPORT_CHECKS
     from oxijax._core.launch._resolve import clear_caches
-    from oxijax._core.sizes import EXPORT_CHECKS
     from oxijax._core.tuning.tune import tune
     from oxijax._deform_conv import deform_conv
     from oxijax._drawing import draw_samples
@@ -104,7 +104,7 @@ _ELSEWHERE = {
 # Whoever asks for one of these names pays for its import, and not everybody who imports oxijax.
 _PLACES = {
     **{module: f"oxijax.{module}" for module in ("convert", "reference", *_NEEDS)},
-    "EXPORT_CHECKS": "oxijax._core.sizes",
+    "EXPORT_CHECKS": "oxijax._core.arguments.sizes",
     "Samples": "oxijax._samples",
     "clear_caches": "oxijax._core.launch._resolve",
     "conv": "oxijax._conv",

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from oxijax._core import arguments as arguments
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.install import install_command
-from oxijax._core.keywords import explain_keywords
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,13 +79,11 @@ def draw_samples(
     if picture is not None and picture.ndim != 2 and picture.shape[2:] != (3,):
         raise ValueError(f"image must have shape (H, W) or (H, W, 3), got {picture.shape}")
     if not is_color_like(color):
-        raise ValueError(
-            f"color must be a color that matplotlib knows, got {arguments.shown(color)}"
-        )
+        raise ValueError(f"color must be a color that matplotlib knows, got {checks.shown(color)}")
     if axes is not None and not isinstance(axes, Axes):
-        raise TypeError(f"axes must be matplotlib's Axes, got {arguments.shown(axes)}")
-    area = arguments.read_number("area", area)
-    cross = None if center is None else _read_center(center)
+        raise TypeError(f"axes must be matplotlib's Axes, got {checks.shown(axes)}")
+    area = checks.parse_number("area", area)
+    cross = None if center is None else _parse_center(center)
     axes = _new_axes() if axes is None else axes
     if picture is not None:
         _show(axes, picture)
@@ -104,17 +102,17 @@ def draw_samples(
 
 
 def _read(name: str, value: Any) -> np.ndarray:
-    array = arguments.to_array(name, value)
+    array = checks.to_array(name, value)
     if jnp.issubdtype(array.dtype, jnp.integer):
         return np.asarray(array)
-    return np.asarray(arguments.as_float_array(name, array), np.float64)
+    return np.asarray(checks.as_float_array(name, array), np.float64)
 
 
-def _read_center(center: Any) -> tuple[float, float]:
-    pair = arguments.read_sequence("center", center)
+def _parse_center(center: Any) -> tuple[float, float]:
+    pair = checks.parse_sequence("center", center)
     if len(pair) != 2:
-        raise ValueError(f"center must be (y, x), got {arguments.shown(center)}")
-    y, x = (arguments.read_number("center", value) for value in pair)
+        raise ValueError(f"center must be (y, x), got {checks.shown(center)}")
+    y, x = (checks.parse_number("center", value) for value in pair)
     return y, x
 
 

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from oxijax._core import arguments as arguments
-from oxijax._core.convolution import ConvParams
-from oxijax._core.explicit import reshape
-from oxijax._core.keywords import explain_keywords, unknown_keywords
-from oxijax._core.precision import accumulator, usual_promotion
-from oxijax._deform_conv import deform_conv, read_deform_conv
+from oxijax._convolution import ConvParams
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.keywords import explain_keywords, unknown_keywords
+from oxijax._core.arguments.precision import accumulator, usual_promotion
+from oxijax._core.primitive.explicit import reshape
+from oxijax._deform_conv import deform_conv, parse_deform_conv
 from oxijax._sampling import SampleInputs
-from oxijax._sampling.dcn import dcnv3, dcnv4, read_dcnv3, read_dcnv4
-from oxijax._sampling.grid_sample import grid_sample, read_grid_sample
-from oxijax._sampling.ms_deform_attn import ms_deform_attn, read_ms_deform_attn
+from oxijax._sampling.dcn import dcnv3, dcnv4, parse_dcnv3, parse_dcnv4
+from oxijax._sampling.grid_sample import grid_sample, parse_grid_sample
+from oxijax._sampling.ms_deform_attn import ms_deform_attn, parse_ms_deform_attn
 from oxijax._sampling.packed import unpack
 from oxijax._sampling.points import sizes_along, used_weights
 from oxijax._sampling.positions import position
@@ -78,7 +78,7 @@ def sampling_locations(operator: Callable[..., jax.Array], *args: Any, **kwargs:
     reader = next((reader for known, reader in _READERS.items() if known is operator), None)
     if reader is None:
         names = ", ".join(f"oxijax.{known.__name__}" for known in _READERS)
-        raise TypeError(f"operator must be one of {names}, got {arguments.shown(operator)}")
+        raise TypeError(f"operator must be one of {names}, got {checks.shown(operator)}")
     signature = inspect.signature(operator)
     if error := unknown_keywords(operator.__name__, [*signature.parameters], kwargs):
         raise error
@@ -103,7 +103,7 @@ def offset_statistics(offset: ArrayLike) -> dict[str, jax.Array]:
       ValueError: there are no offsets.
       TypeError: no array of real numbers.
     """
-    offset = arguments.as_float_array("offset", offset)
+    offset = checks.as_float_array("offset", offset)
     if not offset.size:
         raise ValueError(f"offset must not be empty, got shape {offset.shape}")
     finite = jnp.isfinite(offset)
@@ -162,9 +162,9 @@ def _of_inputs(inputs: SampleInputs) -> Samples:
 
 # What makes of an operator's arguments, in their order, where it samples.
 _READERS: dict[Callable[..., jax.Array], Callable[..., Samples]] = {
-    deform_conv: lambda *values: _of_deform_conv(*read_deform_conv(*values)),
-    ms_deform_attn: lambda *values: _of_inputs(read_ms_deform_attn(*values)),
-    dcnv3: lambda *values: _of_inputs(read_dcnv3(*values)),
-    dcnv4: lambda *values: _of_inputs(read_dcnv4(*values)),
-    grid_sample: lambda *values: _of_inputs(read_grid_sample(*values)),
+    deform_conv: lambda *values: _of_deform_conv(*parse_deform_conv(*values)),
+    ms_deform_attn: lambda *values: _of_inputs(parse_ms_deform_attn(*values)),
+    dcnv3: lambda *values: _of_inputs(parse_dcnv3(*values)),
+    dcnv4: lambda *values: _of_inputs(parse_dcnv4(*values)),
+    grid_sample: lambda *values: _of_inputs(parse_grid_sample(*values)),
 }

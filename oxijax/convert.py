@@ -11,7 +11,7 @@ import numpy as np
 
 from oxijax._convert.files import open_state
 from oxijax._convert.weights import CONVENTIONS, LAYERS, Convention, Model, Weight
-from oxijax._core import arguments as arguments
+from oxijax._core.arguments import checks
 
 __all__ = ["from_torch", "to_torch"]
 
@@ -100,7 +100,7 @@ def from_torch(
     def convert(path: Any, parameter: jax.Array) -> jax.Array:
         weight = weights[_name(path)]
         arrays = {
-            key: _read_array(key, state_dict[key], shape)
+            key: _parse_array(key, state_dict[key], shape)
             for key, shape in zip(weight.keys, weight.shapes, strict=True)
         }
         return jnp.asarray(weight.from_torch(arrays), parameter.dtype)
@@ -133,7 +133,7 @@ def to_torch(
       TypeError: an argument of another type, or a part that there is no rule for, by name.
     """
     parameters, _, model = _open(layer, prefix, names)
-    arguments.check_choice("deform_conv", deform_conv, tuple(CONVENTIONS))
+    checks.check_choice("deform_conv", deform_conv, tuple(CONVENTIONS))
     conventions = dict.fromkeys(model.deform_convs(), CONVENTIONS[deform_conv])
     weights, named = _weights(model, parameters, conventions), _named(parameters)
     state = {}
@@ -148,15 +148,15 @@ def _open(layer: Any, prefix: Any, names: Any) -> tuple[Any, Callable[[Any], Any
     module = importlib.import_module(f"oxijax.{library}._parameters")
     parameters, rebuild = module.split(layer)
     if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a string, got {arguments.shown(prefix)}")
+        raise TypeError(f"prefix must be a string, got {checks.shown(prefix)}")
     names = {} if names is None else names
     if not isinstance(names, Mapping):
-        raise TypeError(f"names must be a mapping, got {arguments.shown(names)}")
+        raise TypeError(f"names must be a mapping, got {checks.shown(names)}")
     paths = list(_named(parameters))
     for path, name in names.items():
         if not isinstance(path, str) or not isinstance(name, str):
             raise TypeError(
-                f"names must be of strings, got {arguments.shown(path)}: {arguments.shown(name)}"
+                f"names must be of strings, got {checks.shown(path)}: {checks.shown(name)}"
             )
         if not any(f"{each}.".startswith(f"{path}.") for each in paths):
             raise ValueError(f"names must have parts of the layer, got {path!r}")
@@ -180,7 +180,7 @@ def _library(layer: Any) -> str:
             return library
     raise TypeError(
         f"layer must be a module of Flax NNX or Equinox, or one of {', '.join(LAYERS)} of "
-        f"oxijax.linen, got {arguments.shown(layer)}"
+        f"oxijax.linen, got {checks.shown(layer)}"
     )
 
 
@@ -240,7 +240,7 @@ def _checked_copies(
     for path, copy in _copies(model, weights, conventions):
         for key, other, shape in zip(weights[path].keys, copy.keys, copy.shapes, strict=True):
             if other in state_dict and key in state_dict:
-                arrays = (_read_array(each, state_dict[each], shape) for each in (key, other))
+                arrays = (_parse_array(each, state_dict[each], shape) for each in (key, other))
                 if not np.array_equal(*arrays, equal_nan=True):
                     raise ValueError(
                         f"state_dict[{other!r}] must be equal to state_dict[{key!r}]: layer has "
@@ -265,7 +265,7 @@ def _named(parameters: Any) -> dict[str, jax.Array]:
     return found
 
 
-def _read_array(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _parse_array(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
     # PyTorch's parameters become arrays only where they need no gradient.
     detach = getattr(value, "detach", None)
     try:

@@ -1,6 +1,6 @@
 """Kernels of your own as JAX primitives: what code outside of oxijax builds them from.
 
-A kernel is written with `ptx` (`ptx.Kernel`, `ptx.kernel.KernelDefinition` and
+A kernel is written with `ptx` (`ptx.Kernel`, `ptx.definition.KernelDefinition` and
 `ptx.registry.register`), which knows nothing of JAX. The names of this module make a JAX primitive
 of it:
 
@@ -13,16 +13,16 @@ of it:
 
 `docs/write_a_kernel.md` goes through all of it with one kernel.
 
-How stable it is: these names and their arguments are public, and so are those of `ptx.kernel`,
+How stable it is: these names and their arguments are public, and so are those of `ptx.definition`,
 `ptx.registry`, `ptx.emulator` and `ptx.testing` that the guides import. Before version 1.0 a minor
 version may change them, and then says so in a line of CHANGELOG.md. A patch version does not change
 them. Modules with an underscore in their path are private and may change at any time.
 """
 
 from oxijax._core.compat import match_varying
-from oxijax._core.fold import Fold
 from oxijax._core.launch import HandlerMissingError, call
-from oxijax._core.primitive import KernelPrimitive, Product, Result
+from oxijax._core.primitive.fold import Fold
+from oxijax._core.primitive.kernel_primitive import KernelPrimitive, Product, Result
 
 __all__ = [
     "Fold",

@@ -50,7 +50,7 @@ def check_plan(kernel: str, plan: Any, target: Target) -> None:
     if not _is_int(threads) or not hasattr(plan, "min_blocks"):
         raise TypeError(
             f"kernel {kernel}: a plan must have threads, an int, and min_blocks, an int or None, "
-            f"for example ptx.kernel.Plan(threads=128), got {plan!r}"
+            f"for example ptx.definition.Plan(threads=128), got {plan!r}"
         )
     if not 1 <= threads <= target.threads_per_block:
         raise ValueError(

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ptx.definition import KernelDefinition, PlanLike
 from ptx.emulator import Buffer
 from ptx.emulator.trace import Trace, WarpTrace
 from ptx.isa.assembler import assemble
-from ptx.kernel import KernelDefinition, PlanLike
 from ptx.launch import BufferAddress, Launch
 from ptx.replay import Machine, Replayed, compile_code, replay
 from ptx.testing.call import launch, numpy_dtype

@@ -8,7 +8,7 @@ import types
 from collections.abc import Mapping
 from typing import TypeVar
 
-from ptx.kernel import KernelDefinition
+from ptx.definition import KernelDefinition
 
 __all__ = ["kernels", "register"]
 

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 
-from oxijax._core.driver import driver
+from oxijax._core.gpu.driver import driver
 from oxijax._core.launch import _emulation
 from oxijax._core.launch._handler import LAUNCH_FUNCTION
 from oxijax.testing import emulate_gpu

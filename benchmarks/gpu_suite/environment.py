@@ -80,7 +80,7 @@ def _clocks() -> dict[str, str] | str:
 
 def _copy_bandwidth(size: int) -> dict[str, Any]:
     """Bytes read and written per second by copies within the GPU's memory, timed with events."""
-    from oxijax._core.driver import driver
+    from oxijax._core.gpu.driver import driver
 
     def call(function: str, *args: Any) -> Any:
         results = driver()._call(function, *args)

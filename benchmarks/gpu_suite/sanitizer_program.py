@@ -22,10 +22,10 @@ import numpy as np
 import oxijax
 from gpu_suite.device_launch import device_launches
 from oxijax._core.launch import _emulation, call
-from oxijax._core.primitive import Fold, KernelPrimitive, Result
+from oxijax._core.primitive.kernel_primitive import Fold, KernelPrimitive, Result
 from oxijax.testing import CASES, CONV_CASES, ConvCase, DeformConvCase, GemmCase, emulate_gpu
 from ptx import Kernel, f32
-from ptx.kernel import In, KernelDefinition, Out, Plan
+from ptx.definition import In, KernelDefinition, Out, Plan
 from ptx.launch import entry_name
 from ptx.registry import register
 

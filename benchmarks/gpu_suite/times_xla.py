@@ -15,8 +15,8 @@ from gpu_suite.deform_conv_layers import layers, operands, work
 from gpu_suite.jax_jobs import Job, Operands, check_device, forward, forward_backward, measure
 from gpu_suite.layers import DTYPES, set_count
 from gpu_suite.recorder import Recorder
-from oxijax._core.arguments import read_padding, read_precision
-from oxijax._core.convolution import conv_params
+from oxijax._convolution import conv_params
+from oxijax._core.arguments.checks import parse_padding, parse_precision
 from oxijax._deform_conv import reference as kernels
 from oxijax.testing import DeformConvCase
 from ptx.kernels.deform_conv import DeformConvConfig
@@ -59,12 +59,12 @@ def _conv(case: DeformConvCase) -> Callable:
 def _xla(case: DeformConvCase) -> tuple[Callable, Callable]:
     """Forward, and forward with all gradients."""
     image = case.x[1], case.x[2]
-    padding = read_padding(case.padding, image, case.kernel_size, case.strides, case.dilation)
+    padding = parse_padding(case.padding, image, case.kernel_size, case.strides, case.dilation)
 
     def params_of(x, weight):
         return conv_params(
             DeformConvConfig, x, weight, strides=case.strides, padding=padding,
-            dilation=case.dilation, output_size=case.out_size, precision=read_precision(None),
+            dilation=case.dilation, output_size=case.out_size, precision=parse_precision(None),
         )  # fmt: skip
 
     def forward(x, offset, weight, mask, bias, grad_y):

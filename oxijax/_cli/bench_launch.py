@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from oxijax._cli.bench_rounds import spread
 from oxijax._core.launch import Emulation, call, emulation
 from oxijax._core.launch._handler import LAUNCH_FUNCTION, library
-from oxijax._core.primitive import KernelPrimitive, Result
+from oxijax._core.primitive.kernel_primitive import KernelPrimitive, Result
 from ptx import Kernel, f32
-from ptx.kernel import In, KernelDefinition, Out, Plan
+from ptx.definition import In, KernelDefinition, Out, Plan
 from ptx.registry import register
 
 __all__ = ["measure_launch"]

@@ -18,6 +18,7 @@ from typing import Any
 from oxijax._cli import CommandError, add_repeatable_argument, needs_extra, tool_message
 from oxijax._cli.arguments import add_json_argument, write_json
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
+from ptx.definition import KernelDefinition
 from ptx.isa.assembler import (
     Assembled,
     AssemblyError,
@@ -26,7 +27,6 @@ from ptx.isa.assembler import (
     ptxas_version,
 )
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
-from ptx.kernel import KernelDefinition
 
 __all__ = ["CheckResult", "add_arguments", "check", "run"]
 

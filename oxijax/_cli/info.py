@@ -17,8 +17,8 @@ import jax.extend.backend
 import oxijax
 from oxijax._cli import print_labelled, tool_message
 from oxijax._cli.arguments import add_json_argument, write_json
-from oxijax._core import driver as _driver
 from oxijax._core import launch as _launch
+from oxijax._core.gpu import driver as _driver
 from ptx.isa.assembler import ToolNotFoundError, find_ptxas, ptxas_version
 
 __all__ = ["add_arguments", "collect", "run"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from oxijax._cli import CommandError
 from ptx import kernels as shipped
 from ptx import registry
-from ptx.kernel import KernelDefinition
+from ptx.definition import KernelDefinition
 
 __all__ = ["add_registry_argument", "registered_kernels"]
 

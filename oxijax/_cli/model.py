@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from oxijax._cli import CommandError, add_repeatable_argument, tool_message
 from oxijax._cli.arguments import add_json_argument, write_json
+from ptx.definition import KernelDefinition
 from ptx.isa.assembler import ToolNotFoundError, find_ptxas
 from ptx.isa.dtypes import bf16, f16, f32
 from ptx.isa.sass import find_nvdisasm
-from ptx.kernel import KernelDefinition
 from ptx.kernels.conv import model as conv
 from ptx.kernels.deform_conv import model as deform_conv
 from ptx.kernels.sampling import model as sampling

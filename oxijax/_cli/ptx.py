@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from oxijax._cli import CommandError, tool_message
 from oxijax._cli.arguments import OutputFolder, add_output_argument
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
+from ptx.definition import KernelDefinition
 from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.sass import disassemble
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
-from ptx.kernel import KernelDefinition
 
 __all__ = ["add_arguments", "run"]
 

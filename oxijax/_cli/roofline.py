@@ -18,7 +18,7 @@ from oxijax._cli.arguments import (
     write_json,
 )
 from oxijax._cli.quantities import number, scaled, time
-from oxijax._core.driver_errors import DriverError
+from oxijax._core.gpu.driver_errors import DriverError
 from oxijax._gemm.roofline import Roofline
 from ptx.devices import DATA_SHEETS
 

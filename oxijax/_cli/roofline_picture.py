@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from oxijax._cli.quantities import number, time
-from oxijax._core.precision import PTX_DTYPES
+from oxijax._core.arguments.precision import PTX_DTYPES
 from oxijax._gemm.roofline import DOT_GENERAL, Roofline
 from ptx.devices import DATA_SHEETS, DataSheet, Peak
 

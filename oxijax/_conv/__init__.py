@@ -8,9 +8,7 @@ from jax.typing import ArrayLike
 
 from oxijax._conv import cuda as cuda_kernels
 from oxijax._conv import reference as kernels
-from oxijax._core import arguments as arguments
-from oxijax._core import compat as _compat
-from oxijax._core.convolution import (
+from oxijax._convolution import (
     ConvParams,
     from_nhwc,
     more_channels,
@@ -18,11 +16,13 @@ from oxijax._core.convolution import (
     parallel_dimensions,
     parse_arguments,
 )
-from oxijax._core.implementation import ImplementationLike
-from oxijax._core.keywords import explain_keywords
-from oxijax._core.operation import OperationPrimitive
-from oxijax._core.primitive import Fold, Product, map_present
-from oxijax._core.twin import reference_twin
+from oxijax._core import compat as _compat
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.twin import reference_twin
+from oxijax._core.primitive.kernel_primitive import Fold, Product, map_present
+from oxijax._core.primitive.operation import OperationPrimitive
 from ptx.kernels.conv import BACKWARD_INPUT, FORWARD, ConvConfig, operations
 
 __all__ = ["conv", "conv_nhwc", "conv_reference"]
@@ -37,7 +37,7 @@ def conv(
     bias: ArrayLike | None = None,
     *,
     strides: int | tuple[int, ...] = 1,
-    padding: arguments.PaddingLike = "SAME",
+    padding: checks.PaddingLike = "SAME",
     dilation: int | tuple[int, ...] = 1,
     data_format: str = "NHWC",
     precision: lax.PrecisionLike = None,

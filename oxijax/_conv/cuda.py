@@ -2,9 +2,9 @@
 
 import math
 
-from oxijax._core.convolution import ConvParams
+from oxijax._convolution import ConvParams
+from oxijax._core.arguments.sizes import likely
 from oxijax._core.launch import call
-from oxijax._core.sizes import likely
 from ptx.kernels.conv import BACKWARD_WEIGHT, backward_weight_parts
 
 __all__ = ["backward_weight"]

@@ -10,10 +10,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from oxijax._conv import conv_nhwc
-from oxijax._core import arguments as arguments
-from oxijax._core.convolution import conv_params
-from oxijax._core.implementation import ImplementationLike, read_implementation
-from oxijax._core.keywords import explain_keywords
+from oxijax._convolution import conv_params
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike, parse_implementation
+from oxijax._core.arguments.keywords import explain_keywords
 from ptx.kernels.conv import ConvConfig
 
 __all__ = ["conv_general_dilated"]
@@ -72,14 +72,14 @@ def conv_general_dilated(
       ValueError: an argument that does not fit, by name.
       TypeError: an argument of the wrong type or dtype, by name.
     """
-    precisions = arguments.read_precisions(precision)
-    batch_groups = arguments.read_int("batch_group_count", batch_group_count)
-    groups = arguments.read_int("feature_group_count", feature_group_count)
+    precisions = checks.parse_precisions(precision)
+    batch_groups = checks.parse_int("batch_group_count", batch_group_count)
+    groups = checks.parse_int("feature_group_count", feature_group_count)
     lhs, rhs = _as_array("lhs", lhs), _as_array("rhs", rhs)
-    arguments.check_same_dtype("rhs", rhs, "lhs", lhs)
+    checks.check_same_dtype("rhs", rhs, "lhs", lhs)
     rank = lhs.ndim - 2
-    numbers = _read_dimension_numbers(lhs, rhs, dimension_numbers)
-    if _read_dilation("lhs_dilation", lhs_dilation, rank) != (1, 1):
+    numbers = _parse_dimension_numbers(lhs, rhs, dimension_numbers)
+    if _parse_dilation("lhs_dilation", lhs_dilation, rank) != (1, 1):
         raise _not_covered(f"{lhs_dilation=}")
     if batch_groups != 1:
         raise _not_covered(f"{batch_group_count=}")
@@ -87,11 +87,11 @@ def conv_general_dilated(
         if not isinstance(out_sharding, NamedSharding | PartitionSpec):
             raise TypeError(
                 "out_sharding must be None, a NamedSharding or a PartitionSpec, got "
-                f"{arguments.shown(out_sharding)}"
+                f"{checks.shown(out_sharding)}"
             )
         raise _not_covered(f"{out_sharding=}")
     if preferred_element_type is not None:
-        preferred = arguments.read_dtype("preferred_element_type", preferred_element_type)
+        preferred = checks.parse_dtype("preferred_element_type", preferred_element_type)
         if not jnp.issubdtype(preferred, jnp.number):
             raise TypeError(
                 f"preferred_element_type must be a dtype of numbers, got {preferred_element_type}"
@@ -105,14 +105,14 @@ def conv_general_dilated(
     if 0 in x.shape[1:] or 0 in weight.shape:
         raise _not_covered(f"lhs of shape {lhs.shape} with rhs of shape {rhs.shape}")
     _check_groups(groups, x.shape[3], *weight.shape[2:])
-    strides = arguments.read_pair("window_strides", window_strides, rank)
-    dilation = _read_dilation("rhs_dilation", rhs_dilation, rank)
+    strides = checks.parse_pair("window_strides", window_strides, rank)
+    dilation = _parse_dilation("rhs_dilation", rhs_dilation, rank)
     image_size, kernel_size = (x.shape[1], x.shape[2]), (weight.shape[0], weight.shape[1])
-    pads = arguments.read_padding(
+    pads = checks.parse_padding(
         padding, image_size, kernel_size, strides, dilation, rank, negative=True
     )
     try:
-        size = arguments.output_size(image_size, kernel_size, strides, pads, dilation)
+        size = checks.output_size(image_size, kernel_size, strides, pads, dilation)
     except ValueError:
         raise _not_covered(
             f"lhs of shape {lhs.shape} that is smaller with padding={padding!r} than rhs of shape "
@@ -124,7 +124,7 @@ def conv_general_dilated(
     params = conv_params(
         ConvConfig, x, weight, strides=strides, padding=pads, dilation=dilation, output_size=size,
         groups=groups,
-        precision=precisions[0], implementation=read_implementation(implementation),
+        precision=precisions[0], implementation=parse_implementation(implementation),
     )  # fmt: skip
     return _from_nhwc(conv_nhwc(params, x, weight, None), numbers)
 
@@ -137,23 +137,25 @@ def _not_covered(what: str) -> NotImplementedError:
 
 
 def _as_array(name: str, value: Any) -> jax.Array:
-    array = arguments.to_array(name, value)
+    array = checks.to_array(name, value)
     if not jnp.issubdtype(array.dtype, jnp.number):
         raise TypeError(f"{name} must have a dtype of numbers, got {array.dtype}")
     if array.ndim < 2:
         raise ValueError(f"{name} must have images and channels, got shape {array.shape}")
-    if array.dtype not in arguments.FLOAT_DTYPES:
+    if array.dtype not in checks.FLOAT_DTYPES:
         raise _not_covered(f"{name} of dtype {array.dtype}")
     if array.ndim not in (3, 4):
         raise _not_covered(f"{name} with {array.ndim - 2} spatial dimensions, shape {array.shape}")
     return array
 
 
-def _read_dilation(name: str, value: Any, rank: int) -> tuple[int, int]:
-    return arguments.read_pair(name, 1 if value is None else value, rank)
+def _parse_dilation(name: str, value: Any, rank: int) -> tuple[int, int]:
+    return checks.parse_pair(name, 1 if value is None else value, rank)
 
 
-def _read_dimension_numbers(lhs: jax.Array, rhs: jax.Array, value: Any) -> lax.ConvDimensionNumbers:
+def _parse_dimension_numbers(
+    lhs: jax.Array, rhs: jax.Array, value: Any
+) -> lax.ConvDimensionNumbers:
     if lhs.ndim != rhs.ndim:
         raise ValueError(
             f"rhs must have as many dimensions as lhs, of shape {lhs.shape}, got shape {rhs.shape}"
@@ -165,7 +167,7 @@ def _read_dimension_numbers(lhs: jax.Array, rhs: jax.Array, value: Any) -> lax.C
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"dimension_numbers must be three strings, a jax.lax.ConvDimensionNumbers or None, "
-            f"got {arguments.shown(value)}: {error}"
+            f"got {checks.shown(value)}: {error}"
         ) from None
     if not right:
         raise ValueError(

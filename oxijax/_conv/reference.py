@@ -11,9 +11,9 @@ Sums are in float32, float64 for float64; so is the bias, before the result is r
 import jax
 from jax import lax
 
-from oxijax._core.convolution import ConvParams
-from oxijax._core.precision import accumulator
-from oxijax._core.sizes import is_known
+from oxijax._convolution import ConvParams
+from oxijax._core.arguments.precision import accumulator
+from oxijax._core.arguments.sizes import is_known
 
 __all__ = ["backward_input", "backward_weight", "forward"]
 

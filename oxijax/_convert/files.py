@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from oxijax._core import arguments as arguments
+from oxijax._core.arguments import checks
 from oxijax._core.install import install_command
 
 __all__ = ["open_state"]
@@ -21,12 +21,12 @@ def open_state(state_dict: Any) -> Mapping[str, Any]:
     if not isinstance(state_dict, str | os.PathLike):
         raise TypeError(
             "state_dict must be a mapping or the path of a safetensors file, got "
-            f"{arguments.shown(state_dict)}"
+            f"{checks.shown(state_dict)}"
         )
     if not os.path.isfile(state_dict):
         raise ValueError(
             "state_dict must be a mapping or the path of a safetensors file, and there is no file "
-            f"{arguments.shown(os.fspath(state_dict))}"
+            f"{checks.shown(os.fspath(state_dict))}"
         )
     return _SafetensorsFile(state_dict)
 

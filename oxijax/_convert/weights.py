@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from oxijax._core import arguments as arguments
-
 __all__ = ["CONVENTIONS", "LAYERS", "Convention", "Model", "Weight"]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import jax
 
 if TYPE_CHECKING:
-    from oxijax._core.tuning.plans import TunedPlans
+    from oxijax._core.calls.tuned_plans import TunedPlans
 
 __all__ = ["Config", "config", "is_deterministic", "xla_is_deterministic"]
 
@@ -81,7 +81,7 @@ class Config:
         Kernels that are launched from now on have them. Programs need not be compiled again, and
         exported ones hold none of them: they get those of the process that they run in.
         """
-        from oxijax._core.tuning.plans import tuned_plans
+        from oxijax._core.calls.tuned_plans import tuned_plans
 
         return tuned_plans
 
@@ -124,7 +124,7 @@ def _asks_for_determinism(flags: str) -> bool:
 
 def _checked(name: str, value: bool | None) -> bool | None:
     if value is not None and not isinstance(value, bool):
-        from oxijax._core.arguments import shown
+        from oxijax._core.arguments.checks import shown
 
         raise TypeError(
             f"{name} must be True, False, or None for what XLA_FLAGS says; got {shown(value)}"

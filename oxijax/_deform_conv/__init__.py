@@ -8,9 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from oxijax._core import arguments as arguments
-from oxijax._core import compat as _compat
-from oxijax._core.convolution import (
+from oxijax._convolution import (
     ConvParams,
     from_nhwc,
     more_channels,
@@ -19,18 +17,20 @@ from oxijax._core.convolution import (
     parse_arguments,
     to_nhwc,
 )
-from oxijax._core.gradients import define_gradients
-from oxijax._core.implementation import ImplementationLike
-from oxijax._core.keywords import explain_keywords
-from oxijax._core.operation import OperationPrimitive
-from oxijax._core.precision import accumulator
-from oxijax._core.primitive import Fold, map_present
-from oxijax._core.twin import reference_twin
+from oxijax._core import compat as _compat
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.precision import accumulator
+from oxijax._core.arguments.twin import reference_twin
+from oxijax._core.primitive.gradients import define_gradients
+from oxijax._core.primitive.kernel_primitive import Fold, map_present
+from oxijax._core.primitive.operation import OperationPrimitive
 from oxijax._deform_conv import cuda as cuda_kernels
 from oxijax._deform_conv import reference as kernels
 from ptx.kernels.deform_conv import BACKWARD_OFFSET, FORWARD, DeformConvConfig, operations
 
-__all__ = ["deform_conv", "deform_conv_reference", "read_deform_conv"]
+__all__ = ["deform_conv", "deform_conv_reference", "parse_deform_conv"]
 
 
 @explain_keywords
@@ -42,7 +42,7 @@ def deform_conv(
     bias: ArrayLike | None = None,
     *,
     strides: int | tuple[int, int] = 1,
-    padding: arguments.PaddingLike = "SAME",
+    padding: checks.PaddingLike = "SAME",
     dilation: int | tuple[int, int] = 1,
     data_format: str = "NHWC",
     precision: lax.PrecisionLike = None,
@@ -107,7 +107,7 @@ def deform_conv(
     Source: Dai et al., "Deformable Convolutional Networks", 2017; Zhu et al., "Deformable
     ConvNets v2: More Deformable, Better Results", 2019.
     """
-    params, operands = read_deform_conv(
+    params, operands = parse_deform_conv(
         *(x, offset, weight, mask, bias),
         *(strides, padding, dilation, data_format, precision, implementation),
     )
@@ -117,7 +117,7 @@ def deform_conv(
 
 
 def _reference(*values) -> jax.Array:
-    params, operands = read_deform_conv(*values)
+    params, operands = parse_deform_conv(*values)
     (y,) = deform_conv_forward.call_reference(params, *operands)
     assert y is not None
     *_, data_format, _, _ = values
@@ -139,7 +139,7 @@ deform_conv_reference = reference_twin(
 _Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array | None]
 
 
-def read_deform_conv(
+def parse_deform_conv(
     x, offset, weight, mask, bias,
     strides, padding, dilation, data_format, precision, implementation,
 ) -> tuple[ConvParams, _Operands]:  # fmt: skip
@@ -149,14 +149,14 @@ def read_deform_conv(
         *(x, weight, bias, strides, padding, dilation, data_format, precision, implementation),
         data_formats=("NHWC", "NCHW"),
     )
-    offset = arguments.as_array("offset", offset, 4)
-    mask = None if mask is None else arguments.as_array("mask", mask, 4)
+    offset = checks.as_array("offset", offset, 4)
+    mask = None if mask is None else checks.as_array("mask", mask, 4)
 
     # Shapes are checked in the user's layout, so that errors speak of it.
     nchw, taps = data_format == "NCHW", params.op.taps
     p, q = params.size("p", "q")
     pixels = x.shape[0], p, q
-    arguments.check_shape(
+    checks.check_shape(
         "offset",
         offset,
         _arrange("N", "Ho", "Wo", "OG*Kh*Kw*2", nchw),
@@ -172,7 +172,7 @@ def read_deform_conv(
         )
     offset = to_nhwc(offset, data_format)
     if mask is not None:
-        arguments.check_shape(
+        checks.check_shape(
             "mask",
             mask,
             _arrange("N", "Ho", "Wo", "OG*Kh*Kw", nchw),

@@ -4,11 +4,11 @@ import math
 
 import jax.numpy as jnp
 
+from oxijax._convolution import ConvParams
+from oxijax._core.arguments.precision import accumulator
+from oxijax._core.arguments.sizes import is_known, likely
 from oxijax._core.config import is_deterministic
-from oxijax._core.convolution import ConvParams
 from oxijax._core.launch import call
-from oxijax._core.precision import accumulator
-from oxijax._core.sizes import is_known, likely
 from oxijax._deform_conv.lists import can_be_listed, sample_lists
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from oxijax._convolution import ConvParams
 from oxijax._core import compat as _compat
-from oxijax._core.convolution import ConvParams
-from oxijax._core.precision import accumulator
+from oxijax._core.arguments.precision import accumulator
 from oxijax._deform_conv.samples import Image
 
 __all__ = [

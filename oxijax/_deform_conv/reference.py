@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from oxijax._convolution import ConvParams
 from oxijax._core import compat as _compat
-from oxijax._core.blocks import scan_blocks, scan_parts
-from oxijax._core.convolution import ConvParams
-from oxijax._core.precision import accumulator
-from oxijax._core.rows import add_to_rows, row_products
-from oxijax._core.sizes import require_product
+from oxijax._core.arguments.precision import accumulator
+from oxijax._core.arguments.sizes import require_product
+from oxijax._core.xla.blocks import scan_blocks, scan_parts
+from oxijax._core.xla.rows import add_to_rows, row_products
 from oxijax._deform_conv.products import (
     by_tap,
     columns_of,

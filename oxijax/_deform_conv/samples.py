@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from oxijax._core.convolution import ConvParams
-from oxijax._core.precision import accumulator
-from oxijax._core.rows import take_rows
+from oxijax._convolution import ConvParams
+from oxijax._core.arguments.precision import accumulator
+from oxijax._core.xla.rows import take_rows
 
 __all__ = [
     "BORDER",

@@ -10,20 +10,20 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from oxijax._core import arguments as arguments
 from oxijax._core import compat as _compat
-from oxijax._core.fold import broadcast
-from oxijax._core.implementation import (
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import (
     ImplementationLike,
-    read_implementation,
+    parse_implementation,
     requires_ptx,
 )
-from oxijax._core.keywords import explain_keywords
-from oxijax._core.operation import OperationPrimitive, OpParams
-from oxijax._core.precision import accumulator, is_exact, ptx_dtype
-from oxijax._core.primitive import Fold, Product, map_present
-from oxijax._core.sizes import is_known
-from oxijax._core.twin import reference_twin
+from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.precision import accumulator, is_exact, ptx_dtype
+from oxijax._core.arguments.sizes import is_known
+from oxijax._core.arguments.twin import reference_twin
+from oxijax._core.primitive.fold import broadcast
+from oxijax._core.primitive.kernel_primitive import Fold, Product, map_present
+from oxijax._core.primitive.operation import OperationPrimitive, OpParams
 from oxijax._gemm import cuda as cuda_kernels
 from oxijax._gemm import reference as kernels
 from oxijax._gemm.reference import GemmParams
@@ -80,7 +80,7 @@ def gemm(
       ValueError: a shape or another argument that does not fit, by name.
       TypeError: an argument of the wrong type or dtype, by name.
     """
-    params, batch, operands = _read_arguments(
+    params, batch, operands = _parse_arguments(
         *(a, b, c, alpha, beta),
         *(transpose_a, transpose_b, strategy, precision, implementation),
     )
@@ -89,7 +89,7 @@ def gemm(
 
 
 def _reference(*values) -> jax.Array:
-    params, batch, operands = _read_arguments(*values)
+    params, batch, operands = _parse_arguments(*values)
     primitive = _PRIMITIVES[params.op.transpose_a, params.op.transpose_b]
     return _over_batch(functools.partial(primitive.call_reference, params), batch, operands)
 
@@ -117,15 +117,15 @@ class _Operands(NamedTuple):
     beta: Any
 
 
-def _read_arguments(
+def _parse_arguments(
     a, b, c, alpha, beta, transpose_a, transpose_b, strategy, precision, implementation
 ) -> tuple[GemmParams, tuple[int, ...], _Operands]:
     """Checks all arguments, and makes them a configuration, the batch's shape and operands."""
-    transpose_a = arguments.read_bool("transpose_a", transpose_a)
-    transpose_b = arguments.read_bool("transpose_b", transpose_b)
-    arguments.check_choice("strategy", strategy, ("auto", *cuda_kernels.STRATEGIES))
-    a, b = _read_matrix("a", a), _read_matrix("b", b)
-    arguments.check_same_dtype("b", b, "a", a)
+    transpose_a = checks.parse_bool("transpose_a", transpose_a)
+    transpose_b = checks.parse_bool("transpose_b", transpose_b)
+    checks.check_choice("strategy", strategy, ("auto", *cuda_kernels.STRATEGIES))
+    a, b = _parse_matrix("a", a), _parse_matrix("b", b)
+    checks.check_same_dtype("b", b, "a", a)
     m, depth = a.shape[:-3:-1] if transpose_a else a.shape[-2:]
     depth_of_b, n = b.shape[:-3:-1] if transpose_b else b.shape[-2:]
     if depth_of_b != depth:
@@ -133,8 +133,8 @@ def _read_arguments(
         raise ValueError(f"b must be {names} with K = {depth} as in a, got shape {b.shape}")
     leading = {"a": a.shape[:-2], "b": b.shape[:-2]}
     if c is not None:
-        c = _read_matrix("c", c)
-        arguments.check_same_dtype("c", c, "a", a)
+        c = _parse_matrix("c", c)
+        checks.check_same_dtype("c", c, "a", a)
         if c.shape[-2:] != (m, n):
             raise ValueError(f"c must be [..., M, N] with M, N = {m}, {n}, got shape {c.shape}")
         leading["c"] = c.shape[:-2]
@@ -146,14 +146,14 @@ def _read_arguments(
             f"{', '.join(map(str, leading.values()))}"
         ) from None
     wide = accumulator(a)
-    alpha, beta = arguments.read_factor("alpha", alpha), arguments.read_factor("beta", beta)
+    alpha, beta = checks.parse_factor("alpha", alpha), checks.parse_factor("beta", beta)
     if isinstance(beta, float) and beta == 0:
         c = None
     elif c is None:
         raise ValueError("c must be an array unless beta is the number 0, got None")
     if is_known(depth):
         cuda_kernels.check_strategy(strategy, depth, a.dtype)
-    implementation = read_implementation(implementation)
+    implementation = parse_implementation(implementation)
     if not (is_known(depth) and (is_known(m) or is_known(n))):
         if strategy != "auto":
             raise ValueError(
@@ -165,7 +165,7 @@ def _read_arguments(
                 "implementation must not be 'ptx' where K, or both M and N, are not known, with "
                 f"M, N, K = {m}, {n}, {depth}"
             )
-    precision = arguments.read_precision(precision)
+    precision = checks.parse_precision(precision)
     exact = is_exact(precision, a.dtype)
     op = MatrixProduct(transpose_a, transpose_b, strategy, ptx_dtype(a.dtype), exact)
     params = OpParams(op, precision, implementation=implementation)
@@ -174,9 +174,9 @@ def _read_arguments(
     return params, batch, _Operands(a, b, c, *factors)
 
 
-def _read_matrix(name: str, value: Any) -> jax.Array:
-    array = arguments.to_array(name, value)
-    return arguments.as_array(name, array, max(2, array.ndim), " or more")
+def _parse_matrix(name: str, value: Any) -> jax.Array:
+    array = checks.to_array(name, value)
+    return checks.as_array(name, array, max(2, array.ndim), " or more")
 
 
 def _as_factor(value: float | jax.Array, dtype: Any) -> jax.Array | None:

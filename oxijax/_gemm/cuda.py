@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from oxijax._core.data_sheets import default_data_sheet
-from oxijax._core.implementation import requires_ptx
+from oxijax._core.arguments.implementation import requires_ptx
+from oxijax._core.arguments.precision import ptx_dtype
+from oxijax._core.arguments.sizes import is_known, likely
+from oxijax._core.gpu.data_sheets import default_data_sheet
 from oxijax._core.launch import call, emulation
-from oxijax._core.precision import ptx_dtype
-from oxijax._core.sizes import is_known, likely
 from oxijax._gemm import reference as kernels
 from oxijax._gemm.reference import GemmParams
 from oxijax._gemm.roofline import DOT_GENERAL, auto_strategy

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from oxijax._core.operation import OpParams
-from oxijax._core.precision import accumulator
+from oxijax._core.arguments.precision import accumulator
+from oxijax._core.primitive.operation import OpParams
 from ptx.kernels.gemm import MatrixProduct
 
 __all__ = ["GemmParams", "epilogue", "gemm"]

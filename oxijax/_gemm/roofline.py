@@ -8,10 +8,10 @@ from jax import lax
 from jax.typing import DTypeLike
 
 import ptx
-from oxijax._core import arguments
-from oxijax._core.data_sheets import default_data_sheet
-from oxijax._core.keywords import explain_keywords
-from oxijax._core.precision import PTX_DTYPES
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.precision import PTX_DTYPES
+from oxijax._core.gpu.data_sheets import default_data_sheet
 from ptx.devices import DATA_SHEETS, DataSheet, data_sheet
 from ptx.kernels.gemm.plan import choose
 
@@ -102,13 +102,13 @@ def roofline(
     multicore architectures", 2009.
     """
     m, n, k, batch = (
-        arguments.read_int(name, value, most=2**63 - 1)
+        checks.parse_int(name, value, most=2**63 - 1)
         for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))
     )
-    name = arguments.read_float_dtype("dtype", dtype).name
-    factor = arguments.read_factor("beta", beta)
+    name = checks.parse_float_dtype("dtype", dtype).name
+    factor = checks.parse_factor("beta", beta)
     reads_c = isinstance(factor, jax.Array) or factor != 0
-    exact = arguments.read_precision(precision) == lax.Precision.HIGHEST
+    exact = checks.parse_precision(precision) == lax.Precision.HIGHEST
     sheet = _data_sheet(device)
     product = {"batch": batch, "exact": exact, "reads_c": reads_c}
     analysis = ptx.analyze_intensity(m, n, k, PTX_DTYPES[name].bytes, device=sheet, **product)
@@ -171,7 +171,7 @@ def _data_sheet(device: Any) -> DataSheet:
         return data_sheet(device)
     if device is not None:
         raise TypeError(
-            f"device must be a name, a ptx.devices.DataSheet or None, got {arguments.shown(device)}"
+            f"device must be a name, a ptx.devices.DataSheet or None, got {checks.shown(device)}"
         )
     sheet = default_data_sheet()
     if sheet is None:

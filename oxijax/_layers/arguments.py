@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from oxijax._core import arguments as arguments
+from oxijax._core.arguments import checks
 
 __all__ = ["Named", "as_images", "as_real_array", "check_shape", "parse_divisor"]
 
@@ -14,8 +14,8 @@ Named = tuple[str, Any]  # what a library calls an argument, and the argument
 
 def parse_divisor(name: str, value: Any, *sizes: Named) -> tuple[int, ...]:
     """`value`, which has to divide sizes, and the sizes."""
-    value = arguments.read_int(name, value)
-    parsed = [(each, arguments.read_int(each, size)) for each, size in sizes]
+    value = checks.parse_int(name, value)
+    parsed = [(each, checks.parse_int(each, size)) for each, size in sizes]
     for each, size in parsed:
         if size % value:
             raise ValueError(f"{name} must divide {each}, {size}, got {value}")
@@ -24,7 +24,7 @@ def parse_divisor(name: str, value: Any, *sizes: Named) -> tuple[int, ...]:
 
 def as_real_array(name: str, value: Any) -> jax.Array:
     """`value` as a JAX array of any real dtype."""
-    array = arguments.to_array(name, value)
+    array = checks.to_array(name, value)
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, bool)):
         raise TypeError(f"{name} must be real, got dtype {array.dtype}")
     return array

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oxijax._core import arguments as arguments
-from oxijax._core.explicit import reshape
-from oxijax._core.implementation import Implementation, read_implementation
-from oxijax._core.precision import usual_promotion
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import Implementation, parse_implementation
+from oxijax._core.arguments.precision import usual_promotion
+from oxijax._core.primitive.explicit import reshape
 from oxijax._layers.arguments import as_real_array, check_shape, parse_divisor
 from oxijax._layers.batch import Batch
-from oxijax._sampling.ms_deform_attn import ms_deform_attn, read_spatial_shapes
+from oxijax._sampling.ms_deform_attn import ms_deform_attn, parse_spatial_shapes
 
 __all__ = ["Attention", "Names"]
 
@@ -57,19 +57,19 @@ class Attention:
     ) -> "Attention":  # fmt: skip
         """The static part of a layer with these arguments, which are checked."""
         heads, features = parse_divisor("num_heads", num_heads, (names.features, features))
-        levels = arguments.read_int("num_levels", num_levels)
-        if arguments.is_int(num_points):
-            points = (arguments.read_int("num_points", num_points),) * levels
+        levels = checks.parse_int("num_levels", num_levels)
+        if checks.is_int(num_points):
+            points = (checks.parse_int("num_points", num_points),) * levels
         else:
-            counts = arguments.read_sequence("num_points", num_points)
-            points = tuple(arguments.read_int(f"num_points[{i}]", n) for i, n in enumerate(counts))
+            counts = checks.parse_sequence("num_points", num_points)
+            points = tuple(checks.parse_int(f"num_points[{i}]", n) for i, n in enumerate(counts))
             if len(points) != levels:
                 raise ValueError(
                     f"num_points must have a number for each of the {levels} levels, "
-                    f"got {arguments.shown(num_points)}"
+                    f"got {checks.shown(num_points)}"
                 )
-        arguments.check_choice("method", method, ("bilinear", "nearest"))
-        return cls(names, features, heads, points, method, read_implementation(implementation))
+        checks.check_choice("method", method, ("bilinear", "nearest"))
+        return cls(names, features, heads, points, method, parse_implementation(implementation))
 
     @property
     def weight_features(self) -> int:
@@ -153,11 +153,11 @@ class Attention:
         self, query: Any, reference_points: Any, spatial_shapes: Any
     ) -> tuple[Levels, jax.Array, jax.Array]:
         """Levels, queries and reference points, which are checked."""
-        levels = read_spatial_shapes(spatial_shapes)
+        levels = parse_spatial_shapes(spatial_shapes)
         if len(levels) != len(self.points):
             raise ValueError(
                 f"spatial_shapes must have num_levels = {len(self.points)} pairs, "
-                f"got {arguments.shown(spatial_shapes)}"
+                f"got {checks.shown(spatial_shapes)}"
             )
         features, name, _ = self.names
         query = as_real_array(name, query)
@@ -166,7 +166,7 @@ class Attention:
                 f"{name} must have shape (..., queries, {features} = {self.features}), "
                 f"got {query.shape}"
             )
-        references = arguments.as_float_array("reference_points", reference_points)
+        references = checks.as_float_array("reference_points", reference_points)
         shape = (*query.shape[:-1], len(self.points))
         check_shape(
             "reference_points", references, "..., queries, num_levels, 2 or 4",
@@ -185,7 +185,7 @@ class Attention:
     def _as_padding_mask(self, padding_mask: Any, value: jax.Array) -> jax.Array | None:
         if padding_mask is None:
             return None
-        padding_mask = arguments.to_array("padding_mask", padding_mask)
+        padding_mask = checks.to_array("padding_mask", padding_mask)
         if padding_mask.dtype != bool:
             raise TypeError(f"padding_mask must be of bools, got dtype {padding_mask.dtype}")
         check_shape("padding_mask", padding_mask, "..., pixels", value.shape[:-1])

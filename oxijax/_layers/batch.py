@@ -6,7 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from oxijax._core.explicit import explicit_axes, reshape
+from oxijax._core.primitive.explicit import explicit_axes, reshape
 
 __all__ = ["Batch"]
 

@@ -7,7 +7,7 @@ import jax
 from jax import lax
 
 from oxijax._conv.general_dilated import conv_general_dilated as general_dilated
-from oxijax._core.explicit import has_explicit_mesh
+from oxijax._core.primitive.explicit import has_explicit_mesh
 from oxijax._layers.batch import Batch
 
 __all__ = ["conv_general_dilated", "over_batches"]

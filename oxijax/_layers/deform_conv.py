@@ -8,8 +8,8 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from oxijax._core import arguments as arguments
-from oxijax._core.explicit import reshape
+from oxijax._core.arguments import checks
+from oxijax._core.primitive.explicit import reshape
 from oxijax._deform_conv import deform_conv
 from oxijax._layers.arguments import Named, as_images, parse_divisor
 from oxijax._layers.batch import Batch
@@ -26,7 +26,7 @@ class Geometry:
     features: int
     kernel_size: tuple[int, int]
     strides: tuple[int, int]
-    padding: str | arguments.Pads
+    padding: str | checks.Pads
     dilation: tuple[int, int]
     groups: int
     use_bias: bool
@@ -34,21 +34,21 @@ class Geometry:
     @classmethod
     def parse(
         cls, in_features: Named, features: Named, kernel_size: Any, strides: Named,
-        padding: arguments.PaddingLike, dilation: Named, groups: Named, use_bias: Any,
+        padding: checks.PaddingLike, dilation: Named, groups: Named, use_bias: Any,
     ) -> Self:  # fmt: skip
         """The description of a layer with these arguments, which are checked."""
         divisor, inputs, outputs = parse_divisor(*groups, in_features, features)
         one = (1, 1)
-        pads = arguments.read_padding(padding, one, one, one, one)
+        pads = checks.parse_padding(padding, one, one, one, one)
         return cls(
             inputs,
             outputs,
-            arguments.read_pair("kernel_size", kernel_size),
-            arguments.read_pair(*strides),
+            checks.parse_pair("kernel_size", kernel_size),
+            checks.parse_pair(*strides),
             padding.upper() if isinstance(padding, str) else pads,
-            arguments.read_pair(*dilation),
+            checks.parse_pair(*dilation),
             divisor,
-            arguments.read_bool("use_bias", use_bias),
+            checks.parse_bool("use_bias", use_bias),
         )
 
 
@@ -89,19 +89,19 @@ class Prediction:
             "offset_groups", offset_groups, (in_features, geometry.in_features)
         )
         if isinstance(predictor, str):
-            arguments.check_choice("predictor", predictor, ("conv",))
+            checks.check_choice("predictor", predictor, ("conv",))
         elif predictor is not None and not callable(predictor):
             raise TypeError(
                 "predictor must be 'conv', None or a module or function, "
-                f"got {arguments.shown(predictor)}"
+                f"got {checks.shown(predictor)}"
             )
-        use_mask = arguments.read_bool("use_mask", use_mask)
-        if arguments.read_number("mask_scale", mask_scale) not in (1, 2):
-            raise ValueError(f"mask_scale must be 1 or 2, got {arguments.shown(mask_scale)}")
+        use_mask = checks.parse_bool("use_mask", use_mask)
+        if checks.parse_number("mask_scale", mask_scale) not in (1, 2):
+            raise ValueError(f"mask_scale must be 1 or 2, got {checks.shown(mask_scale)}")
         bounds = []
         for name, bound in (("max_residue", max_residue), ("max_offset", max_offset)):
             if bound is not None:
-                bound = arguments.read_number(name, bound)
+                bound = checks.parse_number(name, bound)
                 if bound <= 0:
                     raise ValueError(f"{name} must be positive, got {bound}")
             bounds.append(bound)
@@ -132,8 +132,8 @@ class Prediction:
                     raise ValueError(f"{name} must be None where offset is given, got an array")
             if mask is not None and not self.use_mask:
                 raise ValueError("mask must be None with use_mask=False, got an array")
-            offset = arguments.as_float_array("offset", offset)
-            return offset, None if mask is None else arguments.as_float_array("mask", mask)
+            offset = checks.as_float_array("offset", offset)
+            return offset, None if mask is None else checks.as_float_array("mask", mask)
         if mask is not None:
             raise ValueError("mask must be None where offset is not given, got an array")
         if predictor is None:
@@ -141,7 +141,7 @@ class Prediction:
         prediction = predictor()
         shape = getattr(prediction, "shape", ())
         if not shape or shape[-1] != self.channels:
-            got = arguments.shown(prediction) if not shape else f"{shape[-1]} in shape {shape}"
+            got = checks.shown(prediction) if not shape else f"{shape[-1]} in shape {shape}"
             kinds = "offsets and logits" if self.use_mask else "offsets"
             raise ValueError(f"predictor must have {self.channels} channels of {kinds}, got {got}")
         return self._split(prediction.astype(dtype), flow)
@@ -180,7 +180,7 @@ class Prediction:
         return offset, self.mask_scale * jax.nn.sigmoid(logits) if self.use_mask else None
 
     def _add_flow(self, offset: jax.Array, flow: Any) -> jax.Array:
-        flow = arguments.as_float_array("flow", flow)
+        flow = checks.as_float_array("flow", flow)
         flows, rest = divmod(flow.shape[-1] if flow.ndim else 0, 2)
         if flow.shape[:-1] != offset.shape[:-1] or rest or not flows or self.offset_groups % flows:
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any, Generic, Self, TypeVar
 import jax
 from flax.typing import Dtype, Initializer, PrecisionLike
 
-from oxijax._core import arguments as arguments
+from oxijax._core.arguments import checks
 from oxijax._layers.convolution import conv_general_dilated
 from oxijax._layers.deform_conv import Geometry, Prediction
 
@@ -46,11 +46,11 @@ class Options:
     ) -> Self:
         """The options of a layer with these arguments, which are checked."""
         if dtype is not None:
-            dtype = arguments.read_float_dtype("dtype", dtype)
-        param_dtype = arguments.read_float_dtype("param_dtype", param_dtype)
-        arguments.read_precision(precision)
-        arguments.check_callable("kernel_init", kernel_init)
-        offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
+            dtype = checks.parse_float_dtype("dtype", dtype)
+        param_dtype = checks.parse_float_dtype("param_dtype", param_dtype)
+        checks.parse_precision(precision)
+        checks.check_callable("kernel_init", kernel_init)
+        offset_dtype = checks.parse_float_dtype("offset_dtype", offset_dtype)
         return cls(dtype, param_dtype, precision, kernel_init, offset_dtype)
 
     @classmethod

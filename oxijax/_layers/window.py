@@ -8,8 +8,8 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from oxijax._core import arguments as arguments
-from oxijax._core.implementation import Implementation, read_implementation
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import Implementation, parse_implementation
 from oxijax._layers.arguments import Named, as_images, parse_divisor
 from oxijax._layers.batch import Batch
 from oxijax._layers.convolution import over_batches
@@ -59,25 +59,25 @@ class _Window:
     ) -> Self:  # fmt: skip
         """The static part of a layer with these arguments, which are checked."""
         groups, channels = parse_divisor("groups", groups, features)
-        kernel = arguments.read_pair("kernel_size", kernel_size)
-        remove_center = arguments.read_bool("remove_center", remove_center)
+        kernel = checks.parse_pair("kernel_size", kernel_size)
+        remove_center = checks.parse_bool("remove_center", remove_center)
         if remove_center and (kernel[0] % 2 == 0 or kernel[1] % 2 == 0 or kernel == (1, 1)):
             raise ValueError(
                 f"kernel_size must be odd and more than one tap with remove_center, got {kernel}"
             )
         if dw_kernel_size is not None:
-            dw_kernel_size = arguments.read_pair("dw_kernel_size", dw_kernel_size)
+            dw_kernel_size = checks.parse_pair("dw_kernel_size", dw_kernel_size)
         return cls(
             features[0],
             channels,
             kernel,
-            arguments.read_pair(*dilation),
+            checks.parse_pair(*dilation),
             groups,
             dw_kernel_size,
-            arguments.read_number("offset_scale", offset_scale),
-            arguments.read_bool("center_feature_scale", center_feature_scale),
+            checks.parse_number("offset_scale", offset_scale),
+            checks.parse_bool("center_feature_scale", center_feature_scale),
             remove_center,
-            read_implementation(implementation),
+            parse_implementation(implementation),
         )
 
     @property

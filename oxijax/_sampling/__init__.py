@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 
 from oxijax._core import compat as _compat
-from oxijax._core.explicit import reshape
-from oxijax._core.gradients import define_gradients
-from oxijax._core.implementation import Implementation
-from oxijax._core.operation import OperationPrimitive, OpParams
-from oxijax._core.primitive import Fold, map_present
+from oxijax._core.arguments.implementation import Implementation
+from oxijax._core.primitive.explicit import reshape
+from oxijax._core.primitive.gradients import define_gradients
+from oxijax._core.primitive.kernel_primitive import Fold, map_present
+from oxijax._core.primitive.operation import OperationPrimitive, OpParams
 from oxijax._sampling import cuda as cuda_kernels
 from oxijax._sampling import reference as kernels
 from oxijax._sampling.points import SampleParams

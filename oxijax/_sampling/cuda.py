@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 
+from oxijax._core.arguments.precision import accumulator
 from oxijax._core.config import is_deterministic
 from oxijax._core.launch import call
-from oxijax._core.precision import accumulator
 from oxijax._sampling.lists import point_lists
 from oxijax._sampling.packed import unpack
 from oxijax._sampling.points import SampleParams

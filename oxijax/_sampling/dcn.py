@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from oxijax._core import arguments as arguments
-from oxijax._core.explicit import reshape
-from oxijax._core.implementation import ImplementationLike, read_implementation
-from oxijax._core.keywords import explain_keywords
-from oxijax._core.twin import reference_twin
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike, parse_implementation
+from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.twin import reference_twin
+from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
 from oxijax._sampling.packed import packed_width
 from oxijax._sampling.points import check_image
 from ptx.kernels.sampling.geometry import Window
 
-__all__ = ["dcnv3", "dcnv3_reference", "dcnv4", "dcnv4_reference", "read_dcnv3", "read_dcnv4"]
+__all__ = ["dcnv3", "dcnv3_reference", "dcnv4", "dcnv4_reference", "parse_dcnv3", "parse_dcnv4"]
 
 
 @explain_keywords
@@ -27,7 +27,7 @@ def dcnv3(
     *,
     kernel_size: int | tuple[int, int],
     strides: int | tuple[int, int] = 1,
-    padding: arguments.PaddingLike = "SAME",
+    padding: checks.PaddingLike = "SAME",
     dilation: int | tuple[int, int] = 1,
     groups: int,
     offset_scale: float = 1.0,
@@ -79,14 +79,14 @@ def dcnv3(
     Deformable Convolutions", 2023.
     """
     return sample(
-        read_dcnv3(
+        parse_dcnv3(
             *(x, offset, mask, kernel_size, strides, padding, dilation),
             *(groups, offset_scale, remove_center, softmax, implementation),
         )
     )
 
 
-dcnv3_reference = reference_twin(dcnv3, lambda *values: sample_reference(read_dcnv3(*values)))
+dcnv3_reference = reference_twin(dcnv3, lambda *values: sample_reference(parse_dcnv3(*values)))
 
 
 @explain_keywords
@@ -96,7 +96,7 @@ def dcnv4(
     *,
     kernel_size: int | tuple[int, int],
     strides: int | tuple[int, int] = 1,
-    padding: arguments.PaddingLike = "SAME",
+    padding: checks.PaddingLike = "SAME",
     dilation: int | tuple[int, int] = 1,
     groups: int,
     offset_scale: float = 1.0,
@@ -133,47 +133,47 @@ def dcnv4(
     Vision Applications", 2024.
     """
     return sample(
-        read_dcnv4(
+        parse_dcnv4(
             *(x, offset_mask, kernel_size, strides, padding, dilation),
             *(groups, offset_scale, remove_center, softmax, implementation),
         )
     )
 
 
-dcnv4_reference = reference_twin(dcnv4, lambda *values: sample_reference(read_dcnv4(*values)))
+dcnv4_reference = reference_twin(dcnv4, lambda *values: sample_reference(parse_dcnv4(*values)))
 
 
-def read_dcnv3(
+def parse_dcnv3(
     x, offset, mask, kernel_size, strides, padding, dilation,
     groups, offset_scale, remove_center, softmax, implementation,
 ) -> SampleInputs:  # fmt: skip
-    x, window, groups = _read_window(
+    x, window, groups = _parse_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
     )
-    softmax = arguments.read_bool("softmax", softmax)
+    softmax = checks.parse_bool("softmax", softmax)
     taps = len(window.taps)
-    offset = arguments.as_array("offset", offset, 4)
-    mask = arguments.as_array("mask", mask, 4)
+    offset = checks.as_array("offset", offset, 4)
+    mask = checks.as_array("mask", mask, 4)
     pixels, names = (x.shape[0], *window.out_size), ("N", "Ho", "Wo")
-    arguments.check_shape("offset", offset, (*names, "G*K*2"), (*pixels, groups * taps * 2))
-    arguments.check_shape("mask", mask, (*names, "G*K"), (*pixels, groups * taps))
+    checks.check_shape("offset", offset, (*names, "G*K*2"), (*pixels, groups * taps * 2))
+    checks.check_shape("mask", mask, (*names, "G*K"), (*pixels, groups * taps))
     queries = window.out_size[0] * window.out_size[1]
     locations = reshape(offset, (x.shape[0], queries, groups, taps, 2))
     weights = reshape(mask, (x.shape[0], queries, groups, taps))
     return _inputs(x, window, groups, softmax, implementation, locations=locations, weights=weights)
 
 
-def read_dcnv4(
+def parse_dcnv4(
     x, offset_mask, kernel_size, strides, padding, dilation,
     groups, offset_scale, remove_center, softmax, implementation,
 ) -> SampleInputs:  # fmt: skip
-    x, window, groups = _read_window(
+    x, window, groups = _parse_window(
         x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
     )
-    softmax = arguments.read_bool("softmax", softmax)
-    packed = arguments.as_array("offset_mask", offset_mask, 4)
+    softmax = checks.parse_bool("softmax", softmax)
+    packed = checks.as_array("offset_mask", offset_mask, 4)
     width = packed_width(groups, len(window.taps))
-    arguments.check_shape(
+    checks.check_shape(
         "offset_mask",
         packed,
         ("N", "Ho", "Wo", "ceil(3*G*K / 8) * 8"),
@@ -183,28 +183,28 @@ def read_dcnv4(
     return _inputs(x, window, groups, softmax, implementation, packed=packed)
 
 
-def _read_window(
+def _parse_window(
     x, kernel_size, strides, padding, dilation, groups, offset_scale, remove_center
 ) -> tuple[jax.Array, Window, int]:
-    x = arguments.as_array("x", x, 4)
+    x = checks.as_array("x", x, 4)
     check_image("x", x)
-    groups = arguments.read_int("groups", groups)
+    groups = checks.parse_int("groups", groups)
     if x.shape[3] % groups:
         raise ValueError(f"groups must divide the channels of x, {x.shape[3]}, got {groups}")
-    kernel = arguments.read_pair("kernel_size", kernel_size)
-    strides = arguments.read_pair("strides", strides)
-    dilation = arguments.read_pair("dilation", dilation)
-    remove_center = arguments.read_bool("remove_center", remove_center)
+    kernel = checks.parse_pair("kernel_size", kernel_size)
+    strides = checks.parse_pair("strides", strides)
+    dilation = checks.parse_pair("dilation", dilation)
+    remove_center = checks.parse_bool("remove_center", remove_center)
     if remove_center and (kernel[0] % 2 == 0 or kernel[1] % 2 == 0 or kernel == (1, 1)):
         raise ValueError(
             f"kernel_size must be odd and more than one tap with remove_center, got {kernel}"
         )
-    scale = arguments.read_number("offset_scale", offset_scale)
+    scale = checks.parse_number("offset_scale", offset_scale)
     if abs(scale) > float(jnp.finfo(jnp.float32).max):
         raise ValueError(f"offset_scale must be a number that float32 has, got {scale}")
     size = x.shape[1], x.shape[2]
-    pads = arguments.read_padding(padding, size, kernel, strides, dilation)
-    out_size = arguments.output_size(size, kernel, strides, pads, dilation)
+    pads = checks.parse_padding(padding, size, kernel, strides, dilation)
+    out_size = checks.output_size(size, kernel, strides, pads, dilation)
     window = Window(
         out_size, kernel, strides, (pads[0][0], pads[1][0]), dilation, scale, remove_center
     )
@@ -218,5 +218,5 @@ def _inputs(
     return sample_inputs(
         reshape(x, (n, height * width, groups, channels // groups)),
         ((height, width),), (len(window.taps),), window, (n, *window.out_size, channels),
-        normalize=softmax, implementation=read_implementation(implementation), **points,
+        normalize=softmax, implementation=parse_implementation(implementation), **points,
     )  # fmt: skip

@@ -3,16 +3,16 @@
 import jax
 from jax.typing import ArrayLike
 
-from oxijax._core import arguments as arguments
-from oxijax._core.explicit import reshape
-from oxijax._core.implementation import ImplementationLike, read_implementation
-from oxijax._core.keywords import explain_keywords
-from oxijax._core.twin import reference_twin
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike, parse_implementation
+from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.twin import reference_twin
+from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
 from oxijax._sampling.points import check_image
 from ptx.kernels.sampling.geometry import Grid
 
-__all__ = ["grid_sample", "grid_sample_reference", "read_grid_sample"]
+__all__ = ["grid_sample", "grid_sample_reference", "parse_grid_sample"]
 
 
 @explain_keywords
@@ -54,22 +54,22 @@ def grid_sample(
 
     Source: Jaderberg et al., "Spatial Transformer Networks", 2015.
     """
-    return sample(read_grid_sample(x, grid, method, padding_mode, align_corners, implementation))
+    return sample(parse_grid_sample(x, grid, method, padding_mode, align_corners, implementation))
 
 
 grid_sample_reference = reference_twin(
-    grid_sample, lambda *values: sample_reference(read_grid_sample(*values))
+    grid_sample, lambda *values: sample_reference(parse_grid_sample(*values))
 )
 
 
-def read_grid_sample(x, grid, method, padding_mode, align_corners, implementation) -> SampleInputs:
+def parse_grid_sample(x, grid, method, padding_mode, align_corners, implementation) -> SampleInputs:
     """Checks all arguments."""
-    x = arguments.as_array("x", x, 4)
+    x = checks.as_array("x", x, 4)
     check_image("x", x)
-    grid = arguments.as_float_array("grid", grid)
-    arguments.check_choice("method", method, ("bilinear", "nearest"))
-    arguments.check_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))
-    align_corners = arguments.read_bool("align_corners", align_corners)
+    grid = checks.as_float_array("grid", grid)
+    checks.check_choice("method", method, ("bilinear", "nearest"))
+    checks.check_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))
+    align_corners = checks.parse_bool("align_corners", align_corners)
     n, height, width, channels = x.shape
     if grid.ndim < 2 or grid.shape[0] != n or grid.shape[-1] != 2:
         raise ValueError(f"grid must have shape (N, ..., 2) = ({n}, ..., 2), got {grid.shape}")
@@ -81,5 +81,5 @@ def read_grid_sample(x, grid, method, padding_mode, align_corners, implementatio
     return sample_inputs(
         value, ((height, width),), (1,), Grid(align_corners, padding_mode, method == "nearest"),
         (n, *outer, channels),
-        locations=locations, implementation=read_implementation(implementation),
+        locations=locations, implementation=parse_implementation(implementation),
     )  # fmt: skip

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from oxijax._core.lists import first_not_below
-from oxijax._core.sizes import require_product
+from oxijax._core.arguments.sizes import require_product
+from oxijax._core.xla.lists import first_not_below
 from oxijax._sampling.points import (
     Points,
     Queries,

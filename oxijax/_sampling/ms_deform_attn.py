@@ -6,19 +6,19 @@ import jax
 from jax import lax
 from jax.typing import ArrayLike
 
-from oxijax._core import arguments as arguments
-from oxijax._core.explicit import reshape
-from oxijax._core.implementation import ImplementationLike, read_implementation
-from oxijax._core.keywords import explain_keywords
-from oxijax._core.twin import reference_twin
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike, parse_implementation
+from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.twin import reference_twin
+from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
 from ptx.kernels.sampling.geometry import Across
 
 __all__ = [
     "ms_deform_attn",
     "ms_deform_attn_reference",
-    "read_ms_deform_attn",
-    "read_spatial_shapes",
+    "parse_ms_deform_attn",
+    "parse_spatial_shapes",
 ]
 
 
@@ -81,7 +81,7 @@ def ms_deform_attn(
     2021; "nearest" and `points`: Lv et al., "RT-DETRv2", 2024.
     """
     return sample(
-        read_ms_deform_attn(
+        parse_ms_deform_attn(
             *(value, sampling_locations, attention_weights),
             *(spatial_shapes, points, method, normalize, precision, implementation),
         )
@@ -89,21 +89,21 @@ def ms_deform_attn(
 
 
 ms_deform_attn_reference = reference_twin(
-    ms_deform_attn, lambda *values: sample_reference(read_ms_deform_attn(*values))
+    ms_deform_attn, lambda *values: sample_reference(parse_ms_deform_attn(*values))
 )
 
 
-def read_ms_deform_attn(
+def parse_ms_deform_attn(
     value, locations, weights,
     spatial_shapes, points, method, normalize, precision, implementation,
 ) -> SampleInputs:  # fmt: skip
     """Checks all arguments."""
-    value = arguments.as_array("value", value, 4)
-    arguments.check_choice("method", method, ("bilinear", "nearest"))
-    normalize = arguments.read_bool("normalize", normalize)
-    arguments.read_precision(precision)
-    levels = read_spatial_shapes(spatial_shapes)
-    counts = _read_points(points, levels)
+    value = checks.as_array("value", value, 4)
+    checks.check_choice("method", method, ("bilinear", "nearest"))
+    normalize = checks.parse_bool("normalize", normalize)
+    checks.parse_precision(precision)
+    levels = parse_spatial_shapes(spatial_shapes)
+    counts = _parse_points(points, levels)
     n, pixels, heads, channels = value.shape
     if heads < 1 or channels < 1:
         raise ValueError(f"value must have heads and channels, got shape {value.shape}")
@@ -116,8 +116,8 @@ def read_ms_deform_attn(
 
     dims = 6 if counts is None else 5
     why = "" if counts is None else " with points"
-    locations = arguments.as_array("sampling_locations", locations, dims, why)
-    weights = arguments.as_array("attention_weights", weights, dims - 1, why)
+    locations = checks.as_array("sampling_locations", locations, dims, why)
+    weights = checks.as_array("attention_weights", weights, dims - 1, why)
     queries = locations.shape[1]
     names, shape = ("N", "Q", "M"), (n, queries, heads)
     if counts is None:
@@ -131,40 +131,40 @@ def read_ms_deform_attn(
         names, shape = (*names, "L", "P"), (*shape, len(levels), each)
     else:
         names, shape = (*names, "sum(points)"), (*shape, sum(counts))
-    arguments.check_shape("sampling_locations", locations, (*names, "2"), (*shape, 2))
-    arguments.check_shape("attention_weights", weights, names, shape)
+    checks.check_shape("sampling_locations", locations, (*names, "2"), (*shape, 2))
+    checks.check_shape("attention_weights", weights, names, shape)
     locations = reshape(locations, (n, queries, heads, sum(counts), 2))
     weights = reshape(weights, (n, queries, heads, sum(counts)))
     return sample_inputs(
         value, levels, counts, Across(method == "nearest"), (n, queries, heads, channels),
         locations=locations, weights=weights, normalize=normalize,
-        implementation=read_implementation(implementation),
+        implementation=parse_implementation(implementation),
     )  # fmt: skip
 
 
-def read_spatial_shapes(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:
+def parse_spatial_shapes(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:
     if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(spatial_shapes)):
         raise TypeError(
             "spatial_shapes must be known when a program is traced: a tuple of pairs of ints, got "
-            f"{arguments.shown(spatial_shapes)}"
+            f"{checks.shown(spatial_shapes)}"
         )
     levels = []
-    for i, pair in enumerate(arguments.read_sequence("spatial_shapes", spatial_shapes)):
+    for i, pair in enumerate(checks.parse_sequence("spatial_shapes", spatial_shapes)):
         name = f"spatial_shapes[{i}]"
-        if arguments.is_int(pair):
-            raise TypeError(f"{name} must be a pair of ints, got {arguments.shown(pair)}")
-        levels.append(arguments.read_pair(name, pair))
+        if checks.is_int(pair):
+            raise TypeError(f"{name} must be a pair of ints, got {checks.shown(pair)}")
+        levels.append(checks.parse_pair(name, pair))
     return tuple(levels)
 
 
-def _read_points(points: Any, levels: tuple[tuple[int, int], ...]) -> tuple[int, ...] | None:
+def _parse_points(points: Any, levels: tuple[tuple[int, int], ...]) -> tuple[int, ...] | None:
     if points is None:
         return None
-    points = arguments.read_sequence("points", points)
-    counts = tuple(arguments.read_int(f"points[{i}]", count) for i, count in enumerate(points))
+    points = checks.parse_sequence("points", points)
+    counts = tuple(checks.parse_int(f"points[{i}]", count) for i, count in enumerate(points))
     if len(counts) != len(levels):
         raise ValueError(
             f"points must have a number for each of the {len(levels)} levels of spatial_shapes, "
-            f"got {arguments.shown(points)}"
+            f"got {checks.shown(points)}"
         )
     return counts

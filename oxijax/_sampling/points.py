@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oxijax._core.operation import OpParams
-from oxijax._core.precision import accumulator
-from oxijax._core.sizes import is_known, require_product
+from oxijax._core.arguments.precision import accumulator
+from oxijax._core.arguments.sizes import is_known, require_product
+from oxijax._core.primitive.operation import OpParams
 from oxijax._sampling.positions import position
 from ptx.kernels.sampling import SamplingConfig
 from ptx.kernels.sampling.geometry import HEIGHT, WIDTH

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core import compat as _compat
-from oxijax._core.blocks import scan_blocks
-from oxijax._core.precision import accumulator
-from oxijax._core.rows import add_to_rows, row_products_or_zeros, take_rows_or_zeros
+from oxijax._core.arguments.precision import accumulator
+from oxijax._core.xla.blocks import scan_blocks
+from oxijax._core.xla.rows import add_to_rows, row_products_or_zeros, take_rows_or_zeros
 from oxijax._sampling.packed import pack_gradients, unpack
 from oxijax._sampling.points import (
     Queries,

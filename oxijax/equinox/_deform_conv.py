@@ -7,9 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from oxijax._core import arguments as arguments
-from oxijax._core.implementation import Implementation, ImplementationLike, read_implementation
-from oxijax._core.keywords import explain_keywords
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import (
+    Implementation,
+    ImplementationLike,
+    parse_implementation,
+)
+from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._deform_conv import deform_conv
 from oxijax._layers import deform_conv as layers
 from oxijax.equinox._sublayers import as_image, check_key, convolve, in_dtype
@@ -73,7 +77,7 @@ class DeformConv(eqx.Module):
     out_channels: int = eqx.field(static=True)
     kernel_size: tuple[int, int] = eqx.field(static=True)
     stride: tuple[int, int] = eqx.field(static=True)
-    padding: str | arguments.Pads = eqx.field(static=True)
+    padding: str | checks.Pads = eqx.field(static=True)
     dilation: tuple[int, int] = eqx.field(static=True)
     groups: int = eqx.field(static=True)
     use_bias: bool = eqx.field(static=True)
@@ -92,7 +96,7 @@ class DeformConv(eqx.Module):
         out_channels: int,
         kernel_size: int | Sequence[int],
         stride: int | Sequence[int] = (1, 1),
-        padding: arguments.PaddingLike = (0, 0),
+        padding: checks.PaddingLike = (0, 0),
         dilation: int | Sequence[int] = (1, 1),
         groups: int = 1,
         use_bias: bool = True,
@@ -114,14 +118,14 @@ class DeformConv(eqx.Module):
             *(("stride", stride), padding, ("dilation", dilation), ("groups", groups), use_bias),
         )
         if dtype is not None:
-            dtype = arguments.read_float_dtype("dtype", dtype)
+            dtype = checks.parse_float_dtype("dtype", dtype)
         check_key(key)
         prediction = layers.Prediction.parse(
             *(geometry, "in_channels", offset_groups, use_mask),
             *(predictor, mask_scale, max_residue, max_offset),
         )
         mode = padding_mode.upper() if isinstance(padding_mode, str) else padding_mode
-        arguments.check_choice("padding_mode", mode, ("ZEROS",))
+        checks.check_choice("padding_mode", mode, ("ZEROS",))
         self.in_channels = geometry.in_features
         self.out_channels = geometry.features
         self.kernel_size = geometry.kernel_size
@@ -131,11 +135,11 @@ class DeformConv(eqx.Module):
         self.groups = geometry.groups
         self.use_bias = geometry.use_bias
         self.padding_mode = mode
-        self.implementation = read_implementation(implementation)
+        self.implementation = parse_implementation(implementation)
         self.offset_groups = prediction.offset_groups
         self.prediction = prediction
         self.use_mask, self.mask_scale = prediction.use_mask, prediction.mask_scale
-        self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
+        self.offset_dtype = checks.parse_float_dtype("offset_dtype", offset_dtype)
 
         def conv2d(channels: int, groups: int, use_bias: bool) -> eqx.nn.Conv2d:
             return eqx.nn.Conv2d(
@@ -217,7 +221,7 @@ class DeformConv(eqx.Module):
 
     def _as_image(self, x: Any) -> jax.Array:
         x = as_image("x", x, self.in_channels, "in_channels")
-        arguments.check_same_dtype("x", x, "weight", self.weight)
+        checks.check_same_dtype("x", x, "weight", self.weight)
         return x
 
     def _samples(

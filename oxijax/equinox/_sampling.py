@@ -7,9 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from oxijax._core import arguments as arguments
-from oxijax._core.implementation import ImplementationLike
-from oxijax._core.keywords import explain_keywords
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
 from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
 from oxijax.equinox._sublayers import Sublayers, as_image, channels_last
@@ -88,7 +88,7 @@ class MSDeformAttn(eqx.Module):
             *(_NAMES, query_size, num_heads, num_levels, num_points, method, implementation)
         )
         make = Sublayers.parse(attention.features, dtype, key)
-        self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
+        self.offset_dtype = checks.parse_float_dtype("offset_dtype", offset_dtype)
         value_key, output_key = jax.random.split(key)
         self.sampling_offsets = make.predictor(
             attention.offset_features, attention.init_offset_bias
@@ -154,10 +154,10 @@ class MSDeformAttn(eqx.Module):
 
     def _check(self, name: str, value: Any) -> None:
         """Checks what Flax has otherwise: batches, and dtypes that differ."""
-        array = arguments.to_array(name, value)
+        array = checks.to_array(name, value)
         if array.ndim != 2:
             raise ValueError(f"{name} must have two dimensions, got shape {array.shape}")
-        arguments.check_same_dtype(name, array, "value_proj.weight", self.value_proj.weight)
+        checks.check_same_dtype(name, array, "value_proj.weight", self.value_proj.weight)
 
 
 class _DCN(eqx.Module):
@@ -182,7 +182,7 @@ class _DCN(eqx.Module):
         """
         del key
         x = as_image("x", x, self.window.features, "channels")
-        arguments.check_same_dtype("x", x, "the parameters", jax.tree.leaves(self)[0])
+        checks.check_same_dtype("x", x, "the parameters", jax.tree.leaves(self)[0])
         sublayers = channels_last(self, self.offset_dtype, dtype=x.dtype)
         return self.window(x.transpose(1, 2, 0), sublayers).transpose(2, 0, 1)
 
@@ -267,8 +267,8 @@ class DCNv3(_DCN):
             *(offset_scale, center_feature_scale, remove_center, implementation),
         )
         make = Sublayers.parse(window.features, dtype, key)
-        self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
-        arguments.check_callable("activation", activation)
+        self.offset_dtype = checks.parse_float_dtype("offset_dtype", offset_dtype)
+        checks.check_callable("activation", activation)
         dw_key, input_key, output_key = jax.random.split(key, 3)
         self.activation = activation
         self.dw_conv = make.depthwise(window.depthwise_size, dw_key)
@@ -352,9 +352,9 @@ class DCNv4(_DCN):
             *(offset_scale, center_feature_scale, remove_center, implementation),
         )
         make = Sublayers.parse(window.features, dtype, key)
-        self.offset_dtype = arguments.read_float_dtype("offset_dtype", offset_dtype)
-        output_bias = arguments.read_bool("output_bias", output_bias)
-        without_pointwise = arguments.read_bool("without_pointwise", without_pointwise)
+        self.offset_dtype = checks.parse_float_dtype("offset_dtype", offset_dtype)
+        output_bias = checks.parse_bool("output_bias", output_bias)
+        without_pointwise = checks.parse_bool("without_pointwise", without_pointwise)
         dw_key, value_key, output_key = jax.random.split(key, 3)
         size = window.dw_kernel_size
         self.offset_mask_dw = make.depthwise(size, dw_key) if size else None

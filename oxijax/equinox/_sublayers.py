@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
-from oxijax._core import arguments as arguments
+from oxijax._core.arguments import checks
 from oxijax._layers.arguments import as_real_array
 from oxijax._layers.convolution import conv_general_dilated
 
@@ -18,11 +18,11 @@ __all__ = ["Sublayers", "as_image", "channels_last", "check_key", "convolve", "i
 
 
 def check_key(value: Any) -> None:
-    key = arguments.to_array("key", value)
+    key = checks.to_array("key", value)
     try:
         jax.eval_shape(jax.random.split, key)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"key must be one random key, got {arguments.shown(value)}") from error
+        raise TypeError(f"key must be one random key, got {checks.shown(value)}") from error
 
 
 def as_image(name: str, value: Any, channels: int | None, channels_name: str) -> jax.Array:
@@ -100,7 +100,7 @@ class Sublayers:
     def parse(cls, features: int, dtype: Any, key: Any) -> Self:
         """The factories of a layer with these arguments, which are checked."""
         if dtype is not None:
-            dtype = arguments.read_float_dtype("dtype", dtype)
+            dtype = checks.parse_float_dtype("dtype", dtype)
         check_key(key)
         return cls(features, dtype, key)
 

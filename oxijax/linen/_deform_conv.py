@@ -10,9 +10,9 @@ from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 from flax.typing import Dtype, Initializer, PrecisionLike
 
-from oxijax._core import arguments as arguments
-from oxijax._core.implementation import ImplementationLike
-from oxijax._core.keywords import explain_keywords
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._layers import deform_conv as layers
 from oxijax._layers.arguments import as_images
 from oxijax._layers.flax import LECUN, ZEROS, DeformConvCalls, Options
@@ -71,7 +71,7 @@ class DeformConv(DeformConvCalls, Layer):
     features: int
     kernel_size: int | Sequence[int]
     strides: int | Sequence[int] | None = 1
-    padding: arguments.PaddingLike = "SAME"
+    padding: checks.PaddingLike = "SAME"
     kernel_dilation: int | Sequence[int] | None = 1
     feature_group_count: int = 1
     use_bias: bool = True
@@ -103,8 +103,8 @@ class DeformConv(DeformConvCalls, Layer):
             *(("feature_group_count", self.feature_group_count), self.use_bias),
         )
         options = Options.of(self)
-        arguments.check_callable("bias_init", self.bias_init)
-        arguments.check_callable("promote_dtype", self.promote_dtype)
+        checks.check_callable("bias_init", self.bias_init)
+        checks.check_callable("promote_dtype", self.promote_dtype)
         prediction = layers.Prediction.parse(
             *(geometry, "in_features", self.offset_groups, self.use_mask),
             *(self.predictor, self.mask_scale, self.max_residue, self.max_offset),

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.typing import Dtype, Initializer, PrecisionLike
 
-from oxijax._core import arguments as arguments
-from oxijax._core.implementation import ImplementationLike
-from oxijax._core.keywords import explain_keywords
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
 from oxijax._layers.flax import XAVIER, AttentionCalls, WindowCalls
 from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
@@ -160,7 +160,7 @@ class DCNv3(WindowCalls, Layer):
             self.implementation,
         )
         make = make_sublayers(self.window.features, self)
-        arguments.check_callable("activation", self.activation)
+        checks.check_callable("activation", self.activation)
         self.dw_conv: nn.Conv = make.depthwise(self.window.depthwise_size)
         self.dw_norm: nn.LayerNorm = make.normalization()
         self.offset: nn.Dense = make.predictor(self.window.offset_features)
@@ -235,8 +235,8 @@ class DCNv4(WindowCalls, Layer):
             self.implementation,
         )
         make = make_sublayers(self.window.features, self)
-        output_bias = arguments.read_bool("output_bias", self.output_bias)
-        without_pointwise = arguments.read_bool("without_pointwise", self.without_pointwise)
+        output_bias = checks.parse_bool("output_bias", self.output_bias)
+        without_pointwise = checks.parse_bool("without_pointwise", self.without_pointwise)
         size = self.window.dw_kernel_size
         self.offset_mask_dw: nn.Conv | None = make.depthwise(size) if size else None
         self.offset_mask: nn.Dense = make.predictor(self.window.packed_features)

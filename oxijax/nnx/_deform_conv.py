@@ -11,9 +11,13 @@ from flax import nnx
 from flax.nnx.nn import dtypes
 from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
 
-from oxijax._core import arguments as arguments
-from oxijax._core.implementation import Implementation, ImplementationLike, read_implementation
-from oxijax._core.keywords import explain_keywords
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import (
+    Implementation,
+    ImplementationLike,
+    parse_implementation,
+)
+from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._layers import deform_conv as layers
 from oxijax._layers.arguments import as_images
 from oxijax._layers.flax import LECUN, ZEROS, DeformConvCalls, Options
@@ -79,7 +83,7 @@ class DeformConv(DeformConvCalls, nnx.Module):
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] | None = 1,
         *,
-        padding: arguments.PaddingLike = "SAME",
+        padding: checks.PaddingLike = "SAME",
         kernel_dilation: int | Sequence[int] | None = 1,
         feature_group_count: int = 1,
         use_bias: bool = True,
@@ -108,10 +112,10 @@ class DeformConv(DeformConvCalls, nnx.Module):
             *(("feature_group_count", feature_group_count), use_bias),
         )
         options = Options.parse(dtype, param_dtype, precision, kernel_init, offset_dtype)
-        arguments.check_callable("bias_init", bias_init)
-        arguments.check_callable("promote_dtype", promote_dtype)
-        arguments.check_keywords("kernel_metadata", kernel_metadata)
-        arguments.check_keywords("bias_metadata", bias_metadata)
+        checks.check_callable("bias_init", bias_init)
+        checks.check_callable("promote_dtype", promote_dtype)
+        checks.check_keywords("kernel_metadata", kernel_metadata)
+        checks.check_keywords("bias_metadata", bias_metadata)
         check_rngs(rngs)
         prediction = layers.Prediction.parse(
             *(geometry, "in_features", offset_groups, use_mask),
@@ -121,14 +125,14 @@ class DeformConv(DeformConvCalls, nnx.Module):
         self.out_features: int = geometry.features
         self.kernel_size: tuple[int, int] = geometry.kernel_size
         self.strides: tuple[int, int] = geometry.strides
-        self.padding: str | arguments.Pads = geometry.padding
+        self.padding: str | checks.Pads = geometry.padding
         self.kernel_dilation: tuple[int, int] = geometry.dilation
         self.feature_group_count: int = geometry.groups
         self.use_bias: bool = geometry.use_bias
         self.dtype: Dtype | None = options.dtype
         self.param_dtype: Dtype = options.param_dtype
         self.precision = precision
-        self.implementation: Implementation = read_implementation(implementation)
+        self.implementation: Implementation = parse_implementation(implementation)
         self.promote_dtype = promote_dtype
         self.offset_groups: int = prediction.offset_groups
         self.prediction: layers.Prediction = prediction

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.typing import Dtype, Initializer, PrecisionLike
 
-from oxijax._core import arguments as arguments
-from oxijax._core.implementation import ImplementationLike
-from oxijax._core.keywords import explain_keywords
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
 from oxijax._layers.flax import XAVIER, AttentionCalls, WindowCalls
 from oxijax._layers.window import WindowV3, WindowV4, exact_gelu
@@ -166,7 +166,7 @@ class DCNv3(WindowCalls, nnx.Module):
         )
         options = (dtype, param_dtype, precision, kernel_init, offset_dtype)
         make = make_sublayers(self.window.features, rngs, *options)
-        arguments.check_callable("activation", activation)
+        checks.check_callable("activation", activation)
         self.activation = activation
         self.dw_conv: nnx.Conv = make.depthwise(self.window.depthwise_size)
         self.dw_norm: nnx.LayerNorm = make.normalization()
@@ -247,8 +247,8 @@ class DCNv4(WindowCalls, nnx.Module):
         )
         options = (dtype, param_dtype, precision, kernel_init, offset_dtype)
         make = make_sublayers(self.window.features, rngs, *options)
-        output_bias = arguments.read_bool("output_bias", output_bias)
-        without_pointwise = arguments.read_bool("without_pointwise", without_pointwise)
+        output_bias = checks.parse_bool("output_bias", output_bias)
+        without_pointwise = checks.parse_bool("without_pointwise", without_pointwise)
         self.dtype: Dtype | None = make.options.dtype
         self.param_dtype: Dtype = make.options.param_dtype
         size = self.window.dw_kernel_size

@@ -5,7 +5,7 @@ from typing import Any
 
 from flax import nnx
 
-from oxijax._core import arguments as arguments
+from oxijax._core.arguments import checks
 from oxijax._layers.flax import Options, Sublayers
 
 __all__ = ["check_rngs", "make_sublayers"]
@@ -13,7 +13,7 @@ __all__ = ["check_rngs", "make_sublayers"]
 
 def check_rngs(rngs: Any) -> None:
     if not isinstance(rngs, nnx.Rngs):
-        raise TypeError(f"rngs must be a flax.nnx.Rngs, got {arguments.shown(rngs)}")
+        raise TypeError(f"rngs must be a flax.nnx.Rngs, got {checks.shown(rngs)}")
     if not hasattr(rngs, "params"):
         raise ValueError(f"rngs must have a stream params or default, got {rngs}")
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from oxijax._core.convolution import ConvParams
+from oxijax._convolution import ConvParams
 from oxijax.onnx._node import node
 
 __all__ = ["conv", "deform_conv"]

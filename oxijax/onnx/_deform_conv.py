@@ -7,7 +7,7 @@ import jax
 from jax.typing import ArrayLike
 
 from oxijax import _deform_conv
-from oxijax._core import arguments as arguments
+from oxijax._core.arguments import checks
 from oxijax._core.install import install_command
 from ptx.kernels import convolution
 
@@ -61,16 +61,15 @@ def deform_conv(
     Source: DeformConv of opsets 19 and 22, https://onnx.ai/onnx/operators/onnx__DeformConv.html.
     """
     x, weight, offset = (
-        arguments.as_array(name, value, 4)
-        for name, value in (("X", X), ("W", W), ("offset", offset))
+        checks.as_array(name, value, 4) for name, value in (("X", X), ("W", W), ("offset", offset))
     )
-    bias = None if B is None else arguments.as_array("B", B, 1)
-    mask = None if mask is None else arguments.as_array("mask", mask, 4)
+    bias = None if B is None else checks.as_array("B", B, 1)
+    mask = None if mask is None else checks.as_array("mask", mask, 4)
     for name, value in (("W", weight), ("offset", offset), ("B", bias), ("mask", mask)):
         if value is not None:
-            arguments.check_same_dtype(name, value, "X", x)
+            checks.check_same_dtype(name, value, "X", x)
     group, offset_group = (
-        arguments.read_int(name, value)
+        checks.parse_int(name, value)
         for name, value in (("group", group), ("offset_group", offset_group))
     )
     for name, array in (("X", x), ("W", weight)):
@@ -88,24 +87,23 @@ def deform_conv(
         )
     kernel_size = kernel[0], kernel[1]
     kernel_shape = kernel_size if kernel_shape is None else kernel_shape
-    if arguments.read_pair("kernel_shape", kernel_shape) != kernel_size:
+    if checks.parse_pair("kernel_shape", kernel_shape) != kernel_size:
         raise ValueError(
-            f"kernel_shape must be kH and kW of W, {kernel_size}, got "
-            f"{arguments.shown(kernel_shape)}"
+            f"kernel_shape must be kH and kW of W, {kernel_size}, got {checks.shown(kernel_shape)}"
         )
     if bias is not None:
-        arguments.check_shape("B", bias, ("oC",), (out_channels,))
-    stride = arguments.read_pair("strides", 1 if strides is None else strides)
-    dilation = arguments.read_pair("dilations", 1 if dilations is None else dilations)
-    padding = _read_pads(pads)
+        checks.check_shape("B", bias, ("oC",), (out_channels,))
+    stride = checks.parse_pair("strides", 1 if strides is None else strides)
+    dilation = checks.parse_pair("dilations", 1 if dilations is None else dilations)
+    padding = _parse_pads(pads)
     image_size = x.shape[2], x.shape[3]
     size = convolution.output_size(image_size, kernel_size, stride, padding, dilation)
     samples = offset_group * kernel[0] * kernel[1]
     names = ("N", "offset_group*kH*kW*2", "oH", "oW")
-    arguments.check_shape("offset", offset, names, (x.shape[0], 2 * samples, *size))
+    checks.check_shape("offset", offset, names, (x.shape[0], 2 * samples, *size))
     if mask is not None:
         names = ("N", "offset_group*kH*kW", "oH", "oW")
-        arguments.check_shape("mask", mask, names, (x.shape[0], samples, *size))
+        checks.check_shape("mask", mask, names, (x.shape[0], samples, *size))
     return _deform_conv.deform_conv(
         *(x, offset, weight, mask, bias),
         strides=stride,
@@ -137,7 +135,7 @@ def run_node(node: "onnx.NodeProto", inputs: Mapping[str, ArrayLike]) -> jax.Arr
         message = f"oxijax.onnx.run_node needs onnx: {install_command('onnx', 'onnx')}"
         raise ImportError(message) from error
     if not isinstance(node, NodeProto):
-        raise TypeError(f"node must be an onnx.NodeProto, got {arguments.shown(node)}")
+        raise TypeError(f"node must be an onnx.NodeProto, got {checks.shown(node)}")
     if node.op_type != "DeformConv" or node.domain not in ("", "ai.onnx"):
         raise ValueError(
             f"node must be a DeformConv of ONNX's own operators, got {node.op_type!r} of domain "
@@ -162,15 +160,15 @@ def run_node(node: "onnx.NodeProto", inputs: Mapping[str, ArrayLike]) -> jax.Arr
     return deform_conv(**arrays, **attributes)
 
 
-def _read_pads(value: Any) -> arguments.Pads:
+def _parse_pads(value: Any) -> checks.Pads:
     if value is None:
         return (0, 0), (0, 0)
-    pads = arguments.read_sequence("pads", value)
-    if len(pads) != 4 or not all(map(arguments.is_int, pads)):
+    pads = checks.parse_sequence("pads", value)
+    if len(pads) != 4 or not all(map(checks.is_int, pads)):
         raise TypeError(
             "pads must be four ints, (above, to the left, below, to the right), got "
-            f"{arguments.shown(value)}"
+            f"{checks.shown(value)}"
         )
-    arguments.check_range("pads", pads, value, 0)
+    checks.check_range("pads", pads, value, 0)
     top, left, bottom, right = map(int, pads)
     return (top, bottom), (left, right)

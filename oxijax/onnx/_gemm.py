@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oxijax._core.precision import accumulator
+from oxijax._core.arguments.precision import accumulator
 from oxijax._gemm.reference import GemmParams, epilogue
 from oxijax.onnx._node import node
 

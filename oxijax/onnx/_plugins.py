@@ -20,7 +20,7 @@ from jax2onnx.plugins.plugin_system import (
     register_primitive,
 )
 
-from oxijax._core.precision import usual_promotion
+from oxijax._core.arguments.precision import usual_promotion
 from oxijax.onnx import _convolution
 from oxijax.onnx._gemm import gemm
 from oxijax.onnx._node import node_p

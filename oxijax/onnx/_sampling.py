@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oxijax._core.precision import accumulator
+from oxijax._core.arguments.precision import accumulator
 from oxijax._sampling.packed import unpack
 from oxijax._sampling.points import SampleParams
 from oxijax._sampling.positions import position

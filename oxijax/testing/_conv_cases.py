@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from oxijax._core.arguments import PaddingLike, Pads, output_size, read_padding
+from oxijax._core.arguments.checks import PaddingLike, Pads, output_size, parse_padding
 from ptx.kernels.conv.catalog import RESNET50
 
 __all__ = ["CONV_CASES", "CONV_GPU_BENCHMARK_CASES", "ConvCase"]
@@ -69,7 +69,7 @@ class ConvCase:
 
     @property
     def _pads(self) -> Pads:
-        return read_padding(self.padding, *self._window, rank=len(self.kernel_size))
+        return parse_padding(self.padding, *self._window, rank=len(self.kernel_size))
 
     @property
     def y(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from oxijax._core.arguments import PaddingLike, output_size, read_padding
+from oxijax._core.arguments.checks import PaddingLike, output_size, parse_padding
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 
 __all__ = ["BENCHMARK_CASES", "CASES", "GPU_BENCHMARK_CASES", "IMAGE_SIZE_CASES", "DeformConvCase"]
@@ -44,7 +44,7 @@ class DeformConvCase:
         """Height and width of the output."""
         image = self.x[1], self.x[2]
         window = self.kernel_size, self.strides
-        pads = read_padding(self.padding, image, *window, self.dilation)
+        pads = parse_padding(self.padding, image, *window, self.dilation)
         return output_size(image, *window, pads, self.dilation)
 
     @property

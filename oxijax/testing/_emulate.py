@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 
 from oxijax._core import launch as _launch
-from oxijax._core.arguments import shown
+from oxijax._core.arguments.checks import shown
 from ptx.isa.targets import as_target
 
 __all__ = ["emulate_gpu"]

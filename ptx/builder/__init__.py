@@ -1,7 +1,7 @@
 """The typed builder of PTX kernels."""
 
 from ptx.builder.atoms import ATOMS, Atom, Fragment
-from ptx.builder.kernel import Kernel
+from ptx.builder.kernel_builder import Kernel
 from ptx.builder.pointers import Pointer
 from ptx.builder.values import Val, Var
 

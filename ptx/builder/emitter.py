@@ -31,7 +31,7 @@ from ptx.isa.opcodes import Opcode, OperandKind, lookup
 from ptx.isa.targets import Target, as_target
 
 if TYPE_CHECKING:
-    from ptx.builder.kernel import Kernel
+    from ptx.builder.kernel_builder import Kernel
 
 __all__ = ["Emitter", "Source"]
 

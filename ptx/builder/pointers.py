@@ -12,7 +12,7 @@ from ptx.builder.values import Scalar, Val, Var
 from ptx.isa.dtypes import DType, bf16, check_dtype, f16, s32, s64, u32, u64
 
 if TYPE_CHECKING:
-    from ptx.builder.kernel import Kernel
+    from ptx.builder.kernel_builder import Kernel
 
 __all__ = ["Pointer"]
 

@@ -10,7 +10,7 @@ from ptx.builder.text import Register
 from ptx.isa.dtypes import DType
 
 if TYPE_CHECKING:
-    from ptx.builder.kernel import Kernel
+    from ptx.builder.kernel_builder import Kernel
 
 __all__ = ["Block", "Number", "Scalar", "Val", "Var"]
 

@@ -229,7 +229,7 @@ _REMARK = re.compile(r"ptxas (?:[^,\n]*, line \d+; )?(?:warning\s*: .*|info\s*: 
 @functools.lru_cache(maxsize=1024)
 def _assemble(ptxas: pathlib.Path, text: str, target: Target) -> tuple[Assembled, ...]:
     printed, _ = _run(ptxas, text, target)
-    return _read_report(printed, text, target)
+    return _parse_report(printed, text, target)
 
 
 def _run(ptxas: pathlib.Path, text: str, target: Target, *options: str) -> tuple[str, bytes]:
@@ -276,7 +276,7 @@ def _show(diagnostics: tuple[Diagnostic, ...]) -> str:
     return "\n".join(shown)
 
 
-def _read_report(printed: str, text: str, target: Target) -> tuple[Assembled, ...]:
+def _parse_report(printed: str, text: str, target: Target) -> tuple[Assembled, ...]:
     text = _without_comments(text)
     version = re.search(r"^\s*\.version\s+(\d+)\.(\d+)", text, re.M)
     assert version is not None  # ptxas has taken the text

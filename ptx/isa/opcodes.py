@@ -273,7 +273,7 @@ def _operand(token: str, name: str) -> OperandKind:
     return OperandKind("vector" if count else "register", DTYPES[dtype], int(count or 1))
 
 
-def _read_table() -> dict[str, Opcode]:
+def _parse_table() -> dict[str, Opcode]:
     opcodes: dict[str, Opcode] = {}
     for pattern, operands, ptx, sm in _TABLE:
         major, minor = ptx.split(".")
@@ -288,4 +288,4 @@ def _read_table() -> dict[str, Opcode]:
     return opcodes
 
 
-OPCODES: dict[str, Opcode] = _read_table()
+OPCODES: dict[str, Opcode] = _parse_table()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ptx.kernel import KernelDefinition, Sizes
+from ptx.definition import KernelDefinition, Sizes
 from ptx.model import Image, Modelled, floor_us, model
 from ptx.replay import Machine
 from ptx.testing.call import numpy_dtype

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from typing import Any
 
+from ptx.definition import Array, Written
 from ptx.isa.dtypes import DType, f32
 from ptx.isa.targets import Target, as_target
-from ptx.kernel import Array, Written
 from ptx.kernels.conv import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.plan import tiled_forward_plan

@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 
 from ptx import emulator
+from ptx.definition import Array, KernelDefinition, PlanLike, Sizes
 from ptx.emulator import Buffer, EmulatorError, Report
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64, s32, u32
 from ptx.isa.targets import Target
-from ptx.kernel import Array, KernelDefinition, PlanLike, Sizes
 from ptx.launch import BufferAddress
 
 __all__ = ["Outcome", "bytes_stored", "launch", "numpy_dtype", "run"]

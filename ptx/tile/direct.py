@@ -23,7 +23,7 @@ class DirectPlan:
       units: of one pixel; a unit is the work of `lanes` threads.
       lanes: neighbouring threads, a power of two.
       threads: of a block.
-      min_blocks: see `ptx.kernel.PlanLike`.
+      min_blocks: see `ptx.definition.PlanLike`.
       across: units of a block that are of one pixel.
     """
 

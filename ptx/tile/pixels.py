@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from ptx.builder import Kernel, Val
+from ptx.definition import Size
 from ptx.isa.dtypes import u32
-from ptx.kernel import Size
 
 __all__ = ["NO_PIXEL", "SIZES", "Geometry", "OutputPixel", "PixelWalk", "pixel_index"]
 

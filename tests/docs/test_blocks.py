@@ -21,7 +21,8 @@ from support.paths import DOCS, ROOT
 import oxijax
 from oxijax.__main__ import main
 from oxijax._core import launch as _launch
-from oxijax._core.tuning import plans, tune
+from oxijax._core.calls import tuned_plans
+from oxijax._core.tuning import tune
 from oxijax.testing import emulate_gpu
 from ptx import registry
 from ptx.emulator import LoadedModule
@@ -104,7 +105,7 @@ def made_up_times(patch: pytest.MonkeyPatch) -> Iterator[None]:
             yield
     finally:
         oxijax.config.tuning.clear()
-        plans.tuned_plans._read.clear()
+        tuned_plans.tuned_plans._read.clear()
 
 
 AROUND = {

@@ -29,7 +29,7 @@ from trust.sources import Sources
 import oxijax
 import oxijax.nnx
 import ptx.emulator
-from oxijax._core import primitive
+from oxijax._core.primitive import kernel_primitive
 from ptx.emulator import RaceError
 from ptx.kernels.conv import ConvConfig, forward
 from ptx.tile import loop
@@ -147,7 +147,7 @@ EDITS: dict[str, tuple[Any, set[str]]] = {
     "kernel": (forward, of(family="conv")),
     "tile": (loop, of() - of(family="sampling")),
     "emulator": (ptx.emulator.launch, of() - of("assembly") - {"limits-deform_conv"}),
-    "primitive": (primitive, of("calls", "suites")),
+    "primitive": (kernel_primitive, of("calls", "suites")),
     "operator": (oxijax.gemm, of("calls", family="gemm")),
     "layer": (oxijax.nnx.DCNv3, set()),
     "support": (mutants, of("mutants")),

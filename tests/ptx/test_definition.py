@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptx.definition import In, KernelDefinition, Out, Plan, Size
 from ptx.isa.dtypes import DType, f32
-from ptx.kernel import In, KernelDefinition, Out, Plan, Size
 from ptx.testing.call import run
 
 
@@ -76,7 +76,11 @@ def returns(value: Any):
     ("changes", "error", "message"),
     [
         ({"plan": returns(None)}, TypeError, "a plan must have threads, an int, and min_blocks"),
-        ({"plan": returns(128)}, TypeError, "for example ptx.kernel.Plan(threads=128), got 128"),
+        (
+            {"plan": returns(128)},
+            TypeError,
+            "for example ptx.definition.Plan(threads=128), got 128",
+        ),
         ({"plan": returns(Plan((32, 8)))}, TypeError, "got Plan(threads=(32, 8)"),  # pyright: ignore[reportArgumentType]
         ({"plan": returns(Plan(2048))}, ValueError, "threads must be 1 to 1024, got Plan("),
         ({"plan": returns(Plan(128, 0))}, TypeError, "min_blocks must be a positive int or None"),

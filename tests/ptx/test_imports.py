@@ -17,7 +17,7 @@ FILES = sorted(
 FLAX_LAYERS = "oxijax/_layers/flax.py"  # of both its libraries; imports Flax for types alone
 # The only files that may import a package which not every user has installed.
 OPTIONAL = {
-    "cuda": ("oxijax/_core/driver.py",),
+    "cuda": ("oxijax/_core/gpu/driver.py",),
     "equinox": ("oxijax/equinox/*.py",),
     "jax2onnx": ("oxijax/onnx/_plugins.py",),
     "onnx": ("oxijax/onnx/*.py",),
@@ -138,7 +138,7 @@ def test_wrong_imports_are_noticed(path, source):
         ("oxijax/conv.py", "import jax\nfrom ptx import Kernel\nfrom oxijax import _compat"),
         ("oxijax/_core/compat.py", "from jax._src import core"),
         ("oxijax/nnx/_sampling.py", "from flax import nnx"),
-        ("oxijax/_core/driver.py", "from cuda.bindings import driver"),
+        ("oxijax/_core/gpu/driver.py", "from cuda.bindings import driver"),
     ],
 )
 def test_right_imports_pass(path, source):

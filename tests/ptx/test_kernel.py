@@ -8,8 +8,8 @@ import weakref
 import pytest
 
 from ptx.builder import emitter
+from ptx.definition import KernelDefinition, Out, clear_texts
 from ptx.isa.dtypes import DType, f32
-from ptx.kernel import KernelDefinition, Out, clear_texts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ptx import f32
-from ptx.kernel import In, Instance, KernelDefinition, Out, Size
+from ptx.definition import In, Instance, KernelDefinition, Out, Size
 from ptx.model import Modelled, floor_us, model, second_pass_us
 from ptx.replay import MACHINES
 

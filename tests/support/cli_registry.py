@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ptx.definition import KernelDefinition
 from ptx.isa.dtypes import u32
 from ptx.isa.targets import Target, UnsupportedError
-from ptx.kernel import KernelDefinition
 from ptx.registry import register
 from support.texts import COPY, spilling
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ptx.definition import KernelDefinition
 from ptx.emulator import Report
 from ptx.isa.dtypes import f64
 from ptx.isa.targets import TARGETS
-from ptx.kernel import KernelDefinition
 from ptx.kernels.conv import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import oxijax
-from oxijax._core.arguments import read_padding
+from oxijax._core.arguments.checks import parse_padding
 from oxijax.testing import CASES, DeformConvCase
 from support import places
 from support.deform_conv_reference import config_of, float64_results, to_nchw, to_nhwc
@@ -72,7 +72,7 @@ def float64_reference(
     nchw = data_format == "NCHW"
     arrays = to_nhwc(arrays) if nchw else arrays
     image, kernel = arrays["x"].shape[1:3], arrays["weight"].shape[:2]
-    pads = read_padding(padding, image, kernel, strides, dilation)
+    pads = parse_padding(padding, image, kernel, strides, dilation)
     results = float64_results(config_of(arrays, strides, pads, dilation), arrays)
     return to_nchw(results) if nchw else results
 

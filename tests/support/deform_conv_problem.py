@@ -10,9 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ptx.definition import KernelDefinition
 from ptx.emulator import Report
 from ptx.isa.targets import TARGETS
-from ptx.kernel import KernelDefinition
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,
     BACKWARD_INPUT_GATHER,

@@ -203,7 +203,7 @@ def geometry(generator: Generator, rank: int, paddings: Callable = padding_of) -
         image, kernel = sizes(1, 2, 3, 4, 5, 6, 7, 9), sizes(1, 1, 2, 3, 3, 3, 4, 5)
         strides, dilation = sizes(1, 1, 1, 2, 2, 3, 5), sizes(1, 1, 1, 2, 3)
         padding = paddings(generator, rank)
-        pads = formulas.read_padding(padding, image, kernel, strides, dilation)
+        pads = formulas.parse_padding(padding, image, kernel, strides, dilation)
         window = [gap * (taps - 1) + 1 for gap, taps in zip(dilation, kernel, strict=True)]
         pixels = tuple(
             (size + sum(pad) - reach) // stride + 1

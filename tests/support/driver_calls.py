@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxijax._core.driver import driver
+from oxijax._core.gpu.driver import driver
 from ptx import Kernel, f32
 from ptx.launch import Launch
 

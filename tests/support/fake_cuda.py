@@ -1,7 +1,7 @@
 """`cuda.bindings.driver` without a GPU: as strict as the driver, and fails when told to.
 
 Whatever a caller does that the driver or the bindings would not stand raises AssertionError or
-TypeError, which `oxijax._core.driver` never catches.
+TypeError, which `oxijax._core.gpu.driver` never catches.
 """
 
 import collections
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from oxijax._core import driver as _driver
+from oxijax._core.gpu import driver as _driver
 
 __all__ = ["FakeCuda", "Gpu"]
 
@@ -210,7 +210,7 @@ class FakeCuda(types.ModuleType):
     copy = 0x7F0000002000
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *gpus: Gpu, lazy: bool = True) -> None:
-        """Takes the place of `cuda.bindings.driver`, and has `oxijax._core.driver` open it anew."""
+        """Takes the place of `cuda.bindings.driver`, which `oxijax._core.gpu.driver` opens anew."""
         super().__init__("cuda.bindings.driver")
         self.gpus = gpus or (Gpu(),)
         self.current = 0

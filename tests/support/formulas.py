@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["convolution", "matrix_product", "read_padding"]
+__all__ = ["convolution", "matrix_product", "parse_padding"]
 
 Arrays = Mapping[str, np.ndarray]
 Pairs = tuple[tuple[int, int], ...]
 FAR = 2.0**40  # no image reaches so far
 
 
-def read_padding(padding: Any, sizes: Any, kernel: Any, strides: Any, dilation: Any) -> Pairs:
+def parse_padding(padding: Any, sizes: Any, kernel: Any, strides: Any, dilation: Any) -> Pairs:
     """Zeros before and after, for each spatial dimension."""
     if isinstance(padding, str) and padding.upper() == "VALID":
         return tuple((0, 0) for _ in sizes)

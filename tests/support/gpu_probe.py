@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from unittest import mock
 
-from oxijax._core.driver import driver
+from oxijax._core.gpu.driver import driver
 from oxijax._core.launch._handler import LAUNCH_FUNCTION
 
 __all__ = ["NotedLaunch", "noted_launches"]

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from oxijax._core import compat as _compat
 from oxijax._core.launch import call
-from oxijax._core.primitive import Fold, KernelPrimitive, Result
+from oxijax._core.primitive.kernel_primitive import Fold, KernelPrimitive, Result
 from ptx import Kernel, Target, f32
-from ptx.kernel import In, Instance, KernelDefinition, Out, Plan, Size, Sizes
+from ptx.definition import In, Instance, KernelDefinition, Out, Plan, Size, Sizes
 from ptx.registry import register
 
 __all__ = ["Elementwise", "accumulate", "broken", "scale_and_add"]

@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import Primitive
 
 import oxijax
-from oxijax._core.primitive import KernelPrimitive
+from oxijax._core.primitive.kernel_primitive import KernelPrimitive
 from oxijax.testing import emulate_gpu
 
 __all__ = [

@@ -12,8 +12,8 @@ import sys
 import jax
 import pytest
 
+from ptx.definition import clear_texts
 from ptx.emulator.program import load
-from ptx.kernel import clear_texts
 from support.places import wants_gpu
 
 C_LIBRARY = ctypes.CDLL(None)

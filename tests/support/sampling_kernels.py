@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ptx.definition import KernelDefinition
 from ptx.emulator import Report
 from ptx.isa.dtypes import f64
-from ptx.kernel import KernelDefinition
 from ptx.kernels.sampling import (
     BACKWARD_POINTS,
     BACKWARD_VALUE,

@@ -1,9 +1,9 @@
 """Calls whose kernels are tuned."""
 
 import oxijax
-from oxijax._core.tuning.calls import KernelCall
-from oxijax._core.tuning.plans import TunedPlans
-from oxijax._core.tuning.variations import variations
+from oxijax._core.calls.kernel_call import KernelCall
+from oxijax._core.calls.tuned_plans import TunedPlans
+from oxijax._core.calls.variations import variations
 from ptx.isa.dtypes import bf16, f32
 from ptx.isa.targets import TARGETS
 from ptx.kernels import conv, deform_conv

@@ -9,7 +9,7 @@ from typing import Any
 
 import ptx.kernels
 from ptx import registry
-from ptx.kernel import KernelDefinition, clear_texts
+from ptx.definition import KernelDefinition, clear_texts
 from trust.sources import digest
 
 __all__ = ["FAMILIES", "TARGETS", "family_of", "kernels_of", "texts_of"]

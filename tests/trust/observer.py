@@ -27,8 +27,8 @@ import pytest
 from support import gemm_checks, helpers, mutants, race_freedom
 from support.places import PRECISIONS
 
+import ptx.definition
 import ptx.emulator
-import ptx.kernel
 from oxijax._cli import check
 from oxijax._core.launch import _emulation
 from trust.evidence import EVIDENCE
@@ -95,7 +95,7 @@ class Observer:
         patch.setattr(ptx.emulator, "launch", launch)
         patch.setattr(_emulation, "emulator_launch", launch)
         for module, name, wrapped in (
-            (ptx.kernel, "_written", self._writing),
+            (ptx.definition, "_written", self._writing),
             (helpers, "assert_close", self._comparing),
             (gemm_checks, "compare", self._comparing_products),
             (mutants, "check", self._studying),

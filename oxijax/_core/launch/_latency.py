@@ -3,9 +3,8 @@
 import math
 from typing import Any
 
-from oxijax._core.data_sheets import default_data_sheet
-from oxijax._core.sharding import batch_groups
-from oxijax._core.sizes import is_known
+from oxijax._core.arguments.sizes import batch_groups, is_known
+from oxijax._core.gpu.data_sheets import default_data_sheet
 from ptx.devices import DataSheet
 
 __all__ = ["latency_metadata", "least_nanoseconds"]

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from oxijax._core import driver as _driver
-from oxijax._core.kernel_config import registered
+from oxijax._core.arguments.precision import numpy_dtype
+from oxijax._core.calls.config_json import registered
+from oxijax._core.calls.kernel_call import KernelCall, emulated_gpu, note
+from oxijax._core.calls.tuned_plans import tuned_plans
+from oxijax._core.gpu import driver as _driver
 from oxijax._core.launch import _emulated, _emulation, _handler
 from oxijax._core.launch._emulation import EmulatedArray
 from oxijax._core.launch._handler import BufferType
 from oxijax._core.launch._spec import VERSION, Spec, key_of
-from oxijax._core.precision import numpy_dtype
-from oxijax._core.tuning.calls import KernelCall, emulated_gpu, note
-from oxijax._core.tuning.plans import tuned_plans
 from ptx import kernels as kernels  # which a program calls that another process has exported
+from ptx.definition import KernelDefinition, Shapes, clear_texts
 from ptx.isa.targets import TARGETS
-from ptx.kernel import KernelDefinition, Shapes, clear_texts
 from ptx.launch import BufferAddress, Launch
 
 __all__ = ["clear_caches", "describe", "resolve"]

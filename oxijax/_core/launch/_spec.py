@@ -5,7 +5,7 @@ import hashlib
 import json
 from typing import Any
 
-from oxijax._core.kernel_config import (
+from oxijax._core.calls.config_json import (
     check_types,
     config_type,
     decode,
@@ -14,7 +14,7 @@ from oxijax._core.kernel_config import (
     registered,
 )
 from oxijax._core.launch._emulated import Emulation
-from ptx.kernel import Shapes
+from ptx.definition import Shapes
 
 __all__ = ["VERSION", "Spec", "key_of"]
 

@@ -4,9 +4,9 @@ import dataclasses
 import time
 from typing import Any
 
-from oxijax._core.tuning.calls import KernelCall
+from oxijax._core.calls.kernel_call import KernelCall
+from oxijax._core.calls.variations import variations
 from oxijax._core.tuning.operands import random_operands
-from oxijax._core.tuning.variations import variations
 from ptx.devices import find_data_sheet
 from ptx.isa.assembler import AssemblyError, ToolNotFoundError, assemble, find_ptxas
 from ptx.isa.sass import find_nvdisasm

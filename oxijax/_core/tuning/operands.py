@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from oxijax._core.precision import numpy_dtype
-from oxijax._core.tuning.calls import KernelCall
+from oxijax._core.arguments.precision import numpy_dtype
+from oxijax._core.calls.kernel_call import KernelCall
 
 __all__ = ["random_operands"]
 

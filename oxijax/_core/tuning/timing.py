@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from oxijax._core.driver import driver
+from oxijax._core.arguments.precision import numpy_dtype
+from oxijax._core.calls.kernel_call import KernelCall
+from oxijax._core.gpu.driver import driver
 from oxijax._core.launch._handler import LAUNCH_FUNCTION
-from oxijax._core.precision import numpy_dtype
-from oxijax._core.tuning.calls import KernelCall
 from oxijax._core.tuning.operands import random_operands
 from ptx.launch import BufferAddress, Launch
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from oxijax._core.arguments import check_callable, shown, to_array
+from oxijax._core.arguments.checks import check_callable, shown, to_array
+from oxijax._core.calls.kernel_call import KernelCall, noted_calls
+from oxijax._core.calls.tuned_plans import tuned_plans
 from oxijax._core.launch import clear_caches, emulation
-from oxijax._core.tuning.calls import KernelCall, noted_calls
 from oxijax._core.tuning.candidates import candidates
-from oxijax._core.tuning.plans import tuned_plans
 from oxijax._core.tuning.report import TimedPlan, Tuned, TunedCall
 from oxijax._core.tuning.timing import time_launches
 

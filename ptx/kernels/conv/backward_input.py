@@ -6,12 +6,12 @@ import functools
 from typing import Any
 
 from ptx.builder import Kernel, Val
+from ptx.definition import Instance, KernelDefinition
 from ptx.isa.dtypes import s32
-from ptx.kernel import Instance, KernelDefinition
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import PIXELS, strip_count
-from ptx.kernels.conv.direct_backward_input import direct_backward_input
+from ptx.kernels.conv.direct.backward_input import direct_backward_input
+from ptx.kernels.conv.direct.common import PIXELS, strip_count
 from ptx.kernels.conv.limits import check_windows
 from ptx.kernels.conv.operations import GRAD_X, GRAD_Y, WEIGHT
 from ptx.kernels.conv.parameters import entry, strip_width, writer

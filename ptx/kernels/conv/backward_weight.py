@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
+from ptx.definition import Instance, KernelDefinition, Out, Size
 from ptx.isa.dtypes import s32, u32, u64
 from ptx.isa.targets import TARGETS
-from ptx.kernel import Instance, KernelDefinition, Out, Size
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import strip_count
-from ptx.kernels.conv.direct_backward_weight import (
+from ptx.kernels.conv.direct.backward_weight import (
     direct_backward_weight,
     direct_weight_blocks,
     direct_weight_parts,
     direct_weight_tile,
 )
+from ptx.kernels.conv.direct.common import strip_count
 from ptx.kernels.conv.limits import check_windows
 from ptx.kernels.conv.operations import GRAD_Y, WEIGHT, X
 from ptx.kernels.conv.parameters import entry, is_tiled, writer

@@ -6,7 +6,7 @@ import dataclasses
 
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import is_direct
+from ptx.kernels.conv.direct.common import is_direct
 
 __all__ = ["CONFIGS", "LAUNCH_SIZES", "RESNET50"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel
-from ptx.kernel import Instance, KernelDefinition
+from ptx.definition import Instance, KernelDefinition
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import PIXELS, is_direct, outputs_of, strip_count
-from ptx.kernels.conv.direct_forward import direct_forward
+from ptx.kernels.conv.direct.common import PIXELS, is_direct, outputs_of, strip_count
+from ptx.kernels.conv.direct.forward import direct_forward
 from ptx.kernels.conv.limits import check_windows
 from ptx.kernels.conv.operations import BIAS, WEIGHT, X, Y
 from ptx.kernels.conv.parameters import entry, strip_width, writer

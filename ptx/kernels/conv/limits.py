@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptx.kernel import Instance
+from ptx.definition import Instance
 from ptx.kernels.limits import PIXELS, check_count, check_sizes
 
 __all__ = ["check_windows"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ptx.builder import Kernel
-from ptx.kernel import Instance, Size
+from ptx.definition import Instance, Size
 from ptx.kernels.conv.config import ConvConfig
 from ptx.tile import strips
 from ptx.tile.direct import DirectPlan

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ptx.definition import Sizes
 from ptx.isa.targets import Target
-from ptx.kernel import Sizes
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import direct_plan, direct_weight_plan, is_direct
+from ptx.kernels.conv.direct.common import direct_plan, direct_weight_plan, is_direct
 from ptx.tile.direct import DirectPlan
 from ptx.tile.occupancy import leaves_idle
 from ptx.tile.plan import TilePlan, at_least, atom_name, streams

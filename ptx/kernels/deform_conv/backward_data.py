@@ -11,20 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel
-from ptx.kernel import Instance, KernelDefinition, Out, Size
-from ptx.kernels.deform_conv.backward_data_streamed import (
-    streamed_backward_input,
-    streamed_backward_offset,
-    taps_per_block,
-)
-from ptx.kernels.deform_conv.backward_data_tiled import tiled_backward_input, tiled_backward_offset
+from ptx.definition import Instance, KernelDefinition, Out, Size
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.direct_backward_data import (
+from ptx.kernels.deform_conv.direct.backward_data import (
     direct_backward_input,
     direct_backward_offset,
 )
-from ptx.kernels.deform_conv.gradients import OffsetGradients
 from ptx.kernels.deform_conv.operations import (
     GRAD_MASK,
     GRAD_OFFSET,
@@ -36,7 +29,14 @@ from ptx.kernels.deform_conv.operations import (
 )
 from ptx.kernels.deform_conv.parameters import STRIP_WIDTH, check, entry, has_strips, output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan, backward_input_plan, backward_offset_plan
-from ptx.kernels.deform_conv.sampling import Offsets
+from ptx.kernels.deform_conv.samples.gradients import OffsetGradients
+from ptx.kernels.deform_conv.samples.positions import Offsets
+from ptx.kernels.deform_conv.tiled.backward_data import tiled_backward_input, tiled_backward_offset
+from ptx.kernels.deform_conv.tiled.backward_data_streamed import (
+    streamed_backward_input,
+    streamed_backward_offset,
+    taps_per_block,
+)
 from ptx.tile.direct import DirectPlan
 from ptx.tile.pixels import SIZES
 from ptx.tile.strips import strip_blocks

@@ -25,15 +25,15 @@ import dataclasses
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
+from ptx.definition import In, Instance, KernelDefinition, Size, Sizes
 from ptx.isa.dtypes import DType, f16, f32, u32, u64
 from ptx.isa.targets import Target
-from ptx.kernel import In, Instance, KernelDefinition, Size, Sizes
 from ptx.kernels.deform_conv.catalog import CONFIGS
-from ptx.kernels.deform_conv.cell_lists import NO_CELL, CellLists, ListTable, ListTile
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.operations import GRAD_X, GRAD_Y
 from ptx.kernels.deform_conv.parameters import entry, output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan
+from ptx.kernels.deform_conv.samples.cell_lists import NO_CELL, CellLists, ListTable, ListTile
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.tile.dense import DenseTile
 from ptx.tile.epilogue import LocateColumn, store_rows

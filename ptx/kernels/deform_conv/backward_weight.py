@@ -10,17 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
+from ptx.definition import Instance, KernelDefinition, Out, Size
 from ptx.isa.dtypes import u32, u64
 from ptx.isa.targets import TARGETS
-from ptx.kernel import Instance, KernelDefinition, Out, Size
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.direct_backward_weight import (
+from ptx.kernels.deform_conv.direct.backward_weight import (
     direct_backward_weight,
     direct_weight_blocks,
     direct_weight_parts,
 )
-from ptx.kernels.deform_conv.gather_tiles import GatherTile
 from ptx.kernels.deform_conv.operations import GRAD_Y, MASK, OFFSET, WEIGHT, X
 from ptx.kernels.deform_conv.parameters import check, entry, output_pixels
 from ptx.kernels.deform_conv.plan import (
@@ -29,8 +28,9 @@ from ptx.kernels.deform_conv.plan import (
     backward_weight_tiles,
     is_direct,
 )
-from ptx.kernels.deform_conv.sample_table import SampleTable
-from ptx.kernels.deform_conv.sampling import Offsets
+from ptx.kernels.deform_conv.samples.positions import Offsets
+from ptx.kernels.deform_conv.samples.tables import SampleTable
+from ptx.kernels.deform_conv.samples.tiles import GatherTile
 from ptx.tile.dense import DenseTile
 from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
+from ptx.definition import Instance, KernelDefinition
 from ptx.isa.dtypes import u64
-from ptx.kernel import Instance, KernelDefinition
 from ptx.kernels.deform_conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.direct_forward import direct_forward
-from ptx.kernels.deform_conv.forward_tiles import ForwardBlock, streamed_forward, tiled_forward
+from ptx.kernels.deform_conv.direct.forward import direct_forward
 from ptx.kernels.deform_conv.operations import BIAS, MASK, OFFSET, WEIGHT, X, Y
 from ptx.kernels.deform_conv.parameters import STRIP_WIDTH, check, entry, output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan, forward_plan
-from ptx.kernels.deform_conv.sampling import Offsets
+from ptx.kernels.deform_conv.samples.positions import Offsets
+from ptx.kernels.deform_conv.tiled.forward import ForwardBlock, streamed_forward, tiled_forward
 from ptx.tile.direct import DirectPlan
 from ptx.tile.epilogue import LocateColumn, store_rows
 from ptx.tile.pixels import SIZES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ptx.kernel import Instance, Size, Sizes
+from ptx.definition import Instance, Size, Sizes
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.limits import PIXELS, check_sizes

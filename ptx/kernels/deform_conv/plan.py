@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from ptx.definition import Sizes
 from ptx.isa.targets import Target
-from ptx.kernel import Sizes
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import CornerTable, Table
-from ptx.kernels.deform_conv.sample_table import PositionTable, SampleTable
+from ptx.kernels.deform_conv.samples.corners import CornerTable, Table
+from ptx.kernels.deform_conv.samples.tables import PositionTable, SampleTable
 from ptx.tile.direct import DirectPlan
 from ptx.tile.occupancy import leaves_idle
 from ptx.tile.plan import TilePlan, at_least, streams

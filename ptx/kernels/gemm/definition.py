@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel
+from ptx.definition import In, Instance, KernelDefinition, Out, Size
 from ptx.isa.dtypes import DType
-from ptx.kernel import In, Instance, KernelDefinition, Out, Size
 from ptx.kernels.gemm.catalog import CONFIGS, ROWS
 from ptx.kernels.gemm.config import LARGEST, GemmConfig
 from ptx.kernels.gemm.operations import ALPHA, BETA

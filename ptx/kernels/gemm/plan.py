@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from ptx.definition import Sizes
 from ptx.isa.dtypes import DType
 from ptx.isa.targets import Target
-from ptx.kernel import Sizes
 from ptx.kernels.gemm.config import (
     SHALLOW_DEPTH,
     STRATEGIES,

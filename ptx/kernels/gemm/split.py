@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
+from ptx.definition import Instance
 from ptx.isa.dtypes import u64
-from ptx.kernel import Instance
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.operands import operands
 from ptx.kernels.gemm.plan import SplitPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
-from ptx.kernel import Instance
+from ptx.definition import Instance
 from ptx.kernels.gemm.config import GemmConfig
 from ptx.kernels.gemm.operands import Matrix, operands, scalar
 from ptx.kernels.gemm.plan import StreamPlan

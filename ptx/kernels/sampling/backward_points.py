@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
+from ptx.definition import Instance, KernelDefinition
 from ptx.isa.targets import TARGETS
-from ptx.kernel import Instance, KernelDefinition
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.operations import GRAD_POINTS, GRAD_Y, POINTS, VALUE

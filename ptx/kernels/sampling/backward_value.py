@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel, Val
-from ptx.kernel import KernelDefinition, Out
+from ptx.definition import KernelDefinition, Out
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.operations import GRAD_Y, POINTS

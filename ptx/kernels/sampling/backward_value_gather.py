@@ -20,8 +20,8 @@ import math
 from typing import Any
 
 from ptx.builder import Kernel, Val
+from ptx.definition import In, Instance, KernelDefinition, Size, Sizes
 from ptx.isa.dtypes import u32, u64
-from ptx.kernel import In, Instance, KernelDefinition, Size, Sizes
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig

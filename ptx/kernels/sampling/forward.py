@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ptx.builder import Kernel, Val
-from ptx.kernel import KernelDefinition
+from ptx.definition import KernelDefinition
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.operations import POINTS, VALUE, Y

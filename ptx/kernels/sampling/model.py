@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ptx.definition import KernelDefinition
 from ptx.isa.dtypes import f32
-from ptx.kernel import KernelDefinition
 from ptx.kernels.sampling.backward_points import BACKWARD_POINTS
 from ptx.kernels.sampling.backward_value import BACKWARD_VALUE
 from ptx.kernels.sampling.catalog import TIMED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ptx.definition import Instance, Size
 from ptx.isa.dtypes import DType
-from ptx.kernel import Instance, Size
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.config import SamplingConfig
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from ptx.definition import Sizes
 from ptx.isa.dtypes import f32
 from ptx.isa.targets import Target
-from ptx.kernel import Sizes
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.tile.vectors import vector_width
 
@@ -34,7 +34,7 @@ class SamplingPlan:
       lanes: of a unit, a power of two.
       vectors: of `width` channels, of a head.
       threads: of a block.
-      min_blocks: see `ptx.kernel.PlanLike`.
+      min_blocks: see `ptx.definition.PlanLike`.
     """
 
     width: int

@@ -19,9 +19,9 @@ from oxijax._cli import kernel_registry
 from oxijax._cli.kernel_registry import registered_kernels
 from ptx import kernels as registered_by_oxijax
 from ptx import registry
+from ptx.definition import KernelDefinition, Written
 from ptx.isa import assembler
 from ptx.isa.targets import TARGETS
-from ptx.kernel import KernelDefinition, Written
 from ptx.registry import kernels, register
 
 MODULE = "support.cli_registry"
@@ -279,7 +279,7 @@ def test_what_is_not_asked_for_is_not_assembled(monkeypatch):
 
 def test_a_reader_that_has_enough_ends_the_command(tmp_path):
     (tmp_path / "many.py").write_text(
-        "from ptx.kernel import KernelDefinition\nfrom ptx.registry import register\n"
+        "from ptx.definition import KernelDefinition\nfrom ptx.registry import register\n"
         "configs = {f'{number:0500}': number for number in range(1000)}\n"
         "register(KernelDefinition(name='many', configs=configs, parameters=(),\n"
         "    grid=lambda instance: (1, 1, 1), body=lambda k, config, plan, p: ''))\n"

@@ -17,8 +17,8 @@ from support.processes import python
 import oxijax
 from oxijax.__main__ import main
 from oxijax._cli import info
-from oxijax._core import driver as _driver
 from oxijax._core import launch as _launch
+from oxijax._core.gpu import driver as _driver
 from ptx.isa.assembler import ToolNotFoundError, ptxas_version
 
 

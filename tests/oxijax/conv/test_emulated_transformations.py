@@ -15,7 +15,7 @@ from support.helpers import assert_close, program_of, values_and_gradients
 import oxijax
 from oxijax._core.launch import Emulation, emulation
 from oxijax.testing import ConvCase, emulate_gpu
-from ptx.kernel import KernelDefinition
+from ptx.definition import KernelDefinition
 
 TOLERANCE = 1e-5
 EVERY = (0, 1, 2)

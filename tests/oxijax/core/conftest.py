@@ -4,7 +4,7 @@ import pytest
 from support.fake_cuda import FakeCuda
 
 import oxijax
-from oxijax._core.tuning.plans import tuned_plans
+from oxijax._core.calls.tuned_plans import tuned_plans
 
 
 @pytest.fixture

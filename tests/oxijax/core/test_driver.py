@@ -16,9 +16,9 @@ from support.driver_calls import KIB, TEXT, load
 from support.fake_cuda import CUresult, FakeCuda, Gpu
 
 import ptx.kernels
-from oxijax._core import driver as _driver
-from oxijax._core import driver_errors
-from oxijax._core.driver import DriverError, driver
+from oxijax._core.gpu import driver as _driver
+from oxijax._core.gpu import driver_errors
+from oxijax._core.gpu.driver import DriverError, driver
 from ptx import registry
 from ptx.isa.opcodes import OPCODES
 from ptx.isa.targets import TARGETS

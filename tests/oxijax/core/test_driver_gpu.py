@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from oxijax._core.driver import DriverError, driver
-from oxijax._core.driver_errors import LOWEST
+from oxijax._core.gpu.driver import DriverError, driver
+from oxijax._core.gpu.driver_errors import LOWEST
 from ptx import TARGETS, Kernel, f32, u32
 from ptx.launch import Launch
 

@@ -9,7 +9,7 @@ import pytest
 from support.driver_calls import KIB, TEXT, load, text_of
 from support.fake_cuda import CUresult, FakeCuda, Gpu
 
-from oxijax._core.driver import DriverError, driver
+from oxijax._core.gpu.driver import DriverError, driver
 
 # ---- loading
 

@@ -10,7 +10,7 @@ from support.paths import DOCS
 from oxijax import extend
 from oxijax.extend import Fold, KernelPrimitive, Result, call
 from ptx import f32
-from ptx.kernel import In, KernelDefinition, Out
+from ptx.definition import In, KernelDefinition, Out
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ import oxijax
 import oxijax.equinox
 import oxijax.linen
 import oxijax.nnx
-from oxijax._core import primitive
 from oxijax._core.launch import TARGET_NAME
+from oxijax._core.primitive import kernel_primitive
 from oxijax.testing import emulate_gpu
 
 X = jnp.ones((1, 4, 5, 4))
@@ -130,7 +130,7 @@ def test_other_derivatives_keep_it():
 
 def test_missing_handler(monkeypatch):
     """An alternative is taken where it was asked for, and only there."""
-    monkeypatch.setattr(primitive, "has_handler", lambda: False)
+    monkeypatch.setattr(kernel_primitive, "has_handler", lambda: False)
     assert calls(traced("conv", ("ptx", "xla")), "cuda") == 0
     # Both ask the handler itself, which says what is wrong with it: here nothing is.
     assert calls(traced("conv", "ptx"), "cuda") == calls(traced("conv", None), "cuda") == 3

@@ -16,7 +16,7 @@ import oxijax
 import oxijax.equinox
 import oxijax.linen
 import oxijax.nnx
-from oxijax._core.keywords import explain_keywords
+from oxijax._core.arguments.keywords import explain_keywords
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(oxijax, name)

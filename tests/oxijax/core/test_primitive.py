@@ -11,7 +11,7 @@ import pytest
 from jax.test_util import check_grads
 from support.helpers import dtypes_of_sums
 
-from oxijax._core.primitive import Fold, KernelPrimitive, Product, Result
+from oxijax._core.primitive.kernel_primitive import Fold, KernelPrimitive, Product, Result
 
 
 @dataclasses.dataclass(frozen=True)

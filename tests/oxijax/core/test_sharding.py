@@ -215,7 +215,7 @@ def test_a_new_version_of_the_kernels_is_another_program(columns, monkeypatch):
     operands, _, _ = columns
     texts = []
     for version in (3, 4):
-        monkeypatch.setattr("oxijax._core.primitive.VERSION", version)
+        monkeypatch.setattr("oxijax._core.primitive.kernel_primitive.VERSION", version)
         jax.clear_caches()
         with emulate_gpu():
             texts.append(jax.jit(_gemm).lower(*operands).as_text())

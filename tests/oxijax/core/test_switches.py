@@ -14,7 +14,7 @@ from support.helpers import assert_close
 from support.public_calls import CALLS, find_call, operator_calls, values_and_gradients
 
 import oxijax
-from oxijax._core.arguments import read_precision
+from oxijax._core.arguments.checks import parse_precision
 from oxijax.testing import emulate_gpu
 
 PATHS = {"xla": contextlib.nullcontext, "kernels": lambda: emulate_gpu("sm_80")}
@@ -131,10 +131,10 @@ def test_precision_presets(preset):
         getattr(lax.Precision, name) for name in ("HIGHEST", "HIGH", "DEFAULT")
     )
     expected = highest if preset in exact else default if preset in narrow else high
-    assert read_precision(preset) == expected
-    assert read_precision(lax.DotAlgorithmPreset[preset]) == expected
+    assert parse_precision(preset) == expected
+    assert parse_precision(lax.DotAlgorithmPreset[preset]) == expected
     with jax.default_matmul_precision(preset):
-        assert read_precision(None) == expected
+        assert parse_precision(None) == expected
         a = jnp.ones((3, 4))
         assert oxijax.gemm(a, a.T, precision=preset).shape == (3, 3)
         assert oxijax.conv(jnp.ones((1, 2, 2, 1)), jnp.ones((1, 1, 1, 1))).shape == (1, 2, 2, 1)

@@ -14,13 +14,13 @@ from jax.sharding import AxisType
 from support.tuned_calls import FILE, GPU, layer_call, product_call, text_of, window_call
 
 import oxijax
+from oxijax._core.calls import tuned_plans as plans_module
+from oxijax._core.calls.kernel_call import noted_calls
+from oxijax._core.calls.tuned_plans import tuned_plans
+from oxijax._core.calls.variations import variations
 from oxijax._core.launch import _emulation
-from oxijax._core.tuning import plans as plans_module
 from oxijax._core.tuning import tune as tune_module
-from oxijax._core.tuning.calls import noted_calls
-from oxijax._core.tuning.plans import tuned_plans
 from oxijax._core.tuning.report import TimedPlan, Tuned, TunedCall
-from oxijax._core.tuning.variations import variations
 from oxijax.testing import emulate_gpu
 from ptx.kernels.gemm import GEMM
 
@@ -146,8 +146,8 @@ def test_strange_values(name):
             else:
                 other = value
             with contextlib.suppress(ValueError):
-                entries = plans_module._read_text(json.dumps(other))
-                plans, faults = plans_module._read_entries(entries)
+                entries = plans_module._parse_text(json.dumps(other))
+                plans, faults = plans_module._parse_entries(entries)
                 assert len(plans) + len(faults) == len(entries)
                 accepted += bool(plans)
     assert 2 <= accepted < 100  # the names of GPU and version may be others

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from oxijax._core.calls.kernel_call import KernelCall, emulated_gpu
+from oxijax._core.calls.variations import variations
 from oxijax._core.tuning import candidates as module
-from oxijax._core.tuning.calls import KernelCall, emulated_gpu
 from oxijax._core.tuning.candidates import MOST, candidates
 from oxijax._core.tuning.operands import random_operands
-from oxijax._core.tuning.variations import variations
 from ptx import registry
 from ptx.emulator import Buffer
 from ptx.isa.assembler import ToolNotFoundError

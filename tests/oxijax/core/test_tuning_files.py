@@ -14,10 +14,10 @@ from support.processes import python
 from support.tuned_calls import FILE, GPU, layer_call, product_call, text_of
 
 import oxijax
-from oxijax._core.tuning import plans as plans_module
-from oxijax._core.tuning.calls import KernelCall
-from oxijax._core.tuning.plans import TunedPlans, tuned_plans
-from oxijax._core.tuning.variations import variations
+from oxijax._core.calls import tuned_plans as plans_module
+from oxijax._core.calls.kernel_call import KernelCall
+from oxijax._core.calls.tuned_plans import TunedPlans, tuned_plans
+from oxijax._core.calls.variations import variations
 from ptx.kernels import deform_conv
 from ptx.registry import kernels, register
 
@@ -218,9 +218,9 @@ def test_directory(monkeypatch, tmp_path):
 CALL = f"""
 import sys
 import oxijax
-from oxijax._core.tuning.calls import KernelCall
-from oxijax._core.tuning.plans import tuned_plans
-from oxijax._core.tuning.variations import variations
+from oxijax._core.calls.kernel_call import KernelCall
+from oxijax._core.calls.tuned_plans import tuned_plans
+from oxijax._core.calls.variations import variations
 from ptx.isa.targets import TARGETS
 from ptx.kernels.conv import FORWARD, ConvConfig
 

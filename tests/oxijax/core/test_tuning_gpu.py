@@ -11,7 +11,7 @@ LAYER = """
 import dataclasses, json
 import jax, jax.numpy as jnp, numpy as np
 import oxijax
-from oxijax._core.driver import Driver, driver
+from oxijax._core.gpu.driver import Driver, driver
 
 random = np.random.default_rng(0)
 operands = [

@@ -26,7 +26,7 @@ from support.wrong_arguments import Argument, Entry, operands
 
 import oxijax
 import oxijax.testing
-from oxijax._core.tuning.plans import TunedPlans
+from oxijax._core.calls.tuned_plans import TunedPlans
 from oxijax.testing import emulate_gpu
 from ptx import TARGETS
 

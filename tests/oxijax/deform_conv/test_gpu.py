@@ -120,7 +120,7 @@ def test_far_offsets(gpu):
 @pytest.mark.parametrize("target", ["sm_75", "sm_80"])
 def test_ptx_of_older_targets(gpu, target, precision, monkeypatch):
     """PTX for a target runs on every later GPU."""
-    from oxijax._core.driver import Driver
+    from oxijax._core.gpu.driver import Driver
     from ptx import TARGETS
 
     monkeypatch.setattr(Driver, "target", lambda self, device: TARGETS[target])
@@ -285,7 +285,7 @@ class TestErrors:
 
         from oxijax._core.launch import call
         from ptx import f32
-        from ptx.kernel import In, KernelDefinition, Out, Plan
+        from ptx.definition import In, KernelDefinition, Out, Plan
         from ptx.registry import register
 
         config = samples.Elementwise()
@@ -312,7 +312,7 @@ class TestErrors:
         return run(gpu, lambda x: primitive(config, x), x)[1][0]
 
     def copy(self, name):
-        from oxijax._core.driver import driver
+        from oxijax._core.gpu.driver import driver
         from ptx import Kernel, f32
 
         k = Kernel(name, driver().target(0), block=32)
@@ -332,7 +332,7 @@ class TestErrors:
 
     def test_launch(self, gpu, monkeypatch):
         # A grid beyond the limits is refused before the driver sees it, which this is about.
-        monkeypatch.setattr("ptx.kernel.check_grid", lambda kernel, grid: None)
+        monkeypatch.setattr("ptx.definition.check_grid", lambda kernel, grid: None)
         text = self.copy("gpu_bad_grid")
         with pytest.raises(jax.errors.JaxRuntimeError, match="CUDA_ERROR_INVALID_VALUE") as raised:
             self.call(gpu, "gpu_bad_grid", text, (1, 65536, 1))

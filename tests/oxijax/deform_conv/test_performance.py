@@ -17,10 +17,10 @@ from ptx.kernels.deform_conv import (
 )
 from ptx.kernels.deform_conv.catalog import CONFIGS, NETWORKS
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.kernels.deform_conv.corners import CornerTable
 from ptx.kernels.deform_conv.model import MODEL
 from ptx.kernels.deform_conv.plan import SamplePlan
-from ptx.kernels.deform_conv.sample_table import PositionTable, SampleTable
+from ptx.kernels.deform_conv.samples.corners import CornerTable
+from ptx.kernels.deform_conv.samples.tables import PositionTable, SampleTable
 from ptx.tile.direct import DirectPlan
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.helpers import assert_close, astype, deform_conv_loops, values_and_gradients
 
 import oxijax
-from oxijax._core.arguments import read_padding
+from oxijax._core.arguments.checks import parse_padding
 from oxijax.testing import DeformConvCase
 
 
@@ -71,7 +71,7 @@ def test_drawn_layers(case):
         loops = deform_conv_loops(
             *(None if a is None else np.asarray(a) for a in operands),
             strides=case.strides,
-            pads=read_padding(
+            pads=parse_padding(
                 case.padding, case.x[1:3], case.kernel_size, case.strides, case.dilation
             ),
             dilation=case.dilation,

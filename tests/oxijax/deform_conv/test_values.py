@@ -21,7 +21,7 @@ from support.helpers import (
 from support.paths import DATA
 
 import oxijax
-from oxijax._core.arguments import read_padding
+from oxijax._core.arguments.checks import parse_padding
 from oxijax.testing import CASES
 
 
@@ -112,7 +112,7 @@ def test_reference_against_loops(name):
     """The pure-JAX reference against the formula, and deform_conv against the reference."""
     case = CASES[name]
     operands = astype(case.operands(), jnp.float64)
-    pads = read_padding(case.padding, case.x[1:3], case.kernel_size, case.strides, case.dilation)
+    pads = parse_padding(case.padding, case.x[1:3], case.kernel_size, case.strides, case.dilation)
     loops = deform_conv_loops(
         *(None if a is None else np.asarray(a) for a in operands),
         strides=case.strides,

@@ -19,7 +19,7 @@ from support.paths import DOCS
 import oxijax
 import oxijax._cli
 from oxijax.__main__ import main
-from oxijax._core.data_sheets import default_data_sheet
+from oxijax._core.gpu.data_sheets import default_data_sheet
 from oxijax._gemm.roofline import DOT_GENERAL, auto_strategy
 from oxijax.testing import emulate_gpu
 from ptx.devices import DATA_SHEETS, data_sheet

@@ -17,7 +17,7 @@ from support.onnx_models import exported, operators, run
 
 import oxijax
 from oxijax import _conv, _deform_conv, _gemm, _sampling
-from oxijax._core.primitive import KernelPrimitive
+from oxijax._core.primitive.kernel_primitive import KernelPrimitive
 from oxijax._sampling.packed import packed_width
 
 OPSETS = (19, 22)

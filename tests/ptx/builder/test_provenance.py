@@ -29,7 +29,7 @@ def test_every_instruction_is_somebodys():
         assert "/ptx/builder/" not in file
         assert source.strip(), (file, line)
         assert any(name.startswith("ptx.kernels.gemm.") for name in functions) or (
-            "ptx.kernel." in functions[-1]  # parameters
+            "ptx.definition." in functions[-1]  # parameters
         ), lines[number - 1]
         builder = {name for name in functions if name.startswith("ptx.builder.")}
         assert builder <= {"ptx.builder.control.Control.loop", "ptx.builder.control.Control.if_"}

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
+from ptx.definition import KernelDefinition
 from ptx.isa.assembler import assemble
 from ptx.isa.dtypes import bf16, f16, f32
 from ptx.isa.targets import TARGETS
-from ptx.kernel import KernelDefinition
 from ptx.kernels.conv.model import MODEL as CONV
 from ptx.kernels.deform_conv.model import MODEL as DEFORM_CONV
 from ptx.kernels.sampling.model import MODEL as SAMPLING

@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
+from ptx.definition import In, KernelDefinition, Out, Plan, Size
 from ptx.emulator import OutOfBoundsError, UnwrittenError
 from ptx.isa.dtypes import DType, bf16, f32
-from ptx.kernel import In, KernelDefinition, Out, Plan, Size
 from ptx.testing.call import bytes_stored, launch, numpy_dtype, run
 
 
@@ -103,7 +103,7 @@ def test_origin_of_a_line():
     origin = KERNEL.origin(Config(), "sm_80", shapes, store)
     assert origin is not None
     assert (origin.file, origin.line) == (__file__, body.__code__.co_firstlineno + 8)
-    assert origin.functions[-1] == "ptx.kernel._write"  # the innermost that is not of the test
+    assert origin.functions[-1] == "ptx.definition._write"  # the innermost that is not of the test
     assert KERNEL.origin(Config(), "sm_80", shapes, 1) is None
 
 

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import oxijax
-from oxijax._core.driver import Driver, driver
+from oxijax._core.gpu.driver import Driver, driver
 from oxijax.testing import emulate_gpu
 from ptx import TARGETS
 from ptx.launch import Launch

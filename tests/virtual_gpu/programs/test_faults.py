@@ -92,7 +92,7 @@ def test_shared_memory_that_was_not_asked_for():
     more = "launch = dataclasses.replace(launch, dynamic_shared=100 * 1024)"
     assert_works(changed(more))
     untold = (
-        "from oxijax._core import driver\n    "
+        "from oxijax._core.gpu import driver\n    "
         "driver.Driver._allow_shared = lambda *unused: None\n    "
     )
     assert_fails(
@@ -151,7 +151,7 @@ def test_one_of_two_devices_that_cannot_load_says_why():
             """
             import numpy as np, jax, oxijax
             from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-            from oxijax._core import driver
+            from oxijax._core.gpu import driver
             load = driver.Driver.load
             def load_on_the_first(self, launch, device):
                 if device == 1:

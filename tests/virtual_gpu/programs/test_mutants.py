@@ -23,7 +23,7 @@ pytestmark = pytest.mark.gpu
 PROGRAM = Path(__file__).with_name("launch_path.py")
 HANDLER = "_core/launch/handler.c"
 RESOLVE = "_core/launch/_resolve.py"
-DRIVER = "_core/driver.py"
+DRIVER = "_core/gpu/driver.py"
 
 
 @dataclasses.dataclass(frozen=True)

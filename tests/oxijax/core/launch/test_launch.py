@@ -24,7 +24,7 @@ from oxijax._core import launch as _launch
 from oxijax._core.launch import _emulation, _handler, _resolve
 from oxijax.testing import emulate_gpu
 from ptx import TARGETS
-from ptx.kernel import KernelDefinition
+from ptx.definition import KernelDefinition
 from ptx.launch import BufferAddress
 
 pytestmark = pytest.mark.quick

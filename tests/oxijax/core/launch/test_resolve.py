@@ -12,12 +12,12 @@ from support.fake_cuda import CUresult, FakeCuda, Gpu
 from support.launch_samples import SCALE_AND_ADD
 
 import ptx
-from oxijax._core.driver import driver
+from oxijax._core.arguments.precision import numpy_dtype
+from oxijax._core.gpu.driver import driver
 from oxijax._core.launch import Emulation, _emulated, _handler, _resolve
 from oxijax._core.launch._handler import XLA_NUMBERS, BufferType
 from oxijax._core.launch._spec import VERSION, Spec, key_of
-from oxijax._core.precision import numpy_dtype
-from ptx.kernel import KernelDefinition
+from ptx.definition import KernelDefinition
 from ptx.registry import kernels
 
 F32, F64 = 11, 12  # XLA's numbers of types

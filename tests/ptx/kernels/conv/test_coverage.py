@@ -13,7 +13,7 @@ from ptx.isa.targets import TARGETS, Target
 from ptx.kernels.conv import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct import is_direct
+from ptx.kernels.conv.direct.common import is_direct
 from ptx.tile.plan import atom_name
 from ptx.tile.vectors import vector_width
 

@@ -12,7 +12,7 @@ from support.far import window
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.kernels.conv import ConvConfig, backward_weight_parts, forward, plan
 from ptx.kernels.conv.catalog import CONFIGS
-from ptx.kernels.conv.direct import direct_plan, is_direct, outputs_of
+from ptx.kernels.conv.direct.common import direct_plan, is_direct, outputs_of
 from ptx.kernels.conv.strides import stride_classes
 from ptx.launch import entry_name
 from ptx.oxicuda.implicit_gemm import ConvProblem, ImplicitGemmConv

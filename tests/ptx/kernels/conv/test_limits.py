@@ -5,7 +5,7 @@ from support.conv_kernels import KERNELS, Call
 
 from ptx.isa.dtypes import bf16, f64
 from ptx.kernels.conv import ConvConfig as Layer
-from ptx.kernels.conv.direct import is_direct
+from ptx.kernels.conv.direct.common import is_direct
 from ptx.kernels.limits import PIXELS
 from ptx.launch import Launch
 

@@ -11,8 +11,8 @@ from support.texts import with_unreachable_instruction
 from ptx.emulator import Report
 from ptx.isa.targets import TARGETS
 from ptx.kernels.deform_conv import CONFIGS, DeformConvConfig
-from ptx.kernels.deform_conv.backward_data_streamed import taps_per_block
 from ptx.kernels.deform_conv.plan import SamplePlan
+from ptx.kernels.deform_conv.tiled.backward_data_streamed import taps_per_block
 from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import atom_name
 

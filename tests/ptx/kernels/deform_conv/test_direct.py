@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from ptx.definition import KernelDefinition, PlanLike
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.isa.targets import TARGETS
-from ptx.kernel import KernelDefinition, PlanLike
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,
     BACKWARD_OFFSET,

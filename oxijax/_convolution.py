@@ -1,0 +1,195 @@
+"""Arguments, layouts and folds that the convolution operators share."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from oxijax._core.arguments import checks
+from oxijax._core.arguments.implementation import Implementation, parse_implementation
+from oxijax._core.arguments.precision import is_exact, ptx_dtype
+from oxijax._core.primitive.fold import Fold, Shapes
+from oxijax._core.primitive.operation import OpParams
+from ptx.kernels.convolution import ConvolutionConfig
+
+__all__ = [
+    "ConvParams",
+    "conv_params",
+    "from_nhwc",
+    "more_channels",
+    "more_groups",
+    "parallel_dimensions",
+    "parse_arguments",
+    "to_nhwc",
+]
+
+ConvParams = OpParams[Any]  # of a `ConvolutionConfig`
+Config = TypeVar("Config", bound=ConvolutionConfig)
+
+
+def conv_params(
+    kind: type[Config],
+    x: jax.Array,
+    weight: jax.Array,
+    *,
+    strides: tuple[int, int],
+    padding: checks.Pads,
+    dilation: tuple[int, int],
+    output_size: tuple[Any, Any],
+    precision: lax.Precision,
+    groups: int | None = None,
+    implementation: Implementation = None,
+) -> OpParams[Config]:
+    """The parameters of a convolution, of arguments that were checked.
+
+    Args:
+      kind: the class of the description.
+      x: [N, H, W, C].
+      weight: [Kh, Kw, C/G, Co].
+      strides: of height and width, as all pairs.
+      padding: zeros around the image.
+      dilation: pixels from one tap to the next.
+      output_size: height and width of the output.
+      precision: of the products.
+      groups: None is what the shapes say.
+      implementation: which programs may run.
+    """
+    (kernel_h, kernel_w, in_group, outputs), channels = weight.shape, x.shape[-1]
+    (top, bottom), (left, right) = padding
+    op = kind(
+        channels, outputs, kernel_h, kernel_w, *strides, top, left, *dilation,
+        groups=channels // in_group if groups is None else groups,
+        float_type=ptx_dtype(x.dtype),
+        exact=is_exact(precision, x.dtype),
+        pad_below=None if bottom == top else bottom,
+        pad_right=None if right == left else right,
+    )  # fmt: skip
+    sizes = tuple(zip("hwpq", (*x.shape[1:3], *output_size), strict=True))
+    return OpParams(op, precision, sizes, implementation)
+
+
+def parse_arguments(
+    kind: type[Config],
+    x, weight, bias, strides, padding, dilation, data_format, precision, implementation,
+    *, data_formats,
+) -> tuple[OpParams[Config], jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
+    """Checks the arguments that all convolutions have: `data_format` is one of `data_formats`.
+
+    Returns:
+      The parameters, with a description of class `kind`, then x and weight in NHWC, with a height
+      of 1 for one dimension, and bias.
+
+    Raises:
+      ValueError: a shape or another argument that does not fit, by name.
+      TypeError: an argument of the wrong type or dtype, by name.
+    """
+    checks.check_choice("data_format", data_format, data_formats)
+    ndim, rank = len(data_format), len(data_format) - 2
+    why = f" with data_format {data_format!r}"
+    x = checks.as_array("x", x, ndim, why)
+    weight = checks.as_array("weight", weight, ndim, why)
+    bias = None if bias is None else checks.as_array("bias", bias, 1)
+    checks.check_same_dtype("weight", weight, "x", x)
+    if bias is not None:
+        checks.check_same_dtype("bias", bias, "x", x)
+
+    # Shapes are checked in the user's layout, so that errors speak of it.
+    if data_format[1] == "C":
+        channels, *size = x.shape[1:]
+        out_channels, in_group, *kernel = weight.shape
+    else:
+        *size, channels = x.shape[1:]
+        *kernel, in_group, out_channels = weight.shape
+    if any(extent < 1 for extent in (channels, *size)):
+        extents = "channels, height and width" if rank == 2 else "channels and width"
+        raise ValueError(f"x must have {extents}, got shape {x.shape}")
+    if min(weight.shape) < 1:
+        raise ValueError(f"weight must have no dimension of size 0, got shape {weight.shape}")
+    checks.parse_groups(channels, in_group, out_channels, weight.shape, why)
+    if bias is not None:
+        checks.check_shape("bias", bias, ("Co",), (out_channels,))
+
+    height, width = [1, *size][-2:]
+    kernel_height, kernel_width = [1, *kernel][-2:]
+    image_size, kernel_size = (height, width), (kernel_height, kernel_width)
+    strides = checks.parse_pair("strides", strides, rank)
+    dilation = checks.parse_pair("dilation", dilation, rank)
+    pads = checks.parse_padding(padding, image_size, kernel_size, strides, dilation, rank)
+    size = checks.output_size(image_size, kernel_size, strides, pads, dilation, rank)
+    if data_format[1] == "C":
+        weight = weight.transpose(*range(2, ndim), 1, 0)
+    if rank == 1:
+        weight = jnp.expand_dims(weight, 0)
+    x = to_nhwc(x, data_format)
+    params = conv_params(
+        kind, x, weight, strides=strides, padding=pads, dilation=dilation, output_size=size,
+        precision=checks.parse_precision(precision),
+        implementation=parse_implementation(implementation),
+    )  # fmt: skip
+    return params, x, weight, bias
+
+
+def to_nhwc(images: jax.Array, data_format: str) -> jax.Array:
+    """Images of any `data_format` as [N, H, W, C], with a height of 1 for one dimension."""
+    if data_format[1] == "C":
+        images = jnp.moveaxis(images, 1, -1)
+    return jnp.expand_dims(images, 1) if len(data_format) == 3 else images
+
+
+def from_nhwc(y: jax.Array, data_format: str) -> jax.Array:
+    """[N, H, W, C] as images of `data_format`."""
+    if len(data_format) == 3:
+        y = y.squeeze(1)
+    return jnp.moveaxis(y, -1, 1) if data_format[1] == "C" else y
+
+
+def parallel_dimensions(params: ConvParams, operands: Sequence[str]) -> str:
+    """Along which dimensions a primitive's call may be split: images, and output channels."""
+    return "n o" if params.op.groups == 1 else "n"  # groups have channels of their own
+
+
+def more_groups(dims: str) -> Fold:
+    """The fold that makes more groups, each with its own weights: a part of it has some of them.
+
+    Args:
+      dims: the names of all dimensions that groups divide.
+    """
+
+    def part(params: ConvParams, shapes: Shapes, parts: int) -> tuple[str, ConvParams] | None:
+        together = _with_offset_groups("c o", params, shapes, parts)
+        if params.op.groups % parts or together is None:
+            return None
+        return together, params.with_op(groups=params.op.groups // parts)
+
+    return Fold(
+        dims,
+        update=lambda params, size: params.with_op(groups=params.op.groups * size),
+        part=part,
+    )
+
+
+def more_channels(dims: str, *, vmapped: bool) -> Fold:
+    """The fold that makes more input channels of one group: results are sums over its parts.
+
+    Args:
+      dims: the names of all dimensions that input channels, or offset groups, divide.
+      vmapped: whether it absorbs a vmapped axis.
+    """
+
+    def part(params: ConvParams, shapes: Shapes, parts: int) -> tuple[str, ConvParams] | None:
+        together = _with_offset_groups("c e", params, shapes, parts)
+        if params.op.groups > 1 or "bias" in shapes or together is None:
+            return None  # a bias would be added by each part
+        return together, params
+
+    return Fold(dims, fits=lambda params: vmapped and params.op.groups == 1, part=part)
+
+
+def _with_offset_groups(dims: str, params: ConvParams, shapes: Shapes, parts: int) -> str | None:
+    """The dimensions that are split together, or None where parts would share an offset group."""
+    offset_groups = shapes["offset"][-1] // (2 * params.op.taps) if "offset" in shapes else 1
+    if offset_groups == 1:  # all parts have it
+        return dims
+    return None if offset_groups % parts else f"{dims} d m"

@@ -1,0 +1,391 @@
+"""Reading and checking the arguments that convolution-like functions share.
+
+Everything here raises at trace time a `ValueError` or `TypeError` that names the argument,
+what was expected and what came.
+"""
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from oxijax._core.arguments.sizes import is_known, require_at_least
+from oxijax._core.forked import check_not_forked
+from ptx.kernels import convolution
+
+__all__ = [
+    "FLOAT_DTYPES",
+    "PaddingLike",
+    "Pads",
+    "as_array",
+    "as_float_array",
+    "check_callable",
+    "check_choice",
+    "check_keywords",
+    "check_range",
+    "check_same_dtype",
+    "check_shape",
+    "is_int",
+    "output_size",
+    "parse_bool",
+    "parse_dtype",
+    "parse_factor",
+    "parse_float_dtype",
+    "parse_groups",
+    "parse_int",
+    "parse_number",
+    "parse_padding",
+    "parse_pair",
+    "parse_precision",
+    "parse_precisions",
+    "parse_sequence",
+    "shown",
+    "to_array",
+]
+
+Pads = tuple[tuple[int, int], tuple[int, int]]
+PaddingLike = str | int | Sequence[int | Sequence[int]]
+
+FLOAT_DTYPES = tuple(jnp.dtype(t) for t in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))
+_FLOAT_NAMES = ", ".join(dtype.name for dtype in FLOAT_DTYPES)
+
+
+# Of strides, dilations, padding and numbers of features: sums and products of a few are far from
+# what 64 bits hold, and the place of a tap is within what 32 bits do.
+_MOST = 2**30
+_MOST_PIXELS = 2**40
+
+
+def shown(value: Any) -> str:
+    """`value` in the text of an error, cut off where it is long."""
+    if isinstance(value, Tracer):
+        return f"{value}, traced by JAX where it must be static (as by functools.partial)"
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no int of more than 4,300 digits
+        return f"a {type(value).__name__} that is too long to be written"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def is_int(value: Any) -> bool:
+    """Whether it is an integer as such: no bool, and no span of time, which NumPy counts as one."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+
+
+def parse_int(name: str, value: Any, most: int = _MOST) -> int:
+    """A positive int."""
+    if not is_int(value):
+        raise TypeError(f"{name} must be an int, got {shown(value)}")
+    check_range(name, [value], value, 1, most)
+    return int(value)
+
+
+def parse_bool(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be a bool, got {shown(value)}")
+    return bool(value)
+
+
+def parse_factor(name: str, value: Any) -> float | jax.Array:
+    """A number as a float; an array without dimensions as it is."""
+    if isinstance(value, float | np.floating) or is_int(value):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name} must fit in a float, got {shown(value)}") from None
+    if not _is_array(value):
+        raise TypeError(f"{name} must be a number or an array, got {shown(value)}")
+    array = to_array(name, value)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.integer, jnp.floating)):
+        raise TypeError(f"{name} must be real, got dtype {array.dtype}")
+    if array.ndim:
+        raise ValueError(f"{name} must have no dimensions, got shape {array.shape}")
+    return array
+
+
+def parse_number(name: str, value: Any) -> float:
+    """A finite number, of Python or NumPy."""
+    number = parse_factor(name, value)
+    if not isinstance(number, float) or not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {shown(value)}")
+    return number
+
+
+def parse_sequence(name: str, value: Any) -> Sequence[Any]:
+    """A sequence with something in it."""
+    if not _is_sequence(value):
+        raise TypeError(f"{name} must be a sequence, got {shown(value)}")
+    if not len(value):
+        raise ValueError(f"{name} must not be empty, got {shown(value)}")
+    return value
+
+
+def parse_dtype(name: str, value: Any) -> jnp.dtype:
+    # NumPy takes None for float64, and an array for the dtype that it has.
+    if value is not None and (isinstance(value, type) or not hasattr(value, "dtype")):
+        with contextlib.suppress(TypeError, ValueError, SyntaxError):
+            return jnp.dtype(value)
+    raise TypeError(f"{name} must be one of {_FLOAT_NAMES}, got {shown(value)}")
+
+
+def parse_float_dtype(name: str, value: Any) -> jnp.dtype:
+    dtype = parse_dtype(name, value)
+    if dtype not in FLOAT_DTYPES:
+        raise TypeError(f"{name} must be one of {_FLOAT_NAMES}, got {shown(value)}")
+    return dtype
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray) or hasattr(value, "__jax_array__")
+
+
+def to_array(name: str, value: Any) -> jax.Array:
+    """`value`, which must be an array of some kind, as a JAX array."""
+    if not _is_array(value):
+        raise TypeError(f"{name} must be an array, got {type(value).__name__}")
+    check_not_forked()  # before anything that JAX would hang in
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        of = f" of dtype {value.dtype}" if hasattr(value, "dtype") else ""
+        raise TypeError(
+            f"{name} must be an array that JAX can hold, got {type(value).__name__}{of}: {error}"
+        ) from error
+
+
+def as_float_array(name: str, value: Any) -> jax.Array:
+    """`value` as a JAX array of a supported floating dtype."""
+    array = to_array(name, value)
+    if array.dtype not in FLOAT_DTYPES:
+        raise TypeError(f"{name} must have one of the dtypes {_FLOAT_NAMES}, got {array.dtype}")
+    return array
+
+
+def as_array(name: str, value: Any, ndim: int, why: str = "") -> jax.Array:
+    """`value` as a JAX array of a supported floating dtype and `ndim` dimensions."""
+    array = as_float_array(name, value)
+    if array.ndim != ndim:
+        raise ValueError(f"{name} must have {ndim} dimensions{why}, got shape {array.shape}")
+    return array
+
+
+def check_same_dtype(name: str, array: jax.Array, other_name: str, other: jax.Array) -> None:
+    if array.dtype != other.dtype:
+        raise TypeError(
+            f"{name} must have the dtype of {other_name}, {other.dtype}, got {array.dtype}"
+        )
+
+
+def check_shape(
+    name: str, array: jax.Array, names: Sequence[str], expected: Sequence[int | str]
+) -> None:
+    """Checks a shape against sizes; a string stands for a size that was checked elsewhere."""
+    if any(isinstance(e, int) and s != e for s, e in zip(array.shape, expected, strict=True)):
+        raise ValueError(
+            f"{name} must have shape ({', '.join(names)}) = "
+            f"({', '.join(map(str, expected))}), got {array.shape}"
+        )
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
+        expected = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {expected}, got {shown(value)}")
+
+
+def check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {shown(value)}")
+
+
+def check_keywords(name: str, value: Any) -> None:
+    """Checks a mapping that is passed on as keyword arguments."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise TypeError(f"{name} must be a mapping from strings, got {shown(value)}")
+
+
+def parse_groups(
+    channels: int, in_group: int, out_channels: int, shape: tuple[int, ...], why: str = ""
+) -> int:
+    """Groups, from x's channels and those of a weight of this shape: inputs of a group, outputs."""
+    if channels % in_group:
+        raise ValueError(
+            f"weight must have a number of input channels that divides those of x, "
+            f"{channels}, got {in_group} in shape {shape}{why}"
+        )
+    groups = channels // in_group
+    if out_channels % groups:
+        raise ValueError(
+            f"weight must have a number of output channels that is a multiple of the groups, "
+            f"{groups} (C = {channels} over C/G = {in_group}), got {out_channels} in shape "
+            f"{shape}{why}"
+        )
+    return groups
+
+
+# Images with one spatial dimension are two-dimensional ones of height 1, here and everywhere
+# else: `rank` is the number of dimensions that the caller sees.
+
+
+def parse_pair(name: str, value: Any, rank: int = 2) -> tuple[int, int]:
+    """An int for all spatial dimensions, or one each; all >= 1, as (height, width)."""
+    values = [value] * rank if is_int(value) else value
+    if not _is_sequence(values) or len(values) != rank or not all(map(is_int, values)):
+        form = "a pair of ints" if rank == 2 else "a sequence of one int"
+        raise TypeError(f"{name} must be an int or {form}, got {shown(value)}")
+    check_range(name, values, value, 1)
+    height, width = [1, *map(int, values)][-2:]
+    return height, width
+
+
+def parse_padding(
+    value: Any,
+    image_size: tuple[int, int],
+    kernel_size: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int],
+    rank: int = 2,
+    negative: bool = False,
+) -> Pads:
+    """Zeros before and after height and width, from any form that `padding` may have.
+
+    With `negative` they may be negative: so many pixels fewer.
+    """
+    if isinstance(value, str):
+        check_choice("padding", value.upper(), ("SAME", "SAME_LOWER", "VALID"))
+        window = [d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True)]
+        pads = lax.padtype_to_pads(image_size, window, strides, value.upper())
+        if not is_known(*(size for pair in pads for size in pair)):
+            raise ValueError(
+                f"padding {value!r} depends on x's height and width, of which only {image_size} is "
+                f"known: with strides {strides} give padding as numbers, or sizes that are "
+                "multiples of the strides, such as 2*h"
+            )
+        if max(map(max, pads)) > _MOST:
+            raise ValueError(
+                f"padding {value!r} must be at most {_MOST}, got {pads} with kernel size "
+                f"{kernel_size} and dilation {dilation}"
+            )
+        height, width = pads
+        return (int(height[0]), int(height[1])), (int(width[0]), int(width[1]))
+    values = [value] * rank if is_int(value) else value
+    if _is_sequence(values) and len(values) == rank:
+        pairs = [[v, v] if is_int(v) else v for v in values]
+        if all(_is_sequence(p) and len(p) == 2 and all(map(is_int, p)) for p in pairs):
+            pads = [(int(before), int(after)) for before, after in pairs]
+            check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
+            height, width = [(0, 0), *pads][-2:]
+            size = convolution.output_size(
+                image_size, kernel_size, strides, (height, width), dilation
+            )
+            # XLA ends the process where the size of an array does not fit 64 bits.
+            if is_known(*size) and max(size[0], 0) * max(size[1], 0) > _MOST_PIXELS:
+                raise ValueError(
+                    f"padding must leave {_MOST_PIXELS} pixels of an output at most, got "
+                    f"{shown(value)}"
+                )
+            return height, width
+    form = "for height and width an int or a pair (before, after) each"
+    if rank == 1:
+        form = "a sequence of one int or one pair (before, after)"
+    raise TypeError(
+        f"padding must be 'SAME', 'SAME_LOWER', 'VALID', an int, or {form}, got {shown(value)}"
+    )
+
+
+def output_size(
+    image_size: tuple[int, int],
+    kernel_size: tuple[int, int],
+    strides: tuple[int, int],
+    padding: Pads,
+    dilation: tuple[int, int],
+    rank: int = 2,
+) -> tuple[int, int]:
+    """Height and width of a convolution's output; raises where one would be empty."""
+    facts = (image_size, padding, kernel_size, dilation)
+    image, pads, kernel, gaps = facts if rank == 2 else [fact[1] for fact in facts]
+    message = (
+        f"the output would have no extent: x with {'height and ' if rank == 2 else ''}width "
+        f"{image}, padding {pads}, weight with kernel size {kernel} and dilation {gaps}"
+    )
+    size = convolution.output_size(image_size, kernel_size, strides, padding, dilation)
+    for extent in size:
+        require_at_least(extent, 1, message)
+    return size
+
+
+# The precision whose products are as precise as a preset's at least; of others it is the default.
+_AT_LEAST = {
+    **dict.fromkeys(("F16_F16_F16", "F16_F16_F32", "TF32_TF32_F32"), lax.Precision.HIGH),
+    **dict.fromkeys(
+        (
+            *("BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "BF16_BF16_F32_X9"),
+            *("TF32_TF32_F32_X3", "F32_F32_F32", "F64_F64_F64"),
+        ),
+        lax.Precision.HIGHEST,
+    ),
+}
+
+
+def parse_precision(value: Any) -> lax.Precision:
+    """`precision` as one value; None is JAX's `default_matmul_precision`.
+
+    A `jax.lax.DotAlgorithmPreset` is the precision whose products are as precise at least: it names
+    what one platform's matrix product does, which these operators are not.
+    """
+    first, second = parse_precisions(value)
+    if first != second:
+        raise ValueError(f"precision must be the same for both operands, got {shown(value)}")
+    return first
+
+
+def parse_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
+    """`precision` of each operand, which may be given as a pair."""
+    pair = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
+    if value is None:
+        default = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+        pair = (default or lax.Precision.DEFAULT,) * 2
+    with contextlib.suppress(ValueError):
+        return _as_precision(pair[0]), _as_precision(pair[1])
+    names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
+    got = f"jax_default_matmul_precision {pair[0]!r}" if value is None else shown(value)
+    raise ValueError(
+        "precision must be None, a jax.lax.Precision, a jax.lax.DotAlgorithmPreset or one of "
+        f"{names}, got {got}"
+    )
+
+
+def _as_precision(value: Any) -> lax.Precision:
+    """One operand's precision; ValueError if it is none."""
+    name = value.name if isinstance(value, lax.DotAlgorithmPreset) else value
+    if isinstance(name, str) and name in lax.DotAlgorithmPreset.__members__:
+        return _AT_LEAST.get(name, lax.Precision.DEFAULT)
+    # The enumeration's values are ints, which it would take too.
+    if not isinstance(value, str | lax.Precision):
+        raise ValueError(f"no precision: {value!r}")
+    return lax.Precision(value)
+
+
+def check_range(
+    name: str, values: Sequence[int], value: Any, least: int, most: int = _MOST
+) -> None:
+    """Checks the numbers that `value` has."""
+    if min(values) < least:
+        kind = {0: "not be negative", 1: "be positive"}.get(least, f"be at least {least}")
+        raise ValueError(f"{name} must {kind}, got {shown(value)}")
+    if max(values) > most:
+        raise ValueError(f"{name} must be at most {most}, got {shown(value)}")
+
+
+def _is_sequence(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(
+        value, str | bytes | bytearray | memoryview
+    )

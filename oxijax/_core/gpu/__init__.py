@@ -1,0 +1,1 @@
+"""The CUDA driver, and the data sheets of GPUs."""

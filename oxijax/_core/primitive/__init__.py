@@ -1,0 +1,1 @@
+"""JAX primitives with all of their rules, each made from one description."""

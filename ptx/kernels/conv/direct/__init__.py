@@ -1,0 +1,1 @@
+"""Kernels without tiles, for tiny groups, in ordinary arithmetic."""

@@ -1,0 +1,1 @@
+"""Main loops over tiles, for tensor cores and ordinary arithmetic."""
