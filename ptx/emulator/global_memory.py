@@ -12,7 +12,7 @@ import numpy as np
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.checks import GlobalRaces
 from ptx.emulator.errors import OutOfBoundsError, ReadOnlyError, UninitializedError
-from ptx.emulator.lanes import Lanes, Selection
+from ptx.emulator.lanes import Active
 from ptx.emulator.states import WRITTEN, all_bytes, check_alignment, set_bytes
 
 __all__ = ["Allocation", "GlobalMemory", "own_address"]
@@ -106,27 +106,24 @@ class GlobalMemory:
                 if len(missing := np.flatnonzero(state != WRITTEN)):
                     yield allocation, missing
 
-    def locate(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
-    ) -> np.ndarray:
+    def locate(self, active: Active, address: np.ndarray, access: Access) -> np.ndarray:
         """Checks an access and returns its positions in `bytes`.
 
         Args:
-          lanes: all lanes.
           active: those that access.
           address: int64, one for each active lane.
           access: what they do.
         """
         instruction, width = access.instruction, access.width
-        check_alignment(lanes, active, address, access, "global")
-        buffer, offset = self._find(lanes, active, address, access)
+        check_alignment(active, address, access, "global")
+        buffer, offset = self._find(active, address, access)
         position = offset + self._start[buffer]
-        lanes.report.global_access(lanes, active, buffer, position, access)
+        active.lanes.report.global_access(active, buffer, position, access)
         complete, writable = self._complete[buffer], self._writable[buffer]
         if access.kind is not Kind.READ and not writable.all():
             readonly = np.broadcast_to(~writable, len(address))
             message = f"{self._describe(int(address[readonly][0]), access)}: it is read-only"
-            lanes.fail(ReadOnlyError, instruction, active, readonly, message)
+            active.fail(ReadOnlyError, instruction, readonly, message)
         if complete.all() and not (self._races and writable.any()):
             return position
         shadow = offset + self._shadow[buffer]
@@ -137,19 +134,19 @@ class GlobalMemory:
             if missing.any():
                 where = self._describe(int(address[missing][0]), access)
                 message = f"{where}: nothing has written there"
-                lanes.fail(UninitializedError, instruction, active, missing, message)
+                active.fail(UninitializedError, instruction, missing, message)
         if self._races and writable.any():
             if not writable.all():
-                chosen = lanes.subset(active, writable)
-                self._races.access(lanes, chosen, shadow[writable], access)
+                chosen = active.subset(writable)
+                self._races.access(chosen, shadow[writable], access)
             else:
-                self._races.access(lanes, active, shadow, access)
+                self._races.access(active, shadow, access)
         if access.kind is not Kind.READ and not complete.all():
             set_bytes(self._state, shadow, width, WRITTEN)
         return position
 
     def _find(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
+        self, active: Active, address: np.ndarray, access: Access
     ) -> tuple[int | np.ndarray, np.ndarray]:
         """Number of the allocation of each address (one number, if it is the same), and offset."""
         first = bisect.bisect_right(self._addresses, address[0]) - 1
@@ -166,7 +163,7 @@ class GlobalMemory:
             offset = address
         if wrong.any():
             message = self._describe(int(address[wrong][0]), access)
-            lanes.fail(OutOfBoundsError, access.instruction, active, wrong, message)
+            active.fail(OutOfBoundsError, access.instruction, wrong, message)
         return number, offset
 
     def _describe(self, address: int, access: Access) -> str:

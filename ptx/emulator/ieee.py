@@ -50,11 +50,7 @@ def add(a: np.ndarray, b: np.ndarray, mode: str = "rn") -> np.ndarray:
         return canonical(np.add(a, b))
     if a.dtype == np.float64:
         return _exactly(
-            lambda x, y: x + y,
-            mode,
-            a,
-            b,
-            fallback=lambda x, y: _zero_sign(x + y, mode, x, y),
+            lambda x, y: x + y, mode, a, b, fallback=lambda x, y: _zero_sign(x + y, mode, x, y)
         )
     wide = _odd_sum(_wide(a), _wide(b))
     return canonical(narrow(_zero_sign(wide, mode, a, b), a.dtype, mode))
@@ -100,10 +96,7 @@ def divide(a: np.ndarray, b: np.ndarray, mode: str = "rn") -> np.ndarray:
     low = np.where(np.signbit(wide_b), rest < 0, rest > 0)
     high = np.where(np.signbit(wide_b), rest > 0, rest < 0)
     overflow = np.isinf(quotient) & np.isfinite(wide_a) & (wide_b != 0)
-    low, high = (
-        np.where(overflow, quotient < 0, low),
-        np.where(overflow, quotient > 0, high),
-    )
+    low, high = (np.where(overflow, quotient < 0, low), np.where(overflow, quotient > 0, high))
     return canonical(_step(quotient, low, high, mode))
 
 

@@ -33,12 +33,7 @@ class Buffer:
     """
 
     def __init__(
-        self,
-        array: np.ndarray,
-        writable: bool = True,
-        initialized: bool = True,
-        *,
-        origin: int = 0,
+        self, array: np.ndarray, writable: bool = True, initialized: bool = True, *, origin: int = 0
     ):
         if not writable and not initialized:
             raise ValueError("a buffer that is neither writable nor initialized is of no use")

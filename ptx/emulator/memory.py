@@ -15,7 +15,7 @@ import numpy as np
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.checks import SharedRaces
 from ptx.emulator.errors import InFlightError, OutOfBoundsError, UninitializedError
-from ptx.emulator.lanes import Lanes, Selection
+from ptx.emulator.lanes import Active, Lanes
 from ptx.emulator.states import (
     IN_FLIGHT,
     NOWHERE,
@@ -135,46 +135,38 @@ class _VariableMemory:
         state[:, self._end :] = NOWHERE
         self._state = state.reshape(-1)
 
-    def locate(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
-    ) -> np.ndarray:
+    def locate(self, active: Active, address: np.ndarray, access: Access) -> np.ndarray:
         """Checks an access and returns its positions in `bytes`; see `GlobalMemory.locate`."""
         instruction, width, kind = access.instruction, access.width, access.kind
-        check_alignment(lanes, active, address, access, self._layout.space)
+        check_alignment(active, address, access, self._layout.space)
         if int(np.maximum.reduce(address.view(np.uint64))) <= self._end - width:  # none below 0
-            position = address + self._base[active]
+            position = address + self._base[active.selection]
             if kind in (Kind.WRITE, Kind.COPY):
                 good = ~any_byte(self._state, position, width, IN_FLIGHT)
             else:
                 good = all_bytes(self._state, position, width, WRITTEN)
             if np.count_nonzero(good) < len(good):
-                self._explain(lanes, active, address, position, ~good, access)
+                self._explain(active, address, position, ~good, access)
         else:
             outside = (address < 0) | (address > self._end - width)
             message = f"{width}-byte {kind.value} at " + self._layout.describe(
                 int(address[outside][0])
             )
-            lanes.fail(OutOfBoundsError, instruction, active, outside, message)
-        self._note(lanes, active, address, position, access)
+            active.fail(OutOfBoundsError, instruction, outside, message)
+        self._note(active, address, position, access)
         if kind is not Kind.READ:
             state = IN_FLIGHT if kind is Kind.COPY else WRITTEN
             set_bytes(self._state, position, width, state)
         return position
 
     def _note(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        address: np.ndarray,
-        position: np.ndarray,
-        access: Access,
+        self, active: Active, address: np.ndarray, position: np.ndarray, access: Access
     ) -> None:
         """Does more with an access that is in order."""
 
     def _explain(
         self,
-        lanes: Lanes,
-        active: Selection,
+        active: Active,
         address: np.ndarray,
         position: np.ndarray,
         wrong: np.ndarray,
@@ -187,12 +179,12 @@ class _VariableMemory:
         what, instruction = f"{access.kind.value} at {where}", access.instruction
         if (states == NOWHERE).any():
             message = f"{access.width}-byte {what}: outside every variable"
-            lanes.fail(OutOfBoundsError, instruction, active, wrong, message)
+            active.fail(OutOfBoundsError, instruction, wrong, message)
         if (states == IN_FLIGHT).any():
             message = f"{what}, to which a cp.async is still on its way"
-            lanes.fail(InFlightError, instruction, active, wrong, message)
+            active.fail(InFlightError, instruction, wrong, message)
         message = f"{what}, which nothing has written"
-        lanes.fail(UninitializedError, instruction, active, wrong, message)
+        active.fail(UninitializedError, instruction, wrong, message)
 
 
 class SharedMemory(_VariableMemory):
@@ -219,29 +211,16 @@ class SharedMemory(_VariableMemory):
         self._races = SharedRaces(len(self.bytes), granule, lanes) if check_races else None
 
     def _note(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        address: np.ndarray,
-        position: np.ndarray,
-        access: Access,
+        self, active: Active, address: np.ndarray, position: np.ndarray, access: Access
     ) -> None:
-        lanes.report.shared_access(lanes, active, address, access)
+        active.lanes.report.shared_access(active, address, access)
         if self._races:
-            self._races.access(lanes, active, position, access)
+            self._races.access(active, position, access)
 
-    def land(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        position: np.ndarray,
-        data: np.ndarray,
-        access: Access,
-    ) -> None:
+    def land(self, active: Active, position: np.ndarray, data: np.ndarray, access: Access) -> None:
         """Writes what an asynchronous copy of the lanes `active` has brought.
 
         Args:
-          lanes: all lanes.
           active: those that have waited for it.
           position: where, from `locate`.
           data: one element, of as many bytes as the copy has, for each of them.
@@ -251,7 +230,7 @@ class SharedMemory(_VariableMemory):
         chunks(self.bytes, width)[position // width] = data
         set_bytes(self._state, position, width, WRITTEN)
         if self._races:
-            self._races.access(lanes, active, position, access)
+            self._races.access(active, position, access)
 
 
 class LocalMemory(_VariableMemory):
@@ -262,9 +241,9 @@ class LocalMemory(_VariableMemory):
         owners = lanes.count if layout.offsets else 0
         super().__init__(layout, lanes.indices, owners, written=written)
 
-    def forget(self, lanes: Lanes, active: Selection, names: Sequence[str]) -> None:
+    def forget(self, active: Active, names: Sequence[str]) -> None:
         """Makes some variables of the active lanes as they are before anything writes them."""
         states = self._state.reshape(-1, self._stride)
         for name in names:
             start = self._layout.offsets[name]
-            states[active, start : start + self._layout.sizes[name]] = self._at_first
+            states[active.selection, start : start + self._layout.sizes[name]] = self._at_first

@@ -13,7 +13,7 @@ from ptx.emulator.flow import BasicBlock, basic_blocks, definitions
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.inline import inlined
 from ptx.emulator.instructions import BarrierWait, barrier_wait, compile_instruction
-from ptx.emulator.lanes import Lanes, Selection, Step
+from ptx.emulator.lanes import Active, Step
 from ptx.emulator.memory import local_layout, shared_layout
 from ptx.emulator.parse import parse
 from ptx.emulator.syntax import KernelSource, Module, Symbol
@@ -206,22 +206,22 @@ class Program:
     def _check_defined(self, form: Form, registers: set[int]) -> Step:
         names = {index: self.source.registers[index].name for index in registers}
 
-        def step(lanes: Lanes, active: Selection) -> None:
-            if lanes.lenient:
+        def step(active: Active) -> None:
+            if active.lanes.lenient:
                 return
             for index, name in names.items():
-                defined = lanes.defined[index][active]
+                defined = active.lanes.defined[index][active.selection]
                 if not defined.all():
                     message = f"register {name} is read before it is written"
-                    lanes.fail(UninitializedError, form.instruction, active, ~defined, message)
+                    active.fail(UninitializedError, form.instruction, ~defined, message)
 
         return step
 
 
 def _mark_defined(registers: set[int]) -> Step:
-    def step(lanes: Lanes, active: Selection) -> None:
+    def step(active: Active) -> None:
         for index in registers:
-            lanes.defined[index][active] = True
+            active.lanes.defined[index][active.selection] = True
 
     return step
 
@@ -229,15 +229,15 @@ def _mark_defined(registers: set[int]) -> Step:
 def _guarded(steps: list[Step], guard: Reader, count: int | None) -> Step:
     """The steps for the lanes where `guard` is true; `count`: the instruction to count."""
 
-    def guarded(lanes: Lanes, active: Selection) -> None:
-        mask = guard(lanes, active)
+    def guarded(active: Active) -> None:
+        mask = guard(active)
         if not mask.all():
             if not mask.any():
                 return
-            active = lanes.subset(active, mask)
+            active = active.subset(mask)
         if count is not None:
-            lanes.report.count_guarded(count, lanes.size(active))
+            active.lanes.report.count_guarded(count, active.size)
         for step in steps:
-            step(lanes, active)
+            step(active)
 
     return guarded

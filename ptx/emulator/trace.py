@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptx.emulator.lanes import WARP, Lanes, Selection
+from ptx.emulator.lanes import WARP, Active, Lanes
 from ptx.emulator.report import Report, bank_passes, sector_numbers
 
 if TYPE_CHECKING:
@@ -75,20 +75,18 @@ class Trace(Report):
         self._runs: dict[int, dict[tuple[int, int], int]] = {}  # block -> warp -> times
         self._known: dict[tuple[int, bytes], list[tuple[int, int, int]]] = {}
 
-    def count_block(self, number: int, lanes: Lanes, active: Selection) -> None:
-        super().count_block(number, lanes, active)
+    def count_block(self, number: int, active: Active) -> None:
+        super().count_block(number, active)
         runs = self._runs.setdefault(number, {})
-        for warp in self._warps(lanes, active)[1]:
+        for warp in self._warps(active)[1]:
             runs[warp] = runs.get(warp, 0) + 1
 
-    def branch(
-        self, number: int, lanes: Lanes, active: Selection, taken: np.ndarray | None
-    ) -> None:
+    def branch(self, number: int, active: Active, taken: np.ndarray | None) -> None:
         block = self._program.blocks[number]
         if block.start == block.stop:  # where the lanes of several jumps back meet
             return
         line = self._line[block.stop - 1]
-        starts, warps = self._warps(lanes, active)
+        starts, warps = self._warps(active)
         if taken is None:
             outcomes = [ALL] * len(warps)
         else:
@@ -98,24 +96,17 @@ class Trace(Report):
         for warp, outcome in zip(warps, outcomes, strict=True):
             self._warp(warp).branches.setdefault(line, []).append(outcome)
 
-    def shared_access(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
-    ) -> None:
-        super().shared_access(lanes, active, address, access)
-        for warp, passes, count in self._passes(lanes.indices[active], address, access.width):
+    def shared_access(self, active: Active, address: np.ndarray, access: Access) -> None:
+        super().shared_access(active, address, access)
+        for warp, passes, count in self._passes(active.indices, address, access.width):
             accessed = Accessed((), -1, passes, count, access.width)
-            self._note(self._name(lanes, warp), access, accessed)
+            self._note(self._name(active.lanes, warp), access, accessed)
 
     def global_access(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        buffer: int | np.ndarray,
-        position: np.ndarray,
-        access: Access,
+        self, active: Active, buffer: int | np.ndarray, position: np.ndarray, access: Access
     ) -> None:
-        super().global_access(lanes, active, buffer, position, access)
-        indices = lanes.indices[active]
+        super().global_access(active, buffer, position, access)
+        indices = active.indices
         warp, sector = sector_numbers(indices // WARP, position)
         starts = np.flatnonzero(np.diff(warp, prepend=-1)).tolist()
         first = np.flatnonzero(np.diff(indices // WARP, prepend=-1))
@@ -129,7 +120,7 @@ class Trace(Report):
             strict=True,
         ):
             accessed = Accessed(tuple(numbers[start:stop]), of, passes, count, access.width)
-            self._note(self._name(lanes, number), access, accessed)
+            self._note(self._name(active.lanes, number), access, accessed)
 
     def _passes(
         self, indices: np.ndarray, address: np.ndarray, width: int
@@ -163,11 +154,11 @@ class Trace(Report):
             found = self.warps[warp] = WarpTrace()
         return found
 
-    def _warps(self, lanes: Lanes, active: Selection) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    def _warps(self, active: Active) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """Where each warp begins among the active lanes, and which it is."""
-        of_lane = lanes.indices[active] // WARP
+        of_lane = active.warp
         starts = np.flatnonzero(np.diff(of_lane, prepend=-1))
-        return starts, [self._name(lanes, warp) for warp in of_lane[starts].tolist()]
+        return starts, [self._name(active.lanes, warp) for warp in of_lane[starts].tolist()]
 
     def _name(self, lanes: Lanes, warp: int) -> tuple[int, int]:
         block, of_block = divmod(warp, lanes.warps_per_block)

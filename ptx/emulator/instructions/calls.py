@@ -16,5 +16,5 @@ def _call(form: Form) -> Step:
     form.has("uni")
     names = [item.name for item in form.items(0) if isinstance(item, Symbol)]
     if not names:
-        return lambda lanes, active: None
-    return lambda lanes, active: lanes.local.forget(lanes, active, names)
+        return lambda active: None
+    return lambda active: active.lanes.local.forget(active, names)

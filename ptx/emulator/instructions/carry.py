@@ -7,7 +7,7 @@ import numpy as np
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.integers import high_product
 from ptx.emulator.instructions.table import instruction
-from ptx.emulator.lanes import Lanes, Selection, Step
+from ptx.emulator.lanes import Active, Step
 from ptx.isa.dtypes import DTYPES, DType, pred
 
 __all__: list[str] = []
@@ -39,8 +39,8 @@ def _mad(form: Form) -> Step:
     bits = DTYPES[f"u{dtype.bits}"]
     a, b = form.read(1, dtype), form.read(2, dtype)
 
-    def product(lanes: Lanes, active: Selection) -> np.ndarray:
-        x, y = np.broadcast_arrays(a(lanes, active), b(lanes, active))
+    def product(active: Active) -> np.ndarray:
+        x, y = np.broadcast_arrays(a(active), b(active))
         return multiply(x, y).view(f"u{dtype.bytes}")
 
     return _sum(form, product, form.read(3, bits), bits)
@@ -54,16 +54,16 @@ def _sum(form: Form, a: Reader, b: Reader, dtype: DType, *, minus: bool = False)
     carry_out = form.write(flag, pred) if form.has("cc") else None
     write = form.write(0, dtype)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        x, y = a(lanes, active), b(lanes, active)
+    def step(active: Active) -> None:
+        x, y = a(active), b(active)
         total = x - y if minus else x + y
         carry = x < y if minus else total < x
         if carry_in is not None:
-            before = carry_in(lanes, active).astype(total.dtype)
+            before = carry_in(active).astype(total.dtype)
             carry = carry | (total < before if minus else total > ~before)
             total = total - before if minus else total + before
-        write(lanes, active, total)
+        write(active, total)
         if carry_out is not None:
-            carry_out(lanes, active, np.broadcast_to(carry, total.shape))
+            carry_out(active, np.broadcast_to(carry, total.shape))
 
     return step

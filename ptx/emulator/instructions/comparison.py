@@ -10,7 +10,7 @@ from ptx.emulator import ieee
 from ptx.emulator.form import Form, Reader, elementwise
 from ptx.emulator.instructions.floats import packed
 from ptx.emulator.instructions.table import INTEGERS, PACKED_HALVES, instruction
-from ptx.emulator.lanes import Lanes, Selection, Step, numpy_type
+from ptx.emulator.lanes import Active, Step, numpy_type
 from ptx.isa.dtypes import DType, pred
 
 __all__: list[str] = []
@@ -41,23 +41,21 @@ def _setp(form: Form) -> Step:
         if second is None:
             form.unknown("packed halves compare into two predicates")
 
-        def step_of_halves(lanes: Lanes, active: Selection) -> None:
-            x, y = (
-                np.ascontiguousarray(r(lanes, active)).view(half).reshape(-1, 2) for r in (a, b)
-            )
+        def step_of_halves(active: Active) -> None:
+            x, y = (np.ascontiguousarray(r(active)).view(half).reshape(-1, 2) for r in (a, b))
             result = compare(x, y)
-            both = [combine(lanes, active, result[:, i]) for i in range(2)]
-            first(lanes, active, both[0])
-            second(lanes, active, both[1])
+            both = [combine(active, result[:, i]) for i in range(2)]
+            first(active, both[0])
+            second(active, both[1])
 
         return step_of_halves
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        result = compare(a(lanes, active), b(lanes, active))
-        opposite = combine(lanes, active, ~result) if second else None
-        first(lanes, active, combine(lanes, active, result))
+    def step(active: Active) -> None:
+        result = compare(a(active), b(active))
+        opposite = combine(active, ~result) if second else None
+        first(active, combine(active, result))
         if second and opposite is not None:
-            second(lanes, active, opposite)
+            second(active, opposite)
 
     return step
 
@@ -73,9 +71,9 @@ def _set(form: Form) -> Step:
     kind = numpy_type(result)
     true = kind(1) if result.is_float else np.array(-1).astype(kind)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        truth = combine(lanes, active, compare(a(lanes, active), b(lanes, active)))
-        write(lanes, active, np.where(truth, true, kind(0)).astype(kind))
+    def step(active: Active) -> None:
+        truth = combine(active, compare(a(active), b(active)))
+        write(active, np.where(truth, true, kind(0)).astype(kind))
 
     return step
 
@@ -92,14 +90,14 @@ def _set_halves(form: Form, dtype: DType) -> Step:
     return elementwise(form, packed(function, dtype), [dtype] * 2, result)
 
 
-def _combination(form: Form) -> Callable[[Lanes, Selection, np.ndarray], np.ndarray]:
+def _combination(form: Form) -> Callable[[Active, np.ndarray], np.ndarray]:
     """What `.and`, `.or`, `.xor` do to the comparison with the last operand."""
     name = form.choice(*_COMBINE, default="")
     if not name:
-        return lambda lanes, active, result: result
+        return lambda active, result: result
     function = _COMBINE[name]
     third: Reader = form.read(3, pred)
-    return lambda lanes, active, result: function(result, third(lanes, active))
+    return lambda active, result: function(result, third(active))
 
 
 def _comparison(form: Form, dtype: DType) -> Comparison:

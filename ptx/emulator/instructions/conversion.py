@@ -43,7 +43,7 @@ def _cvt(form: Form) -> Step:
     else:
         convert = _integer_to_integer(form, source, result)
     read, write = form.read(1, source, wider=True), form.write(0, result, wider=True)
-    return lambda lanes, active: write(lanes, active, convert(read(lanes, active)))
+    return lambda active: write(active, convert(read(active)))
 
 
 def _float_to_float(form: Form, source: DType, result: DType) -> Conversion:

@@ -23,11 +23,7 @@ _WIDE = ("f32", "f64")
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
-_ROUNDED = {
-    "add": ieee.add,
-    "sub": lambda a, b, mode: ieee.add(a, -b, mode),
-    "mul": ieee.multiply,
-}
+_ROUNDED = {"add": ieee.add, "sub": lambda a, b, mode: ieee.add(a, -b, mode), "mul": ieee.multiply}
 
 
 @instruction(*_ROUNDED, kind="float")

@@ -9,7 +9,7 @@ import numpy as np
 from ptx.emulator.errors import UndefinedResultError
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, instruction
-from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step, numpy_type
+from ptx.emulator.lanes import UNSIGNED, Active, Step, numpy_type
 from ptx.isa.dtypes import DTYPES, DType, s32
 
 __all__ = ["high_product"]
@@ -84,14 +84,14 @@ def _division(form: Form) -> Step:
     a, b, write = form.read(1, dtype), form.read(2, dtype), form.write(0, dtype)
     instruction = form.instruction
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        x, y = a(lanes, active), b(lanes, active)
-        zero = np.broadcast_to(y == 0, lanes.size(active))
+    def step(active: Active) -> None:
+        x, y = a(active), b(active)
+        zero = np.broadcast_to(y == 0, active.size)
         if zero.any():
             message = "division of an integer by zero"
-            lanes.fail(UndefinedResultError, instruction, active, zero, message)
+            active.fail(UndefinedResultError, instruction, zero, message)
         quotient, remainder = _truncated(x, y)
-        write(lanes, active, quotient if instruction.opcode == "div" else remainder)
+        write(active, quotient if instruction.opcode == "div" else remainder)
 
     return step
 

@@ -10,7 +10,7 @@ from ptx.emulator.errors import EmulatorError
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.instructions.warps import require_members
-from ptx.emulator.lanes import WARP, Lanes, Selection, Step
+from ptx.emulator.lanes import Active, Step
 from ptx.emulator.syntax import Instruction
 from ptx.isa.dtypes import u32
 
@@ -33,11 +33,11 @@ class BarrierWait:
     threads: Reader | None
     aligned: bool
 
-    def wait(self, lanes: Lanes, active: Selection) -> None:
+    def wait(self, active: Active) -> None:
         """Lets the active lanes wait."""
-        threads = None if self.threads is None else self.threads(lanes, active).astype(np.int64)
-        number = self.barrier(lanes, active).astype(np.int64)
-        lanes.barriers.wait(self.instruction, active, number, threads, self.aligned)
+        threads = None if self.threads is None else self.threads(active).astype(np.int64)
+        number = self.barrier(active).astype(np.int64)
+        active.lanes.barriers.wait(self.instruction, active, number, threads, self.aligned)
 
 
 def barrier_wait(form: Form) -> BarrierWait | None:
@@ -63,12 +63,9 @@ def _bar(form: Form) -> Step:
     form.choice("arrive")
     number, threads, instruction = form.read(0, u32), form.read(1, u32), form.instruction
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        lanes.barriers.arrive(
-            instruction,
-            active,
-            number(lanes, active).astype(np.int64),
-            threads(lanes, active).astype(np.int64),
+    def step(active: Active) -> None:
+        active.lanes.barriers.arrive(
+            instruction, active, number(active).astype(np.int64), threads(active).astype(np.int64)
         )
 
     return step
@@ -78,34 +75,34 @@ def _bar(form: Form) -> Step:
 def _fence(form: Form) -> Step:
     form.has("acq_rel", "sc", "acquire", "release")
     form.choice("cta", "gl", "gpu", "sys", "cluster")
-    return lambda lanes, active: None
+    return lambda active: None
 
 
 @instruction("nanosleep")
 def _nanosleep(form: Form) -> Step:
     form.dtype("u32")
     form.read(0, u32)
-    return lambda lanes, active: None
+    return lambda active: None
 
 
 @instruction("griddepcontrol")
 def _griddepcontrol(form: Form) -> Step:
     form.choice("launch_dependents", "wait")
-    return lambda lanes, active: None
+    return lambda active: None
 
 
 @instruction("trap")
 def _trap(form: Form) -> Step:
     instruction = form.instruction
-    return lambda lanes, active: lanes.fail(EmulatorError, instruction, active, None, "trap")
+    return lambda active: active.fail(EmulatorError, instruction, None, "trap")
 
 
 def _bar_warp(form: Form) -> Step:
     form.choice("sync")
     members, instruction = form.read(0, u32), form.instruction
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        require_members(lanes, instruction, active, members(lanes, active))
-        lanes.clocks.meet(np.unique(lanes.indices[active] // WARP))
+    def step(active: Active) -> None:
+        require_members(active, instruction, members(active))
+        active.lanes.clocks.meet(np.unique(active.warp))
 
     return step
