@@ -45,7 +45,7 @@ class AsyncCopies:
 
     def wait(self, active: Active, pending: int | None) -> None:
         """Lands all but the `pending` last groups of each active lane; None: all copies."""
-        waiting = active.mask()
+        waiting = active.spread(np.array(True))
         flights, self._flights = self._flights, []
         for flight in flights:
             done = waiting[flight.active.selection]

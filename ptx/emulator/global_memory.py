@@ -15,7 +15,7 @@ from ptx.emulator.errors import OutOfBoundsError, ReadOnlyError, UninitializedEr
 from ptx.emulator.lanes import Active
 from ptx.emulator.states import WRITTEN, all_bytes, check_alignment, set_bytes
 
-__all__ = ["Allocation", "GlobalMemory", "own_address"]
+__all__ = ["Allocation", "GlobalMemory", "aligned_bytes", "own_address"]
 
 _OWN_ADDRESSES = 1 << 56  # above whatever a process can have
 _OWN_SHIFT = 40
@@ -55,6 +55,13 @@ class Allocation:
     @property
     def end(self) -> int:
         return self.address + self.data.nbytes
+
+
+def aligned_bytes(size: int, alignment: int) -> np.ndarray:
+    """New memory of `size` bytes at an address that is a multiple of `alignment`."""
+    memory = np.empty(size + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
+    return memory[start : start + size]
 
 
 def own_address(number: int) -> int:

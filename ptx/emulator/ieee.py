@@ -86,29 +86,21 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str = "rn") -> np.nda
 
 def divide(a: np.ndarray, b: np.ndarray, mode: str = "rn") -> np.ndarray:
     """The quotient, rounded by `mode`."""
-    quotient = np.divide(a, b)
     if mode == "rn":
-        return canonical(quotient)
+        return canonical(np.divide(a, b))
     if a.dtype == np.float64:
         return _exactly(lambda x, y: x / y, mode, a, b, fallback=np.divide)
-    wide_a, wide_b = _wide(a), _wide(b)
-    rest = wide_a - _wide(quotient) * wide_b  # the sign is right; the product is exact
-    low = np.where(np.signbit(wide_b), rest < 0, rest > 0)
-    high = np.where(np.signbit(wide_b), rest > 0, rest < 0)
-    overflow = np.isinf(quotient) & np.isfinite(wide_a) & (wide_b != 0)
-    low, high = (np.where(overflow, quotient < 0, low), np.where(overflow, quotient > 0, high))
-    return canonical(_step(quotient, low, high, mode))
+    # No quotient comes so near to a float32 that float64 takes it for the float32 itself.
+    return canonical(narrow(_wide(a) / _wide(b), a.dtype, mode))
 
 
 def square_root(a: np.ndarray, mode: str = "rn") -> np.ndarray:
     """The square root, rounded by `mode`."""
-    root = np.sqrt(a)
     if mode == "rn":
-        return canonical(root)
+        return canonical(np.sqrt(a))
     if a.dtype == np.float64:
-        return _root64(a, root, mode)
-    rest = _wide(a) - _wide(root) * _wide(root)
-    return canonical(_step(root, rest > 0, rest < 0, mode))
+        return _root64(a, np.sqrt(a), mode)
+    return canonical(narrow(np.sqrt(_wide(a)), a.dtype, mode))  # see `divide`
 
 
 def narrow(wide: np.ndarray, dtype: np.dtype | type, mode: str = "rn") -> np.ndarray:

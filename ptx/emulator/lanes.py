@@ -60,6 +60,8 @@ class Lanes:
       position: basic block of each lane; the number of all blocks is the end.
     """
 
+    addresses: Mapping[str, int]
+    lenient: bool
     shared: SharedMemory
     local: LocalMemory
     copies: AsyncCopies
@@ -75,12 +77,10 @@ class Lanes:
         global_memory: GlobalMemory,
         report: Report,
         generator: np.random.Generator | None,
-        addresses: Mapping[str, int],
-        lenient: bool,
     ):
         self.program, self.geometry, self.block_ids = program, geometry, block_ids
         self.parameters, self.global_memory, self.report = parameters, global_memory, report
-        self.generator, self.addresses, self.lenient = generator, addresses, lenient
+        self.generator = generator
         self.warps_per_block = -(-geometry.threads // WARP)
         padded = self.warps_per_block * WARP
         self.count = padded * len(block_ids)
@@ -140,9 +140,9 @@ class Active:
         """The active lanes where `mask`, which has one value for each of them, is true."""
         return Active(self.lanes, self.indices[mask])
 
-    def mask(self, value: np.ndarray | bool = True) -> np.ndarray:
-        """A bool for each of all lanes: `value` for the active ones, and False for the others."""
-        everywhere = np.zeros(self.lanes.count, np.bool_)
+    def spread(self, value: np.ndarray) -> np.ndarray:
+        """An element for each of all lanes: `value` for the active ones, zero for the others."""
+        everywhere = np.zeros(self.lanes.count, value.dtype)
         everywhere[self.selection] = value
         return everywhere
 

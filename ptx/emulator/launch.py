@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ptx.emulator.errors import UnwrittenError
-from ptx.emulator.global_memory import Allocation, GlobalMemory, own_address
+from ptx.emulator.global_memory import Allocation, aligned_bytes, own_address
 from ptx.emulator.grid import Geometry, Options, check_launch, run_grid, triple
 from ptx.emulator.lanes import UNSIGNED, numpy_type
 from ptx.emulator.program import Program, load
@@ -108,12 +108,6 @@ def launch(
         Allocation(own_address(i), _copy(b.array), b.writable, b.initialized, name)
         for i, (b, name) in enumerate(zip(buffers, names, strict=True), 1)
     ]
-    variables = Variables(program.variables)
-    memory = GlobalMemory(
-        [*allocations, *variables.allocations],
-        program.granule["global"],
-        check_races and not lenient,
-    )
     pointers = {
         id(b): a.address - b.origin * b.array.itemsize
         for b, a in zip(buffers, allocations, strict=True)
@@ -122,8 +116,10 @@ def launch(
     told = report(program, statistics)
     ids = np.arange(geometry.blocks) if blocks is None else _chosen(blocks, geometry)
     options = Options(dynamic_shared, schedule, check_races, step_limit, stop, lenient)
-    run_grid(program, geometry, parameters, memory, variables.addresses, told, options, ids)
-    for allocation, missing in memory.unwritten():
+    variables = Variables(program.variables)
+    for allocation, missing in run_grid(
+        program, geometry, parameters, allocations, variables, told, options, ids
+    ):
         buffer = buffers[allocations.index(allocation)]
         raise _unwritten(program, allocation.name, buffer, missing)
     for buffer, allocation in zip(buffers, allocations, strict=True):
@@ -134,9 +130,7 @@ def launch(
 
 def _copy(array: np.ndarray) -> np.ndarray:
     """A copy of an array's bytes, at an address that is a multiple of 256."""
-    memory = np.empty(array.nbytes + 256, np.uint8)
-    start = -memory.ctypes.data % 256
-    memory = memory[start : start + array.nbytes]
+    memory = aligned_bytes(array.nbytes, 256)
     memory[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return memory
 

@@ -110,9 +110,8 @@ class _VariableMemory:
         layout: VariableLayout,
         owner: np.ndarray,
         owners: int,
-        *,
-        dynamic_size: int = 0,
-        written: bool = False,
+        dynamic_size: int,
+        written: bool,
     ):
         """Makes the memories.
 
@@ -133,7 +132,7 @@ class _VariableMemory:
         for start, stop in layout.gaps:
             state[:, start:stop] = NOWHERE
         state[:, self._end :] = NOWHERE
-        self._state = state.reshape(-1)
+        self._states, self._state = state, state.reshape(-1)
 
     def locate(self, active: Active, address: np.ndarray, access: Access) -> np.ndarray:
         """Checks an access and returns its positions in `bytes`; see `GlobalMemory.locate`."""
@@ -195,19 +194,13 @@ class SharedMemory(_VariableMemory):
       total_size: bytes of one block.
     """
 
-    def __init__(
-        self,
-        lanes: Lanes,
-        dynamic_size: int,
-        granule: int,
-        check_races: bool,
-        written: bool = False,
-    ):
+    def __init__(self, lanes: Lanes, dynamic_size: int, check_races: bool):
         layout = lanes.program.layout
         blocks = len(lanes.block_ids)
-        super().__init__(layout, lanes.block, blocks, dynamic_size=dynamic_size, written=written)
+        super().__init__(layout, lanes.block, blocks, dynamic_size, lanes.lenient)
         self.dynamic_size = dynamic_size
         self.total_size = layout.static_size + dynamic_size
+        granule = lanes.program.granule["shared"]
         self._races = SharedRaces(len(self.bytes), granule, lanes) if check_races else None
 
     def _note(
@@ -236,14 +229,15 @@ class SharedMemory(_VariableMemory):
 class LocalMemory(_VariableMemory):
     """Local memory of all lanes: `.local` variables, and the parameters of device functions."""
 
-    def __init__(self, lanes: Lanes, written: bool = False):
+    def __init__(self, lanes: Lanes):
         layout = lanes.program.local_layout
         owners = lanes.count if layout.offsets else 0
-        super().__init__(layout, lanes.indices, owners, written=written)
+        super().__init__(layout, lanes.indices, owners, 0, lanes.lenient)
 
     def forget(self, active: Active, names: Sequence[str]) -> None:
         """Makes some variables of the active lanes as they are before anything writes them."""
-        states = self._state.reshape(-1, self._stride)
         for name in names:
             start = self._layout.offsets[name]
-            states[active.selection, start : start + self._layout.sizes[name]] = self._at_first
+            self._states[active.selection, start : start + self._layout.sizes[name]] = (
+                self._at_first
+            )

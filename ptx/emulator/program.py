@@ -63,24 +63,16 @@ def _without_collection() -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class CompiledBlock:
+class CompiledBlock(BasicBlock):
     """A basic block that can run.
 
     Attributes:
-      start: index of its first instruction.
-      stop: index of the instruction after its last one.
       steps: what to do, without the branch or barrier at its end.
-      following: the block after it.
-      target: the block that it branches to; None where it does not.
       barrier: the barrier that it ends in, or None.
       guard: tells which lanes branch or wait; None: all.
     """
 
-    start: int
-    stop: int
     steps: tuple[Step, ...]
-    following: int
-    target: int | None
     barrier: BarrierWait | None
     guard: Reader | None
 
@@ -131,22 +123,7 @@ class Program:
                     self._undefined[index] = missing
                 defined |= self._surely_written(index)
         self.tracked: set[int] = set().union(*self._undefined.values())
-        self.blocks = [
-            CompiledBlock(
-                block.start,
-                block.stop,
-                tuple(
-                    step
-                    for index in range(block.start, block.stop)
-                    for step in self._complete(index)
-                ),
-                block.following,
-                block.target,
-                self._barriers.get(block.stop - 1) if block.stop > block.start else None,
-                self._guard_of_end(block),
-            )
-            for block in flow
-        ]
+        self.blocks = [self._compiled(block) for block in flow]
 
     def accesses(self, space: str, width: int) -> None:
         """Takes note that the kernel accesses `width` bytes of a space, or of "generic"."""
@@ -174,10 +151,15 @@ class Program:
             self._steps[index] = compile_instruction(form)
         form.finish()
 
-    def _guard_of_end(self, block: BasicBlock) -> Reader | None:
-        last = block.stop - 1
-        ends = block.stop > block.start and (last in self._targets or last in self._barriers)
-        return self._guards[last] if ends else None
+    def _compiled(self, block: BasicBlock) -> CompiledBlock:
+        indices = range(block.start, block.stop)
+        last = block.stop - 1 if indices else -1
+        return CompiledBlock(
+            **vars(block),
+            steps=tuple(step for index in indices for step in self._complete(index)),
+            barrier=self._barriers.get(last),
+            guard=self._guards[last] if last in self._targets or last in self._barriers else None,
+        )
 
     def _surely_written(self, index: int) -> int:
         if self._guards[index] is not None:

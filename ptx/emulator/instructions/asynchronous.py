@@ -47,7 +47,6 @@ def _copy(form: Form) -> Step:
     form.program.accesses("global", width)
     landing = Access(form.instruction, Kind.COPY, width, width)
     reading = Access(form.instruction, Kind.READ, width, width)
-    instruction = form.instruction
 
     def data_of(active: Active) -> np.ndarray:
         """What the active lanes read, with zeros after it: one element of `width` bytes each."""
@@ -58,7 +57,7 @@ def _copy(form: Form) -> Step:
             return chunks(active.lanes.global_memory.bytes, width)[position // width]
         if (sizes > width).any():
             message = f"source size of more than {width} bytes"
-            active.fail(OutOfBoundsError, instruction, sizes > width, message)
+            active.fail(OutOfBoundsError, form.instruction, sizes > width, message)
         data = np.zeros((len(address), width), np.uint8)
         for count in np.unique(sizes[sizes > 0]):
             mask = sizes == count

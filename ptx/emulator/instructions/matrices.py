@@ -106,7 +106,6 @@ def _multiply_add(
     c = [form.read(item, accumulator) for item in form.items(3, in_c)]
     writers = [form.write(item, accumulator) for item in form.items(0, in_c)]
     round_off = _rounding(form, result)
-    instruction = form.instruction
 
     def matrix(
         active: Active,
@@ -121,7 +120,7 @@ def _multiply_add(
         return full
 
     def step(active: Active) -> None:
-        require_warps(active, instruction)
+        require_warps(active, form.instruction)
         product = matrix(active, a, inner, fragment_a, (m, k)) @ matrix(
             active, b, other, fragment_b, (k, n)
         )
@@ -168,10 +167,10 @@ def _gather(active: Active, readers: list[Reader], dtype: DType) -> np.ndarray:
 def _ldmatrix(form: Form) -> Step:
     count, access, transposed = _eight_by_eight(form, Kind.READ)
     writers = [form.write(item, b32) for item in form.items(0, count)]
-    address, instruction = form.address(1), form.instruction
+    address = form.address(1)
 
     def step(active: Active) -> None:
-        require_warps(active, instruction)
+        require_warps(active, form.instruction)
         position = _rows(active, address(active), count, access)
         halves = active.lanes.shared.bytes.view(np.uint16)
         matrices = halves[position[..., None] // 2 + np.arange(8)]  # [warps, count, 8, 8]
@@ -189,10 +188,10 @@ def _ldmatrix(form: Form) -> Step:
 def _stmatrix(form: Form) -> Step:
     count, access, transposed = _eight_by_eight(form, Kind.WRITE)
     readers = [form.read(item, b32) for item in form.items(1, count)]
-    address, instruction = form.address(0), form.instruction
+    address = form.address(0)
 
     def step(active: Active) -> None:
-        require_warps(active, instruction)
+        require_warps(active, form.instruction)
         position = _rows(active, address(active), count, access)
         total = active.size
         words = np.stack([np.broadcast_to(r(active), total) for r in readers])
@@ -210,10 +209,10 @@ def _movmatrix(form: Form) -> Step:
     for name in ("sync", "aligned", "m8n8", "trans"):
         form.choice(name)
     form.dtype("b16")
-    read, write, instruction = form.read(1, b32), form.write(0, b32), form.instruction
+    read, write = form.read(1, b32), form.write(0, b32)
 
     def step(active: Active) -> None:
-        require_warps(active, instruction)
+        require_warps(active, form.instruction)
         words = np.ascontiguousarray(np.broadcast_to(read(active), active.size))
         matrices = words.view(np.uint16).reshape(-1, 8, 8).swapaxes(1, 2)
         write(active, np.ascontiguousarray(matrices).view(np.uint32).reshape(-1))

@@ -168,7 +168,7 @@ def _of_kernel(form: Form) -> bool:
 def _ld_param(form: Form) -> Step:
     dtype = form.dtype(*_TYPES)
     count = int(form.choice("v2", "v4", "v8", default="v1")[1])
-    address, instruction = form.operand(1), form.instruction
+    address = form.operand(1)
     assert isinstance(address, Address)
     assert isinstance(address.base, Symbol)
     name, start, width = address.base.name, address.offset, dtype.bytes * count
@@ -181,7 +181,7 @@ def _ld_param(form: Form) -> Step:
     def step(active: Active) -> None:
         if not 0 <= start <= size - width:
             message = f"{width} bytes at byte {start} of parameter {name}"
-            active.fail(OutOfBoundsError, instruction, None, message)
+            active.fail(OutOfBoundsError, form.instruction, None, message)
         data = active.lanes.parameters[name].view(np.uint8)[start : start + width].view(kind)
         for i, write in enumerate(writers):
             write(active, data[i : i + 1])

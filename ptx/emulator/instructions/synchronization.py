@@ -1,4 +1,4 @@
-"""Barriers and fences. Source: PTX ISA, "Parallel Synchronization Instructions"."""
+"""Barriers, fences and calls. Source: PTX ISA, "Parallel Synchronization Instructions", "call"."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from ptx.emulator.errors import EmulatorError
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
-from ptx.emulator.instructions.warps import require_members
+from ptx.emulator.instructions.warps import membermask
 from ptx.emulator.lanes import Active, Step
-from ptx.emulator.syntax import Instruction
+from ptx.emulator.syntax import Instruction, Symbol
 from ptx.isa.dtypes import u32
 
 __all__ = ["BarrierWait", "barrier_wait"]
@@ -61,12 +61,11 @@ def _bar(form: Form) -> Step:
     form.has("cta")
     form.has("aligned")
     form.choice("arrive")
-    number, threads, instruction = form.read(0, u32), form.read(1, u32), form.instruction
+    barrier, count = form.read(0, u32), form.read(1, u32)
 
     def step(active: Active) -> None:
-        active.lanes.barriers.arrive(
-            instruction, active, number(active).astype(np.int64), threads(active).astype(np.int64)
-        )
+        number, threads = (read(active).astype(np.int64) for read in (barrier, count))
+        active.lanes.barriers.arrive(form.instruction, active, number, threads)
 
     return step
 
@@ -93,16 +92,23 @@ def _griddepcontrol(form: Form) -> Step:
 
 @instruction("trap")
 def _trap(form: Form) -> Step:
-    instruction = form.instruction
-    return lambda active: active.fail(EmulatorError, instruction, None, "trap")
+    return lambda active: active.fail(EmulatorError, form.instruction, None, "trap")
+
+
+@instruction("call")
+def _call(form: Form) -> Step:
+    """The variables of the function hold nothing when it starts; see `ptx.emulator.inline`."""
+    form.has("uni")
+    names = [item.name for item in form.items(0) if isinstance(item, Symbol)]
+    return lambda active: active.lanes.local.forget(active, names)
 
 
 def _bar_warp(form: Form) -> Step:
     form.choice("sync")
-    members, instruction = form.read(0, u32), form.instruction
+    members = membermask(form, 0)
 
     def step(active: Active) -> None:
-        require_members(active, instruction, members(active))
+        members(active)
         active.lanes.clocks.meet(np.unique(active.warp))
 
     return step

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from ptx.emulator.errors import DivergenceError, UndefinedResultError
-from ptx.emulator.form import Form
+from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import WARP, Active, Step, numpy_type
 from ptx.emulator.syntax import Instruction
 from ptx.isa.dtypes import b32, pred, u32
 
-__all__ = ["require_members", "require_warps"]
+__all__ = ["membermask", "require_warps"]
 
 
 @instruction("shfl")
@@ -22,24 +22,20 @@ def _shfl(form: Form) -> Step:
     mode = form.choice("up", "down", "bfly", "idx")
     form.dtype("b32")
     write, write_valid = form.write_pair(0, b32, pred)
-    value, distance, clamp, members = form.read(1, b32), *(form.read(i, u32) for i in (2, 3, 4))
-    instruction = form.instruction
+    value, distance, clamp, mask = form.read(1, b32), *(form.read(i, u32) for i in (2, 3, 4))
+    members = membermask(form, 4)
 
     def step(active: Active) -> None:
-        count, indices = active.size, active.indices
-        named = np.broadcast_to(members(active), count)
-        require_members(active, instruction, named)
-        lane = indices % WARP
+        members(active)
+        lane = active.indices % WARP
         source, valid = _shuffle_source(
             mode, lane, distance(active).astype(np.int64) & 31, clamp(active).astype(np.int64)
         )
-        absent = (named >> source.astype(np.uint32)) & 1 == 0
+        absent = (mask(active) >> source.astype(np.uint32)) & 1 == 0
         if absent.any():
             message = "shfl reads a lane that is not in the membermask"
-            active.fail(UndefinedResultError, instruction, absent, message)
-        everyone = np.zeros(active.lanes.count, np.uint32)
-        everyone[active.selection] = value(active)
-        write(active, everyone[indices - lane + source])
+            active.fail(UndefinedResultError, form.instruction, absent, message)
+        write(active, active.spread(value(active))[active.indices - lane + source])
         if write_valid:
             write_valid(active, valid)
 
@@ -68,11 +64,10 @@ def _vote(form: Form) -> Step:
     form.choice("sync")
     mode = form.choice("all", "any", "uni", "ballot")
     dtype = form.dtype("b32" if mode == "ballot" else "pred")
-    write, predicate, members = form.write(0, dtype), form.read(1, pred), form.read(2, u32)
-    instruction = form.instruction
+    write, predicate, members = form.write(0, dtype), form.read(1, pred), membermask(form, 2)
 
     def step(active: Active) -> None:
-        named = require_members(active, instruction, members(active))
+        named = members(active)
         votes = _mask(active, predicate(active)) & named
         if mode == "ballot":
             write(active, votes)
@@ -103,15 +98,11 @@ def _match(form: Form) -> Step:
         write, write_equal = form.write_pair(0, b32, pred)
     else:
         write, write_equal = form.write(0, b32), None
-    value, members, instruction = form.read(1, dtype), form.read(2, u32), form.instruction
+    value, members = form.read(1, dtype), membermask(form, 2)
 
     def step(active: Active) -> None:
-        named = require_members(active, instruction, members(active))
-        values = np.zeros(active.lanes.count, numpy_type(dtype))
-        values[active.selection] = value(active)
-        indices = active.indices
-        of_warp = values.reshape(-1, WARP)[indices // WARP]
-        equal = of_warp == values[indices][:, None]
+        named, values = members(active), active.spread(value(active))
+        equal = values.reshape(-1, WARP)[active.warp] == values[active.selection][:, None]
         bits = (equal.astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum(axis=1)
         same = bits.astype(np.uint32) & named
         if mode == "all":
@@ -139,14 +130,11 @@ def _redux(form: Form) -> Step:
     form.choice("sync")
     name = form.choice(*_REDUCTIONS)
     dtype = form.dtype("b32") if name in ("and", "or", "xor") else form.dtype("u32", "s32")
-    write, value, members = form.write(0, dtype), form.read(1, dtype), form.read(2, u32)
-    kind, instruction = numpy_type(dtype), form.instruction
+    write, value, members = form.write(0, dtype), form.read(1, dtype), membermask(form, 2)
+    kind = numpy_type(dtype)
 
     def step(active: Active) -> None:
-        named = require_members(active, instruction, members(active))
-        values = np.zeros(active.lanes.count, kind)
-        values[active.selection] = value(active)
-        warp = active.warp
+        named, values, warp = members(active), active.spread(value(active)), active.warp
         result = np.empty(len(named), kind)
         for number, mask in set(zip(warp.tolist(), named.tolist(), strict=True)):
             chosen = (mask >> np.arange(WARP)) & 1 == 1
@@ -161,12 +149,12 @@ def _redux(form: Form) -> Step:
 def _elect(form: Form) -> Step:
     form.choice("sync")
     write, write_leader = form.write_pair(0, b32, pred)
-    members, instruction = form.read(1, u32), form.instruction
+    members = membermask(form, 1)
     if write_leader is None:
         form.unknown("a predicate for the leader is expected")
 
     def step(active: Active) -> None:
-        named = require_members(active, instruction, members(active))
+        named = members(active)
         lowest = np.bitwise_count((named & -named.astype(np.int64)) - 1).astype(np.uint32)
         write(active, lowest)
         write_leader(active, active.indices % WARP == lowest)
@@ -189,37 +177,37 @@ def require_warps(active: Active, instruction: Instruction) -> None:
     active.fail(DivergenceError, instruction, missing, message)
 
 
-def require_members(active: Active, instruction: Instruction, members: np.ndarray) -> np.ndarray:
-    """Checks that the lanes in the membermask are all there, the executing ones in it.
+def membermask(form: Form, index: int) -> Reader:
+    """Reads a membermask, without absent lanes, and checks it.
 
-    A lenient launch takes lanes that have ended, or that the block does not have, for absent.
-
-    Returns:
-      The membermask, uint32, of each active lane, without absent lanes.
-
-    Raises:
-      DivergenceError: a lane is named that is not active, or one is active and not named.
+    A lenient launch takes lanes that have ended, or that the block does not have, for absent. The
+    reader raises DivergenceError where a lane is named that is not active, or one is active and
+    not named.
     """
-    named = np.broadcast_to(members, active.size)
-    missing, lanes = named & ~_mask(active, True), active.lanes
-    if lanes.lenient and missing.any():
-        ended = _of_warps(active, lanes.position == len(lanes.program.blocks))
-        named, missing = named & ~ended, missing & ~ended
-    if (missing != 0).any():
+    read, opcode = form.read(index, u32), form.instruction.opcode
+
+    def members(active: Active) -> np.ndarray:
+        named, lanes = np.broadcast_to(read(active), active.size), active.lanes
+        missing = named & ~_mask(active, True)
+        if lanes.lenient and missing.any():
+            ended = _of_warps(active, lanes.position == len(lanes.program.blocks))
+            named, missing = named & ~ended, missing & ~ended
         absent = missing != 0
-        first = int(missing[absent][0])
-        message = f"{instruction.opcode}: lanes {first:#x} of the membermask are not here"
-        active.fail(DivergenceError, instruction, absent, message)
-    own = (named >> (active.indices % WARP).astype(np.uint32)) & 1 == 0
-    if own.any():
-        message = f"{instruction.opcode}: the thread is not in its own membermask"
-        active.fail(DivergenceError, instruction, own, message)
-    return named
+        if absent.any():
+            message = f"{opcode}: lanes {int(missing[absent][0]):#x} of the membermask are not here"
+            active.fail(DivergenceError, form.instruction, absent, message)
+        own = (named >> (active.indices % WARP).astype(np.uint32)) & 1 == 0
+        if own.any():
+            message = f"{opcode}: the thread is not in its own membermask"
+            active.fail(DivergenceError, form.instruction, own, message)
+        return named
+
+    return members
 
 
 def _mask(active: Active, predicate: np.ndarray | bool) -> np.ndarray:
     """For each active lane, the mask of the lanes of its warp with a true predicate."""
-    return _of_warps(active, active.mask(predicate))
+    return _of_warps(active, active.spread(np.asarray(predicate)))
 
 
 def _of_warps(active: Active, truth: np.ndarray) -> np.ndarray:
