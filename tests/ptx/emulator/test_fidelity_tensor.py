@@ -15,8 +15,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.elementwise import COUNT, apply
+from support.hand_written import kernel, run
 
-from ptx.emulator import Buffer, launch
+from ptx.emulator import Buffer
 
 # (group, member, i) -> row or column
 Coordinate = Callable[[int, int, int], int]
@@ -220,37 +221,21 @@ def kernel_text(mma: Mma) -> str:
         "c": mma.c.count * accumulator * 8 // bits,
     }
     counts["d"] = counts["c"]
-    lines = [
-        ".version 7.8",
-        f".target {mma.target}",
-        ".address_size 64",
-        ".visible .entry multiply(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)",
-        "{",
-        "  .reg .b32 %i<4>;",
-        "  .reg .b64 %p<4>;",
-        *(f"  .reg .b{bits} %{x}<{count}>;" for x, count in counts.items()),
-        "  mov.u32 %i0, %ctaid.x;",
-        "  mov.u32 %i1, %tid.x;",
-        "  mad.lo.u32 %i2, %i0, 32, %i1;",
-    ]
-    registers = {x: [f"%{x}{j}" for j in range(count)] for x, count in counts.items()}
+    registers = {x: [f"%m{x}{j}" for j in range(count)] for x, count in counts.items()}
+    lines = []
     for x in "abcd":
-        lines += [
-            f"  ld.param.u64 %p0, [{x}];",
-            "  cvta.to.global.u64 %p1, %p0;",
-            f"  mad.wide.u32 %p2, %i2, {counts[x] * bits // 8}, %p1;",
-        ]
+        lines.append(f"mad.wide.u32 %d0, %i, {counts[x] * bits // 8}, %{x};")
         if x == "d":
             operands = ", ".join("{" + ", ".join(registers[y]) + "}" for y in "dabc")
-            lines.append(f"  {mma.name} {operands};")
+            lines.append(f"{mma.name} {operands};")
         for j, register in enumerate(registers[x]):
-            address = f"[%p2+{j * bits // 8}]"
-            moves = (
-                f"st.global.b{bits} {address}, {register}",
-                f"ld.global.b{bits} {register}, {address}",
-            )
-            lines.append(f"  {moves[x != 'd']};")
-    return "\n".join([*lines, "  ret;", "}", ""])
+            address = f"[%d0+{j * bits // 8}]"
+            if x == "d":
+                lines.append(f"st.global.b{bits} {address}, {register};")
+            else:
+                lines.append(f"ld.global.b{bits} {register}, {address};")
+    declared = "\n".join(f".reg .b{bits} %m{x}<{count}>;" for x, count in counts.items())
+    return kernel("\n".join(lines), "a b c d", declared).replace("sm_90", mma.target)
 
 
 def multiply(mma: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -266,7 +251,7 @@ def multiply(mma: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarra
             (mma.c, c, accumulator),
         )
     ]
-    launch(kernel_text(mma), grid=warps, block=32, arguments=[*fragments, out])
+    run(kernel_text(mma), *fragments, out, grid=warps)
     return to_matrices(mma.c, out.array, rows, columns)
 
 
@@ -366,16 +351,7 @@ def test_infinities_and_nans_stay_in_their_row_and_column(mma):
 
 # ldmatrix, "fragment layout for one 8x8 Matrix with 16-bit elements": the thread that holds each
 # element, which is in the low half of its register in even columns and in the high half in odd.
-THREAD_OF_ELEMENT = (
-    (0, 0, 1, 1, 2, 2, 3, 3),
-    (4, 4, 5, 5, 6, 6, 7, 7),
-    (8, 8, 9, 9, 10, 10, 11, 11),
-    (12, 12, 13, 13, 14, 14, 15, 15),
-    (16, 16, 17, 17, 18, 18, 19, 19),
-    (20, 20, 21, 21, 22, 22, 23, 23),
-    (24, 24, 25, 25, 26, 26, 27, 27),
-    (28, 28, 29, 29, 30, 30, 31, 31),
-)
+THREAD_OF_ELEMENT = [[4 * row + column // 2 for column in range(8)] for row in range(8)]
 # The threads whose addresses are those of each matrix's rows, by .num.
 ADDRESSES = {
     1: (range(0, 8),),
@@ -383,6 +359,11 @@ ADDRESSES = {
     4: (range(0, 8), range(8, 16), range(16, 24), range(24, 32)),
 }
 _ROW_STRIDE = 48
+TILE = f".shared .align 16 .b8 tile[{32 * _ROW_STRIDE}];"
+
+
+def _matrices(count: int, trans: bool) -> str:
+    return f"sync.aligned.m8n8.x{count}{'.trans' * trans}.shared.b16"
 
 
 def load_matrices(
@@ -401,57 +382,28 @@ def load_matrices(
       [32, count, 2]: each thread's registers, low half first.
     """
     registers = [f"%r{j}" for j in range(count)]
-    text = "\n".join(
-        [
-            ".version 7.8",
-            ".target sm_80",
-            ".address_size 64",
-            ".visible .entry load(.param .u64 rows, .param .u64 places, .param .u64 addresses,",
-            "  .param .u64 out)",
-            "{",
-            f"  .shared .align 16 .b8 tile[{32 * _ROW_STRIDE}];",
-            "  .reg .b32 %i<8>, %r<4>, %v<4>;",
-            "  .reg .b64 %p<4>;",
-            "  mov.u32 %i0, %tid.x;",
-            "  mov.u32 %i1, tile;",
-            "  ld.param.u64 %p0, [places];",
-            "  cvta.to.global.u64 %p0, %p0;",
-            "  mad.wide.u32 %p1, %i0, 4, %p0;",
-            "  ld.global.u32 %i2, [%p1];",
-            "  add.u32 %i2, %i2, %i1;",
-            "  ld.param.u64 %p0, [rows];",
-            "  cvta.to.global.u64 %p0, %p0;",
-            "  mad.wide.u32 %p1, %i0, 16, %p0;",
-            "  ld.global.v4.b32 {%v0, %v1, %v2, %v3}, [%p1];",
-            "  st.shared.v4.b32 [%i2], {%v0, %v1, %v2, %v3};",
-            "  bar.sync 0;",
-            "  ld.param.u64 %p0, [addresses];",
-            "  cvta.to.global.u64 %p0, %p0;",
-            "  mad.wide.u32 %p1, %i0, 4, %p0;",
-            "  ld.global.u32 %i2, [%p1];",
-            "  add.u32 %i2, %i2, %i1;",
-            f"  ldmatrix.sync.aligned.m8n8.x{count}{'.trans' * trans}.shared.b16 "
-            f"{{{', '.join(registers)}}}, [%i2];",
-            "  ld.param.u64 %p0, [out];",
-            "  cvta.to.global.u64 %p0, %p0;",
-            f"  mad.wide.u32 %p1, %i0, {4 * count}, %p0;",
-            *(
-                f"  st.global.b32 [%p1+{4 * j}], {register};"
-                for j, register in enumerate(registers)
-            ),
-            "  ret;",
-            "}",
-            "",
-        ]
+    stores = [f"st.global.b32 [%d1+{4 * j}], {register};" for j, register in enumerate(registers)]
+    text = kernel(
+        f"""
+        mov.u32 %r5, tile;
+        ld.global.u32 %r6, [%atplaces];
+        add.u32 %r6, %r6, %r5;
+        mad.wide.u32 %d0, %t, 16, %rows;
+        ld.global.v4.b32 {{%r0, %r1, %r2, %r3}}, [%d0];
+        st.shared.v4.b32 [%r6], {{%r0, %r1, %r2, %r3}};
+        bar.sync 0;
+        ld.global.u32 %r6, [%ataddresses];
+        add.u32 %r6, %r6, %r5;
+        ldmatrix.{_matrices(count, trans)} {{{", ".join(registers)}}}, [%r6];
+        mad.wide.u32 %d1, %t, {4 * count}, %out;
+        """
+        + "\n".join(stores),
+        "rows places addresses out",
+        TILE,
     )
     out = Buffer(np.empty((32, count, 2), rows.dtype), initialized=False)
     inputs = [rows, places.astype(np.uint32), addresses.astype(np.uint32)]
-    launch(
-        text,
-        grid=1,
-        block=32,
-        arguments=[*(Buffer(x, writable=False) for x in inputs), out],
-    )
+    run(text, *(Buffer(x, writable=False) for x in inputs), out)
     return out.array
 
 
@@ -513,44 +465,28 @@ def test_stmatrix_puts_each_element_where_ldmatrix_finds_it(count, trans):
     elements = np.arange(1, 32 * count * 2 + 1, dtype=np.uint16).reshape(32, count, 2)
     places = np.random.default_rng(3).permutation(32) * _ROW_STRIDE
     registers = [f"%r{j}" for j in range(count)]
-    lines = [
-        ".version 7.8",
-        ".target sm_90",
-        ".address_size 64",
-        ".visible .entry store(.param .u64 elements, .param .u64 places, .param .u64 out)",
-        "{",
-        f"  .shared .align 16 .b8 tile[{32 * _ROW_STRIDE}];",
-        "  .reg .pred p;",
-        "  .reg .b32 %i<8>, %r<4>, %v<4>;",
-        "  .reg .b64 %p<4>;",
-        "  mov.u32 %i0, %tid.x;",
-        "  mov.u32 %i1, tile;",
-        "  ld.param.u64 %p0, [places];",
-        "  cvta.to.global.u64 %p0, %p0;",
-        "  mad.wide.u32 %p1, %i0, 4, %p0;",
-        "  ld.global.u32 %i2, [%p1];",
-        "  add.u32 %i2, %i2, %i1;",
-        "  ld.param.u64 %p0, [elements];",
-        "  cvta.to.global.u64 %p0, %p0;",
-        f"  mad.wide.u32 %p1, %i0, {4 * count}, %p0;",
-        *(f"  ld.global.b32 {register}, [%p1+{4 * j}];" for j, register in enumerate(registers)),
-        f"  stmatrix.sync.aligned.m8n8.x{count}{'.trans' * trans}.shared.b16 "
-        f"[%i2], {{{', '.join(registers)}}};",
-        "  bar.sync 0;",
-        f"  setp.ge.u32 p, %i0, {8 * count};",
-        "  @p ret;",
-        "  ld.shared.v4.b32 {%v0, %v1, %v2, %v3}, [%i2];",
-        "  ld.param.u64 %p0, [out];",
-        "  cvta.to.global.u64 %p0, %p0;",
-        "  mad.wide.u32 %p1, %i0, 16, %p0;",
-        "  st.global.v4.b32 [%p1], {%v0, %v1, %v2, %v3};",
-        "  ret;",
-        "}",
-        "",
-    ]
+    loads = [f"ld.global.b32 {register}, [%d0+{4 * j}];" for j, register in enumerate(registers)]
+    text = kernel(
+        f"mad.wide.u32 %d0, %t, {4 * count}, %elements;\n"
+        + "\n".join(loads)
+        + f"""
+        mov.u32 %r5, tile;
+        ld.global.u32 %r6, [%atplaces];
+        add.u32 %r6, %r6, %r5;
+        stmatrix.{_matrices(count, trans)} [%r6], {{{", ".join(registers)}}};
+        bar.sync 0;
+        setp.ge.u32 %p0, %t, {8 * count};
+        @%p0 ret;
+        ld.shared.v4.b32 {{%r0, %r1, %r2, %r3}}, [%r6];
+        mad.wide.u32 %d1, %t, 16, %out;
+        st.global.v4.b32 [%d1], {{%r0, %r1, %r2, %r3}};
+        """,
+        "elements places out",
+        TILE,
+    )
     out = Buffer(np.empty((8 * count, 8), np.uint16), initialized=False)
     inputs = [Buffer(x, writable=False) for x in (elements, places.astype(np.uint32))]
-    launch("\n".join(lines), grid=1, block=32, arguments=[*inputs, out])
+    run(text, *inputs, out)
     for j, threads in enumerate(ADDRESSES[count]):
         matrix = out.array[list(threads)]
         if trans:
