@@ -1,4 +1,4 @@
-"""What an instruction does to memory, as the memories and the checks look at it."""
+"""An instruction's access to memory, as the memories and the checks look at it."""
 
 import dataclasses
 import enum

@@ -1,4 +1,7 @@
-"""Barriers of a block: who waits where, and when they go on. Source: PTX ISA, "barrier"."""
+"""The barriers of a block, the lanes that wait at them, and their release.
+
+Source: PTX ISA, "barrier".
+"""
 
 from __future__ import annotations
 

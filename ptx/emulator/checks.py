@@ -1,4 +1,4 @@
-"""Finds races: a vector clock for each warp, and shadow memory that knows the last accesses.
+"""The search for races: a vector clock for each warp, and shadow memory of the last accesses.
 
 Two accesses to one place race where at least one writes, different threads make them, and no
 barrier lies between: `bar.sync` for warps, `bar.warp.sync` for the threads of one warp. Atomic

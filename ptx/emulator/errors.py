@@ -1,4 +1,4 @@
-"""What the emulator raises: one class for each kind of fault."""
+"""The emulator's errors: one class for each kind of fault."""
 
 __all__ = [
     "DivergenceError",

@@ -1,4 +1,4 @@
-"""Control flow: basic blocks, where they lead, and which registers are surely written."""
+"""Control flow: basic blocks, their successors, and the registers that are surely written."""
 
 from __future__ import annotations
 

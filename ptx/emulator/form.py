@@ -1,4 +1,4 @@
-"""Takes an instruction apart: modifiers, types, and operands as functions that read and write.
+"""An instruction taken apart: modifiers, types, and operands as functions that read and write.
 
 A function that compiles an instruction gets a `Form`, takes from it every modifier and operand
 that the instruction has, and returns the step that executes it. What is not taken is a form

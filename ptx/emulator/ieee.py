@@ -230,29 +230,22 @@ def _fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str) -> np.ndarray
     if not a.shape == b.shape == c.shape:
         a, b, c = np.broadcast_arrays(a, b, c)
     plain = a * b + c
-    if mode == "rn":
-        if _all_moderate(a) and _all_moderate(b) and _all_moderate(c):
-            exact = _fma_moderate(a, b, c)
-            return np.where(exact != 0, exact, plain)
-        finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-        result = np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, plain)
-        near = finite & _moderate(a) & _moderate(b) & _moderate(c)
-        exact = _fma_moderate(np.where(near, a, 0), np.where(near, b, 0), np.where(near, c, 0))
-        result = np.where(near & (exact != 0), exact, result)
-        far = np.flatnonzero(finite & ~near)
-        if len(far):
-            values = zip(a.flat[far], b.flat[far], c.flat[far], strict=True)
-            result.flat[far] = [
-                _round_fraction(Fraction(x) * Fraction(y) + Fraction(z), mode, zero=x * y + z)
-                for x, y, z in values
-            ]
-        return result
+    if mode == "rn" and _all_moderate(a) and _all_moderate(b) and _all_moderate(c):
+        exact = _fma_moderate(a, b, c)
+        return np.where(exact != 0, exact, plain)
+    near = _moderate(a) & _moderate(b) & _moderate(c) & (mode == "rn")
+    exact = _fma_moderate(*(np.where(near, x, 0) for x in (a, b, c)))
+    result = np.where(near & (exact != 0), exact, plain)
+    far = np.flatnonzero(~near)
 
     def fallback(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
         total = _zero_sign(x * y + z, mode, x * y, z)
         return np.where(np.isfinite(x) & np.isfinite(y) & ~np.isfinite(z), z, total)
 
-    return _exactly(lambda x, y, z: x * y + z, mode, a, b, c, fallback=fallback)
+    result.flat[far] = _exactly(
+        lambda x, y, z: x * y + z, mode, *(x.flat[far] for x in (a, b, c)), fallback=fallback
+    )
+    return result
 
 
 def _moderate(a: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Puts device functions in place of their calls."""
+"""Device functions in place of their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a kernel on numpy arrays."""
+"""The launch of a kernel on numpy arrays."""
 
 from __future__ import annotations
 

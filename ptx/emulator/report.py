@@ -1,4 +1,4 @@
-"""What a launch did: coverage, bank conflicts, sectors."""
+"""The report of a launch: coverage, bank conflicts, sectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the lanes: which of them, at which basic block, and when they meet."""
+"""The order in which lanes run, and the places where they meet."""
 
 from __future__ import annotations
 

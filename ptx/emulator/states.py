@@ -1,4 +1,4 @@
-"""What is known of each byte of a memory, and the checks that all memories share."""
+"""The states of the bytes of a memory, and the checks that all memories share."""
 
 from __future__ import annotations
 

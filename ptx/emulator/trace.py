@@ -1,4 +1,4 @@
-"""What each warp of a launch did: the ways that it took, and what it accessed.
+"""The trace of each warp of a launch: the branches that it took, and its accesses.
 
 A simulator of the hardware replays it on the machine code that ptxas makes of the same text.
 """

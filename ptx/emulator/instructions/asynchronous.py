@@ -16,8 +16,6 @@ from ptx.emulator.states import chunks
 from ptx.emulator.syntax import Register
 from ptx.isa.dtypes import pred, u32
 
-__all__: list[str] = []
-
 
 @instruction("cp")
 def _cp(form: Form) -> Step:

@@ -16,8 +16,6 @@ from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import Active, Step, numpy_type
 from ptx.isa.dtypes import DType
 
-__all__: list[str] = []
-
 # What becomes of `old`, given one or two operands.
 _INTEGER = {
     "add": np.add,

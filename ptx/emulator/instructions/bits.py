@@ -9,8 +9,6 @@ from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, i
 from ptx.emulator.lanes import Step, numpy_type
 from ptx.isa.dtypes import b32, s32, u32
 
-__all__: list[str] = []
-
 _BITS = ("b16", "b32", "b64")
 _U64 = np.uint64
 
@@ -25,25 +23,15 @@ _PERMUTATIONS = {
 }
 
 
-@instruction("shl")
-def _shl(form: Form) -> Step:
-    dtype = form.dtype(*_BITS)
+@instruction("shl", "shr")
+def _shift(form: Form) -> Step:
+    left = form.instruction.opcode == "shl"
+    dtype = form.dtype(*_BITS, *(() if left else INTEGERS))
     bits, kind = dtype.bits, numpy_type(dtype)
 
     def shift(a: np.ndarray, count: np.ndarray) -> np.ndarray:
-        shifted = np.left_shift(a, np.minimum(count, bits - 1).astype(kind))
-        return np.where(count >= bits, kind(0), shifted)
-
-    return elementwise(form, shift, [dtype, u32], dtype)
-
-
-@instruction("shr")
-def _shr(form: Form) -> Step:
-    dtype = form.dtype(*_BITS, *INTEGERS)
-    bits, kind = dtype.bits, numpy_type(dtype)
-
-    def shift(a: np.ndarray, count: np.ndarray) -> np.ndarray:
-        shifted = np.right_shift(a, np.minimum(count, bits - 1).astype(kind))
+        clamped = np.minimum(count, bits - 1).astype(kind)
+        shifted = np.left_shift(a, clamped) if left else np.right_shift(a, clamped)
         return shifted if dtype.kind == "signed" else np.where(count >= bits, kind(0), shifted)
 
     return elementwise(form, shift, [dtype, u32], dtype)

@@ -13,8 +13,6 @@ from ptx.emulator.instructions.table import INTEGERS, PACKED_HALVES, instruction
 from ptx.emulator.lanes import Active, Step, numpy_type
 from ptx.isa.dtypes import DType, pred
 
-__all__: list[str] = []
-
 _ORDER = {
     "eq": np.equal,
     "ne": np.not_equal,

@@ -13,8 +13,6 @@ from ptx.emulator.instructions.table import PACKED_HALVES, instruction
 from ptx.emulator.lanes import Step, numpy_type
 from ptx.isa.dtypes import DType, b16, b32, f32, f64
 
-__all__: list[str] = []
-
 _INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 _FLOATS = ("f16", "bf16", "f32", "f64")
 _INTEGRAL = ("rni", "rzi", "rmi", "rpi")

@@ -12,8 +12,6 @@ from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, i
 from ptx.emulator.lanes import UNSIGNED, Active, Step, numpy_type
 from ptx.isa.dtypes import DTYPES, DType, pred, s32
 
-__all__: list[str] = []
-
 
 @instruction("mul", kind="integer")
 def _mul(form: Form) -> Step:

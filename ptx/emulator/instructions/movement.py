@@ -11,8 +11,6 @@ from ptx.emulator.memory import CONST_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
 from ptx.emulator.syntax import Symbol, Vector
 from ptx.isa.dtypes import DTYPES, DType, pred, u64
 
-__all__: list[str] = []
-
 _ANY = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
 
 _WINDOWS = {

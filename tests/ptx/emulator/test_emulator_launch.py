@@ -1,4 +1,4 @@
-"""What the emulator reports, and what it takes: text, grids, arguments."""
+"""The emulator's reports, and the texts, grids and arguments that it takes."""
 
 import ml_dtypes
 import numpy as np
