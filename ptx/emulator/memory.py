@@ -152,16 +152,10 @@ class _VariableMemory:
                 int(address[outside][0])
             )
             active.fail(OutOfBoundsError, instruction, outside, message)
-        self._note(active, address, position, access)
         if kind is not Kind.READ:
             state = IN_FLIGHT if kind is Kind.COPY else WRITTEN
             set_bytes(self._state, position, width, state)
         return position
-
-    def _note(
-        self, active: Active, address: np.ndarray, position: np.ndarray, access: Access
-    ) -> None:
-        """Does more with an access that is in order."""
 
     def _explain(
         self,
@@ -203,12 +197,12 @@ class SharedMemory(_VariableMemory):
         granule = lanes.program.granule["shared"]
         self._races = SharedRaces(len(self.bytes), granule, lanes) if check_races else None
 
-    def _note(
-        self, active: Active, address: np.ndarray, position: np.ndarray, access: Access
-    ) -> None:
+    def locate(self, active: Active, address: np.ndarray, access: Access) -> np.ndarray:
+        position = super().locate(active, address, access)
         active.lanes.report.shared_access(active, address, access)
         if self._races:
             self._races.access(active, position, access)
+        return position
 
     def land(self, active: Active, position: np.ndarray, data: np.ndarray, access: Access) -> None:
         """Writes what an asynchronous copy of the lanes `active` has brought.

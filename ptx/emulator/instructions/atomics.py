@@ -11,7 +11,7 @@ from ptx.emulator import ieee
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.form import Form, Reader, Writer
 from ptx.emulator.instructions.floats import maximum, minimum, packed
-from ptx.emulator.instructions.memory import at_addresses, state_space
+from ptx.emulator.instructions.memory import SCOPES, at_addresses, state_space
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import Active, Step, numpy_type
 from ptx.isa.dtypes import DType
@@ -41,7 +41,6 @@ _TYPES = {
 _TABLE = {**_INTEGER, **_BITWISE, **_EXCHANGE}
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _ORDERS = ("relaxed", "acquire", "release", "acq_rel")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
 
 Operation = Callable[..., np.ndarray]
 
@@ -60,7 +59,7 @@ def _atomic(form: Form) -> Step:
     if count > 1 and space == "shared":
         form.unknown("vectors in shared memory")
     form.has(*_ORDERS)
-    form.has(*_SCOPES)
+    form.has(*SCOPES)
     form.skip_cache_hints()
     first = 1 if answers else 0
     writers = [form.write(item, dtype) for item in form.items(0, count)] if answers else []

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, instruction
+from ptx.emulator.instructions.table import BITS, INTEGERS, elementwise_instruction, instruction
 from ptx.emulator.lanes import Step, numpy_type
 from ptx.isa.dtypes import b32, s32, u32
 
-_BITS = ("b16", "b32", "b64")
 _U64 = np.uint64
 
 # Selectors that the modes of `prmt` choose from; PTX ISA, "prmt".
@@ -26,7 +25,7 @@ _PERMUTATIONS = {
 @instruction("shl", "shr")
 def _shift(form: Form) -> Step:
     left = form.instruction.opcode == "shl"
-    dtype = form.dtype(*_BITS, *(() if left else INTEGERS))
+    dtype = form.dtype(*BITS, *(() if left else INTEGERS))
     bits, kind = dtype.bits, numpy_type(dtype)
 
     def shift(a: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -205,9 +204,9 @@ def _leading_zeros(a: np.ndarray) -> np.ndarray:
 
 
 for _opcode, _function in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
-    elementwise_instruction(_opcode, _function, 2, "pred", *_BITS)
-elementwise_instruction("not", np.invert, 1, "pred", *_BITS)
-elementwise_instruction("cnot", lambda a: (a == 0).astype(a.dtype), 1, *_BITS)
+    elementwise_instruction(_opcode, _function, 2, "pred", *BITS)
+elementwise_instruction("not", np.invert, 1, "pred", *BITS)
+elementwise_instruction("cnot", lambda a: (a == 0).astype(a.dtype), 1, *BITS)
 elementwise_instruction("clz", _leading_zeros, 1, "b32", "b64", result=u32)
 elementwise_instruction(
     "popc", lambda a: np.bitwise_count(a).astype(np.uint32), 1, "b32", "b64", result=u32

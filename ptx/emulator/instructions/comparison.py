@@ -9,7 +9,7 @@ import numpy as np
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, Reader, elementwise
 from ptx.emulator.instructions.floats import packed
-from ptx.emulator.instructions.table import INTEGERS, PACKED_HALVES, instruction
+from ptx.emulator.instructions.table import BITS, INTEGERS, PACKED_HALVES, instruction
 from ptx.emulator.lanes import Active, Step, numpy_type
 from ptx.isa.dtypes import DType, pred
 
@@ -23,7 +23,6 @@ _ORDER = {
 }
 _UNSIGNED_ORDER = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
-_BITS = ("b16", "b32", "b64")
 _FLOATS = ("f16", "bf16", "f32", "f64")
 
 Comparison = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -31,36 +30,33 @@ Comparison = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @instruction("setp")
 def _setp(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *PACKED_HALVES)
+    dtype = form.dtype(*INTEGERS, *BITS, *_FLOATS, *PACKED_HALVES)
     compare, combine = _comparison(form, dtype), _combination(form)
     a, b = form.read(1, dtype), form.read(2, dtype)
     first, second = form.write_pair(0, pred, pred)
-    if (half := PACKED_HALVES.get(dtype.name)) is not None:
-        if second is None:
-            form.unknown("packed halves compare into two predicates")
-
-        def step_of_halves(active: Active) -> None:
-            x, y = (np.ascontiguousarray(r(active)).view(half).reshape(-1, 2) for r in (a, b))
-            result = compare(x, y)
-            both = [combine(active, result[:, i]) for i in range(2)]
-            first(active, both[0])
-            second(active, both[1])
-
-        return step_of_halves
+    half = PACKED_HALVES.get(dtype.name)
+    if half is not None and second is None:
+        form.unknown("packed halves compare into two predicates")
 
     def step(active: Active) -> None:
-        result = compare(a(active), b(active))
-        opposite = combine(active, ~result) if second else None
+        x, y = a(active), b(active)
+        if half is None:
+            result = compare(x, y)
+            other = ~result if second else result
+        else:
+            x, y = (np.ascontiguousarray(v).view(half).reshape(-1, 2) for v in (x, y))
+            result, other = compare(x, y).T
+        combined = combine(active, other) if second else None  # before `first` is written
         first(active, combine(active, result))
-        if second and opposite is not None:
-            second(active, opposite)
+        if second and combined is not None:
+            second(active, combined)
 
     return step
 
 
 @instruction("set")
 def _set(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *PACKED_HALVES)
+    dtype = form.dtype(*INTEGERS, *BITS, *_FLOATS, *PACKED_HALVES)
     if dtype.name in PACKED_HALVES:
         return _set_halves(form, dtype)
     result = form.dtype("u32", "s32", "f32", "u16", "s16", "f16", "bf16")

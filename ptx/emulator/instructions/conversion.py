@@ -9,14 +9,13 @@ import numpy as np
 
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import PACKED_HALVES, instruction
+from ptx.emulator.instructions.table import PACKED_HALVES, ROUNDINGS, instruction
 from ptx.emulator.lanes import Step, numpy_type
 from ptx.isa.dtypes import DType, b16, b32, f32, f64
 
 _INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 _FLOATS = ("f16", "bf16", "f32", "f64")
 _INTEGRAL = ("rni", "rzi", "rmi", "rpi")
-_ROUNDINGS = ("rn", "rz", "rm", "rp")
 _EXACT = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64"), ("f32", "f64")}
 _BYTE_PAIRS = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
 _BYTE_NAN = np.uint8(0x7F)
@@ -50,7 +49,7 @@ def _float_to_float(form: Form, source: DType, result: DType) -> Conversion:
     flush = form.has("ftz")
     clamp, relu = form.has("sat"), form.has("relu")
     kind = numpy_type(result)
-    integral, mode = form.choice(*_INTEGRAL, default=""), form.choice(*_ROUNDINGS, default="")
+    integral, mode = form.choice(*_INTEGRAL, default=""), form.choice(*ROUNDINGS, default="")
     exact = source == result or (source.name, result.name) in _EXACT
     if integral and source != result:
         form.unknown(f"modifier .{integral}")
@@ -105,7 +104,7 @@ def _float_to_integer(form: Form, source: DType, result: DType) -> Conversion:
 
 
 def _integer_to_float(form: Form, result: DType) -> Conversion:
-    mode, kind = form.choice(*_ROUNDINGS), numpy_type(result)
+    mode, kind = form.choice(*ROUNDINGS), numpy_type(result)
     clamp = form.has("sat")
     form.has("ftz")  # no integer becomes a denormal
 

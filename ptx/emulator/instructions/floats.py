@@ -13,14 +13,13 @@ import numpy as np
 
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import FLOATS, PACKED_HALVES, instruction
+from ptx.emulator.instructions.table import FLOATS, PACKED_HALVES, ROUNDINGS, instruction
 from ptx.emulator.lanes import UNSIGNED, Step, numpy_type
 from ptx.isa.dtypes import DTYPES, DType
 
 __all__ = ["maximum", "minimum", "packed"]
 
 _WIDE = ("f32", "f64")
-_ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
 _ROUNDED = {"add": ieee.add, "sub": lambda a, b, mode: ieee.add(a, -b, mode), "mul": ieee.multiply}
@@ -28,7 +27,7 @@ _ROUNDED = {"add": ieee.add, "sub": lambda a, b, mode: ieee.add(a, -b, mode), "m
 
 @instruction(*_ROUNDED, kind="float")
 def _rounded(form: Form) -> Step:
-    dtype, mode = form.dtype(*FLOATS), form.choice(*_ROUNDINGS, default="rn")
+    dtype, mode = form.dtype(*FLOATS), form.choice(*ROUNDINGS, default="rn")
     function = _ROUNDED[form.instruction.opcode]
     return _float(form, lambda a, b: function(a, b, mode), 2, dtype)
 
@@ -36,7 +35,7 @@ def _rounded(form: Form) -> Step:
 @instruction("fma", kind="float")
 @instruction("mad", kind="float")
 def _fma(form: Form) -> Step:
-    dtype, mode = form.dtype(*FLOATS), form.choice(*_ROUNDINGS)
+    dtype, mode = form.dtype(*FLOATS), form.choice(*ROUNDINGS)
     relu = form.has("relu")
 
     def function(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -57,7 +56,7 @@ _DIVISIONS: dict[str, tuple[Callable[..., np.ndarray], int, tuple[str, ...]]] = 
 @instruction("rcp", "sqrt")
 def _division(form: Form) -> Step:
     function, sources, approximations = _DIVISIONS[form.instruction.opcode]
-    dtype, choice = form.dtype(*_WIDE), form.choice(*_ROUNDINGS, *approximations)
+    dtype, choice = form.dtype(*_WIDE), form.choice(*ROUNDINGS, *approximations)
     mode = "rn" if choice in approximations else choice
     return _float(form, lambda *values: function(*values, mode), sources, dtype)
 

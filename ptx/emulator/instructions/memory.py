@@ -16,14 +16,14 @@ from ptx.emulator.memory import CONST_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
 from ptx.emulator.syntax import Address, Symbol
 from ptx.isa.dtypes import DType
 
-__all__ = ["at_addresses", "ordering", "state_space"]
+__all__ = ["SCOPES", "at_addresses", "ordering", "state_space"]
 
 _TYPES = (
     *("b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "b64", "u64", "s64"),
     *("f32", "f64"),
 )
 _STRONG = ("volatile", "relaxed", "acquire", "release")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
+SCOPES = ("cta", "cluster", "gpu", "sys")
 _PARAMETERS = ("param", "param::entry", "param::func")
 _MEMORIES = {
     "global": attrgetter("global_memory"),
@@ -86,7 +86,7 @@ def state_space(form: Form, *more: str) -> str:
 def ordering(form: Form) -> bool:
     """Takes `.relaxed.gpu` and the like; tells whether there was any."""
     strong = form.has(*_STRONG)
-    form.has(*_SCOPES)
+    form.has(*SCOPES)
     return strong
 
 

@@ -254,32 +254,6 @@ def test_static_and_dynamic_shared_memory_side_by_side():
     np.testing.assert_array_equal(found, 32 * 128 + THREADS)
 
 
-def test_generic_addresses_of_both_spaces_in_one_load():
-    text = kernel(
-        """
-        mov.u32 %r0, a;
-        mad.lo.u32 %r0, %t, 4, %r0;
-        add.u32 %r1, %t, 1000;
-        st.shared.u32 [%r0], %r1;
-        cvt.u64.u32 %d0, %r0;
-        cvta.shared.u64 %d0, %d0;
-        and.b32 %r2, %t, 1;
-        setp.eq.u32 %p0, %r2, 1;
-        selp.b64 %d1, %d0, %atx, %p0;
-        ld.u32 %r3, [%d1];
-        cvta.to.shared.u64 %d2, %d0;
-        cvt.u32.u64 %r4, %d2;
-        ld.shared.u32 %r5, [%r4];
-        sub.u32 %r5, %r5, %r1;
-        add.u32 %r3, %r3, %r5;
-        st.u32 [%aty], %r3;
-        """,
-        shared=".shared .b32 a[32];",
-    )
-    found = result(text, Buffer(THREADS + 500), output())
-    np.testing.assert_array_equal(found, THREADS + np.where(THREADS % 2 == 1, 1000, 500))
-
-
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int64, np.float64])
 def test_loads_widen_and_stores_narrow(dtype):
     size = np.dtype(dtype).itemsize
