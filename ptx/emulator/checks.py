@@ -151,7 +151,9 @@ class SharedRaces:
         if suspect and (clash := self._clash(clocks, row, stamp, write)).any():
             _race(active, clash, write, access, "write")
         if self._atomics is not None and not atomic and not access.strong:
-            self._check_each_warp(active, row, stamp, self._atomics[place], access, "atomic")
+            self._check_each_warp(
+                active, row, stamp, self._atomics[place], access, Kind.ATOMIC.value
+            )
         if access.kind is Kind.READ:
             if not access.strong:
                 self._remember(clocks, _Read(active, place, clocks.stamp, clocks.phase))
@@ -314,7 +316,6 @@ def _race(
     active: Active, clash: np.ndarray, other: np.ndarray, access: Access, before: str
 ) -> None:
     """Raises RaceError for the first lane with a clash in any of its granules."""
-    before = {"atomic": "atomic operation"}.get(before, before)
     stamp = int(other[clash][0])
     thread, block = stamp & _THREAD, (stamp >> _BLOCK_SHIFT) - 1
     message = (

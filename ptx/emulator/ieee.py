@@ -329,13 +329,12 @@ def _round_fraction(value: Fraction, mode: str, zero: float = 0.0) -> float:
         exact = Fraction(nearest)
     except OverflowError:
         nearest, exact = sign * math.inf, value + (1 if value > 0 else -1)
-    towards = {"rz": 0.0, "rm": -math.inf, "rp": math.inf}.get(mode)
-    if towards is None or exact == value:
+    if mode == "rn" or exact == value:
         return nearest
-    wrong = exact > value if mode == "rm" else exact < value
-    if mode == "rz":
-        wrong = abs(exact) > abs(value)
-    return math.nextafter(nearest, towards) if wrong else nearest
+    down = value > 0 if mode == "rz" else mode == "rm"
+    if exact > value if down else exact < value:
+        return math.nextafter(nearest, -math.inf if down else math.inf)
+    return nearest
 
 
 def _odd_integer(value: int) -> float:

@@ -101,12 +101,20 @@ def launch(
     program = load(text, kernel)
     geometry = Geometry(triple(grid, "grid"), triple(block, "block"))
     check_launch(program, geometry, dynamic_shared)
-    _check_count(program, arguments)
-    buffers = list({id(a): a for a in arguments if isinstance(a, Buffer)}.values())
-    names = [_name(program, arguments, buffer) for buffer in buffers]
+    declared = program.source.parameters
+    if len(arguments) != len(declared):
+        raise TypeError(
+            f"{program.source.name} has {len(declared)} parameters, and {len(arguments)} arguments "
+            "are given"
+        )
+    names: dict[Buffer, str] = {}  # errors name a buffer by the first parameter that points to it
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, Buffer):
+            names.setdefault(argument, f"argument {position} ({declared[position].name})")
+    buffers = list(names)
     allocations = [
-        Allocation(own_address(i), _copy(b.array), b.writable, b.initialized, name)
-        for i, (b, name) in enumerate(zip(buffers, names, strict=True), 1)
+        Allocation(own_address(i), _copy(b.array), b.writable, b.initialized, names[b])
+        for i, b in enumerate(buffers, 1)
     ]
     pointers = {
         id(b): a.address - b.origin * b.array.itemsize
@@ -133,21 +141,6 @@ def _copy(array: np.ndarray) -> np.ndarray:
     memory = aligned_bytes(array.nbytes, 256)
     memory[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return memory
-
-
-def _check_count(program: Program, arguments: Sequence[object]) -> None:
-    declared = len(program.source.parameters)
-    if len(arguments) != declared:
-        raise TypeError(
-            f"{program.source.name} has {declared} parameters, and {len(arguments)} arguments are "
-            "given"
-        )
-
-
-def _name(program: Program, arguments: Sequence[object], buffer: Buffer) -> str:
-    """What errors call a buffer: by the first parameter that points to it."""
-    position = next(i for i, argument in enumerate(arguments) if argument is buffer)
-    return f"argument {position} ({program.source.parameters[position].name})"
 
 
 def _unwritten(program: Program, name: str, buffer: Buffer, missing: np.ndarray) -> UnwrittenError:

@@ -38,14 +38,12 @@ __all__ = [
     "LocalMemory",
     "SharedMemory",
     "VariableLayout",
-    "local_layout",
-    "shared_layout",
 ]
 
 CONST_WINDOW, LOCAL_WINDOW, SHARED_WINDOW = 1 << 58, 1 << 59, 1 << 60
-_SHARED_BASE, _LOCAL_BASE = 1024, 64
-_SHARED_GAP = 128  # all banks once: a variable stays on the banks that it has without the gaps
-_LOCAL_GAP = 16
+_BASES = {"shared": 1024, "local": 64}
+# All banks once in shared memory: a variable stays on the banks that it has without the gaps.
+_GAPS = {"shared": 128, "local": 16}
 
 
 class VariableLayout:
@@ -60,8 +58,9 @@ class VariableLayout:
       gaps: addresses from and to which no variable lies.
     """
 
-    def __init__(self, space: str, variables: Sequence[Variable], base: int, gap: int):
-        self.space = space
+    def __init__(self, space: str, variables: Sequence[Variable]):
+        self.space, gap = space, _GAPS[space]
+        base = _BASES[space] if variables or space == "shared" else 0
         self.offsets: dict[str, int] = {}
         self.sizes = {v.name: v.size for v in variables if v.size is not None}
         self.gaps = [(0, base)]
@@ -88,14 +87,6 @@ class VariableLayout:
             return f"{self.space} address {address}, which is before every variable"
         start, name = max(before)
         return f"byte {address - start} from the start of {name}"
-
-
-def shared_layout(variables: Sequence[Variable]) -> VariableLayout:
-    return VariableLayout("shared", variables, _SHARED_BASE, _SHARED_GAP)
-
-
-def local_layout(variables: Sequence[Variable]) -> VariableLayout:
-    return VariableLayout("local", variables, _LOCAL_BASE if variables else 0, _LOCAL_GAP)
 
 
 class _VariableMemory:
@@ -169,15 +160,14 @@ class _VariableMemory:
         first = int(np.flatnonzero(wrong)[0])
         states = self._state[position[first] : position[first] + access.width]
         where = self._layout.describe(int(address[first]))
-        what, instruction = f"{access.kind.value} at {where}", access.instruction
+        what = f"{access.kind.value} at {where}"
         if (states == NOWHERE).any():
-            message = f"{access.width}-byte {what}: outside every variable"
-            active.fail(OutOfBoundsError, instruction, wrong, message)
-        if (states == IN_FLIGHT).any():
-            message = f"{what}, to which a cp.async is still on its way"
-            active.fail(InFlightError, instruction, wrong, message)
-        message = f"{what}, which nothing has written"
-        active.fail(UninitializedError, instruction, wrong, message)
+            error, message = OutOfBoundsError, f"{access.width}-byte {what}: outside every variable"
+        elif (states == IN_FLIGHT).any():
+            error, message = InFlightError, f"{what}, to which a cp.async is still on its way"
+        else:
+            error, message = UninitializedError, f"{what}, which nothing has written"
+        active.fail(error, access.instruction, wrong, message)
 
 
 class SharedMemory(_VariableMemory):

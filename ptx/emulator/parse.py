@@ -70,18 +70,14 @@ class _Parser(Declarations):
                     raise self.error(f".address_size 64 is expected, not {size}")
             elif word in (".visible", ".weak", ".common", ";"):
                 continue
-            elif word == ".extern" and self.accept(".shared"):
-                self.shared.extend(self.shared_variables(extern=True))
-            elif word == ".extern" and self.accept(".func"):
+            elif word == ".shared" or (word == ".extern" and self.accept(".shared")):
+                self.shared.extend(self.shared_variables(extern=word == ".extern"))
+            elif word == ".func" or (word == ".extern" and self.accept(".func")):
                 self.function()
-            elif word == ".shared":
-                self.shared.extend(self.shared_variables())
             elif word in (".global", ".const"):
                 self.variables.extend(self.module_variables(word[1:]))
             elif word == ".entry":
                 kernels.append(self.entry())
-            elif word == ".func":
-                self.function()
             elif word in (".extern", ".tex"):
                 raise self.error(f"{word} at the level of the module is not supported", back=1)
             else:

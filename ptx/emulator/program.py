@@ -14,7 +14,7 @@ from ptx.emulator.form import Form, Reader
 from ptx.emulator.inline import inlined
 from ptx.emulator.instructions import BarrierWait, barrier_wait, compile_instruction
 from ptx.emulator.lanes import Active, Step
-from ptx.emulator.memory import local_layout, shared_layout
+from ptx.emulator.memory import VariableLayout
 from ptx.emulator.parse import parse
 from ptx.emulator.syntax import KernelSource, Module, Symbol
 from ptx.isa.dtypes import pred
@@ -96,8 +96,8 @@ class Program:
 
     def __init__(self, module: Module, kernel: KernelSource):
         self.source, self.target = inlined(kernel, module.functions), module.target
-        self.layout = shared_layout(self.source.shared)
-        self.local_layout = local_layout(self.source.local)
+        self.layout = VariableLayout("shared", self.source.shared)
+        self.local_layout = VariableLayout("local", self.source.local)
         self.variables = module.variables
         self.spaces = {variable.name: variable.space for variable in module.variables}
         self.granule = {"shared": 16, "global": 16}

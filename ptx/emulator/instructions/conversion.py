@@ -85,9 +85,7 @@ def _float_to_integer(form: Form, source: DType, result: DType) -> Conversion:
     least, most = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
     # The manual, "cvt": of a NaN, 0 in narrow conversions, and else the highest bit alone.
     wide = source == f64 or result.bytes == 8
-    of_nan = np.array([1 << (8 * result.bytes - 1) if wide else 0], f"u{result.bytes}").view(kind)[
-        0
-    ]
+    of_nan = kind(least or most // 2 + 1) if wide else kind(0)  # the highest bit
 
     def convert(a: np.ndarray) -> np.ndarray:
         if flush:
