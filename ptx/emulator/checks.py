@@ -38,8 +38,8 @@ class Clocks:
         lower. Its own entry is its clock.
       stamp: int64, by lane.
       floor: int64, by lane; its warp has seen all accesses of its block with lower stamps.
-      phase: by lane, how often all warps of its block have met, counted from 1.
-      phases: how often all blocks have done so at once.
+      phase: by lane, the number of times that all warps of its block have met, plus 1.
+      phases: the number of times that all blocks have done so at once, plus 1.
     """
 
     def __init__(self, lanes: Lanes):
@@ -106,9 +106,9 @@ class _Read(NamedTuple):
 
     Attributes:
       active: the lanes.
-      place: of each of them, the granules.
-      stamp: of all lanes.
-      phase: of all lanes.
+      place: the granules of each of them.
+      stamp: the stamps of all lanes.
+      phase: the phases of all lanes.
     """
 
     active: Active
@@ -287,7 +287,7 @@ class GlobalRaces:
         """Remembers an access in `table`.
 
         Args:
-          stamp: of the access.
+          stamp: the stamp of the access.
           table: last accesses, by granule.
           place: the granules.
           old: their last accesses.

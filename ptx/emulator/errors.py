@@ -64,7 +64,7 @@ class OutOfBoundsError(EmulatorError):
 
 
 class MisalignedError(EmulatorError):
-    """An address that is no multiple of the width of the access."""
+    """An address that is not a multiple of the width of the access."""
 
 
 class UninitializedError(EmulatorError):

@@ -49,7 +49,7 @@ class Form:
 
     Attributes:
       instruction: the instruction.
-      program: where it stands.
+      program: the program that it belongs to.
       operands: its operands; `operand` and the methods that read and write take from them.
       reads: registers that it reads.
       writes: registers that it writes.
@@ -147,7 +147,7 @@ class Form:
         """Reads an operand (or the one at an index) as `dtype`.
 
         Args:
-          operand: what to read.
+          operand: the operand, or its index.
           dtype: its type.
           wider: whether a wider register will do, of which the low bits are taken.
         """

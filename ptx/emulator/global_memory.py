@@ -28,11 +28,11 @@ class Allocation:
     """Bytes in global memory, and what may be done to them.
 
     Attributes:
-      address: where the kernel sees them.
+      address: their address in the kernel.
       data: the bytes themselves, which the kernel reads and writes: uint8, contiguous.
       writable: whether the kernel may write them.
       initialized: whether they hold values; if not, the kernel may read only what it has written.
-      name: what errors call it; "" for its address.
+      name: its name in errors; "" for its address.
       barred: why no kernel may touch it, for example "freed"; "" if one may.
     """
 
@@ -117,9 +117,9 @@ class GlobalMemory:
         """Checks an access and returns its positions in `bytes`.
 
         Args:
-          active: those that access.
+          active: the accessing lanes.
           address: int64, one for each active lane.
-          access: what they do.
+          access: the access.
         """
         instruction, width = access.instruction, access.width
         check_alignment(active, address, access, "global")

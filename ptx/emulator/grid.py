@@ -74,7 +74,7 @@ def run_grid(
       parameters: bytes of each parameter, by name.
       allocations: the memory that the kernel can reach, besides the module's variables.
       variables: the variables of the module.
-      report: what counts what happens.
+      report: the report to add to.
       options: the options of the launch.
       ids: numbers of the blocks that run.
 

@@ -197,8 +197,8 @@ def _step(result: np.ndarray, low: np.ndarray, high: np.ndarray, mode: str) -> n
 
     Args:
       result: rounded to nearest.
-      low: where it is less than the exact value.
-      high: where it is more.
+      low: a mask of results below the exact value.
+      high: a mask of results above it.
       mode: "rz", "rm" or "rp".
     """
     negative = np.signbit(result)

@@ -44,7 +44,7 @@ class _Inliner:
     """Copies instructions into one kernel.
 
     Attributes:
-      kernel: what has been copied.
+      kernel: the copied code.
     """
 
     def __init__(self, kernel: KernelSource, functions: Mapping[str, FunctionSource]):
@@ -73,8 +73,8 @@ class _Inliner:
 
         Args:
           code: a kernel or a function.
-          names: of its local variables in the kernel.
-          suffix: what is added to its labels.
+          names: the names of its local variables in the kernel.
+          suffix: the suffix of its labels in the kernel.
           stack: names of the functions that are being called.
         """
         registers = [

@@ -52,10 +52,10 @@ class Lanes:
       block: number of the block within these lanes, by lane.
       warps_per_block: with the last, incomplete one.
       block_ids: number in the grid of each block.
-      registers: by `Register.index`.
-      defined: by index, for the registers that could be read before they are written.
+      registers: the registers, by `Register.index`.
+      defined: by index, which lanes have written a register that could be read before.
       parameters: bytes of each kernel parameter.
-      addresses: of the module's variables.
+      addresses: the addresses of the module's variables.
       lenient: see `ptx.emulator.launch`.
       position: basic block of each lane; the number of all blocks is the end.
     """
@@ -121,7 +121,7 @@ class Active:
       size: the number of active lanes.
       selection: an index of arrays over all lanes: a slice where the active ones follow each
         other, else `indices`.
-      registers: those of all lanes.
+      registers: the registers of all lanes.
     """
 
     def __init__(self, lanes: Lanes, indices: np.ndarray):

@@ -89,7 +89,7 @@ def launch(
         open: no race counts as a fault (equal values may be written twice), shared and local
         memory and registers count as written (padding may be copied), and a membermask may name
         threads that have ended or that the block does not have.
-      report: what is returned: `Trace` also has what each warp did.
+      report: the class of the result; `Trace` also has what each warp did.
 
     Returns:
       What the launch did.

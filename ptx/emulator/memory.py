@@ -107,9 +107,9 @@ class _VariableMemory:
         """Makes the memories.
 
         Args:
-          layout: of each owner's memory.
-          owner: by lane, whose memory it sees.
-          owners: how many there are.
+          layout: the layout of each owner's memory.
+          owner: the number of each lane's owner.
+          owners: the number of owners.
           dynamic_size: bytes after the static variables.
           written: whether all bytes count as written.
         """
@@ -198,7 +198,7 @@ class SharedMemory(_VariableMemory):
         """Writes what an asynchronous copy of the lanes `active` has brought.
 
         Args:
-          active: those that have waited for it.
+          active: the lanes that have waited for it.
           position: where, from `locate`.
           data: one element, of as many bytes as the copy has, for each of them.
           access: the copy.

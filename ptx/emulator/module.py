@@ -120,7 +120,7 @@ class LoadedModule:
           schedule: see `ptx.emulator.launch`, as for all that follows.
           check_races: whether to look for races.
           lenient: for kernels of a compiler that relies on what GPUs do.
-          step_limit: of an endless loop.
+          step_limit: the number of basic blocks that counts as an endless loop.
           stop: whether to give up.
 
         Returns:

@@ -67,9 +67,9 @@ class CompiledBlock(BasicBlock):
     """A basic block that can run.
 
     Attributes:
-      steps: what to do, without the branch or barrier at its end.
+      steps: its steps, without the branch or barrier at its end.
       barrier: the barrier that it ends in, or None.
-      guard: tells which lanes branch or wait; None: all.
+      guard: the lanes that branch or wait; None: all.
     """
 
     steps: tuple[Step, ...]
@@ -81,12 +81,12 @@ class Program:
     """A compiled kernel.
 
     Attributes:
-      source: what was parsed.
+      source: the parsed kernel, without calls.
       target: the module's `.target`.
-      layout: where its shared variables lie.
-      local_layout: where the variables lie that each thread has.
-      variables: of the module.
-      spaces: of these variables, by name.
+      layout: the layout of its shared variables.
+      local_layout: the layout of each thread's own variables.
+      variables: the module's variables.
+      spaces: the spaces of these variables, by name.
       blocks: its basic blocks. Lanes in lower ones run first; `len(blocks)` is the end.
       tracked: registers that some way through the kernel reads before it writes them. Their use
         is checked while the kernel runs; all others are written on every way to every use.

@@ -83,8 +83,8 @@ class Report:
 
     Attributes:
       kernel: name of the kernel.
-      bank_conflicts: of each line that accessed shared memory.
-      sectors: of each line that accessed global memory.
+      bank_conflicts: the conflicts of each line that accessed shared memory.
+      sectors: the sectors of each line that accessed global memory.
     """
 
     def __init__(self, program: Program, statistics: bool = True):
@@ -179,10 +179,10 @@ class Report:
         """The active lanes access global memory at these bytes.
 
         Args:
-          active: those that access.
+          active: the accessing lanes.
           buffer: number of the allocation of each, or one for all.
-          position: of the first byte, in all of memory.
-          access: what they do.
+          position: the position of each first byte, in all of memory.
+          access: the access.
         """
         if not self._statistics:
             return
@@ -216,7 +216,7 @@ def sector_numbers(warp: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, 
 
     Args:
       warp: number of the warp of each lane.
-      position: of the first byte of each lane.
+      position: the position of each lane's first byte.
     """
     key = np.unique((warp << _KEY_SHIFT) | (position >> _SECTOR_SHIFT))
     return key >> _KEY_SHIFT, key & ((1 << _KEY_SHIFT) - 1)
@@ -229,7 +229,7 @@ def bank_passes(
 
     Args:
       lanes: numbers of the lanes.
-      address: of the first byte of each.
+      address: the address of each lane's first byte.
       width: bytes of a lane.
     """
     words = max(1, width // 4)

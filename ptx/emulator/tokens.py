@@ -37,7 +37,7 @@ class Token(NamedTuple):
 class Tokens:
     """The tokens of a text, which are taken one after the other.
 
-    Debugging lines (`.file`, `.loc`, `.section`) are no tokens.
+    Debugging lines (`.file`, `.loc`, `.section`) yield no tokens.
 
     Attributes:
       text: the whole text.

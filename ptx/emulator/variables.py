@@ -13,8 +13,8 @@ from ptx.emulator.syntax import ModuleVariable
 
 __all__ = ["Variables"]
 
-_ALIGNMENT = 256  # of every variable, at least; as many bytes before it are nobody's
-_GAP = 256  # bytes after a variable, which are nobody's
+_ALIGNMENT = 256  # of every variable, at least; as many bytes before it belong to no variable
+_GAP = 256  # bytes after a variable that belong to no variable
 
 
 class Variables:
@@ -22,10 +22,10 @@ class Variables:
 
     Attributes:
       allocations: one for each variable that has bytes. A kernel may not write a constant.
-      addresses: by name; generic ones.
+      addresses: the generic addresses, by name.
 
     Raises:
-      ParseError: an initial value is the address of something that is no such variable.
+      ParseError: an initial value is an address of something else than such a variable.
     """
 
     def __init__(self, variables: Sequence[ModuleVariable]):

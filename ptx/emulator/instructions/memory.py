@@ -98,7 +98,7 @@ def at_addresses(space: str, access: Access, address: Reader, action: Action) ->
 
     Args:
       space: "shared", "global", "local", "const", or "generic" where each address tells.
-      access: what the instruction does.
+      access: the instruction's access.
       address: reads the addresses.
       action: called with active lanes, bytes of the memory, and positions in them.
     """

@@ -24,7 +24,7 @@ class BarrierWait:
     Attributes:
       instruction: for messages.
       barrier: number of the barrier.
-      threads: how many threads it waits for; None: all of the block.
+      threads: the number of threads that it waits for; None: all of the block.
       aligned: whether all threads of a warp have to come together.
     """
 

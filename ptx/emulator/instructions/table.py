@@ -64,8 +64,8 @@ def elementwise_instruction(
 
     Args:
       opcode: the name up to the first dot.
-      function: of the source registers.
-      sources: how many there are.
+      function: a function of the source registers.
+      sources: their number.
       *dtypes: the types of which all sources are one.
       kind: as in `instruction`.
       result: the type of the destination; None is the sources'.
