@@ -40,6 +40,14 @@ class Table:
         ]
 
 
+def of_group(group: int, member: int, i: int) -> int:
+    return group
+
+
+def of_member(group: int, member: int, i: int) -> int:
+    return member
+
+
 # Accumulators of every m16n8 shape: "row = groupID for c0 and c1, groupID + 8 for c2 and c3;
 # col = (threadID_in_group * 2) + (i & 0x1)".
 C_16X8 = Table(
@@ -49,25 +57,17 @@ C_16X8 = Table(
 )
 
 # mma.m8n8k4, .f64
-A_8X4_F64 = Table(1, lambda group, member, i: group, lambda group, member, i: member)
-B_4X8_F64 = Table(1, lambda group, member, i: member, lambda group, member, i: group)
-C_8X8_F64 = Table(2, lambda group, member, i: group, lambda group, member, i: member * 2 + (i & 1))
+A_8X4_F64 = Table(1, of_group, of_member)
+B_4X8_F64 = Table(1, of_member, of_group)
+C_8X8_F64 = Table(2, of_group, lambda group, member, i: member * 2 + (i & 1))
 
 # mma.m16n8k4, .tf32 and .f64
-A_16X4 = Table(
-    2,
-    lambda group, member, i: {0: group, 1: group + 8}[i],
-    lambda group, member, i: member,
-)
-B_4X8 = Table(1, lambda group, member, i: member, lambda group, member, i: group)
+A_16X4 = Table(2, lambda group, member, i: {0: group, 1: group + 8}[i], of_member)
+B_4X8 = B_4X8_F64
 
 # mma.m16n8k8, .f16 and .bf16
-A_16X8_HALF = Table(
-    4,
-    lambda group, member, i: group if i in (0, 1) else group + 8,
-    lambda group, member, i: member * 2 + (i & 1),
-)
-B_8X8_HALF = Table(2, lambda group, member, i: member * 2 + i, lambda group, member, i: group)
+A_16X8_HALF = C_16X8
+B_8X8_HALF = Table(2, lambda group, member, i: member * 2 + i, of_group)
 
 # mma.m16n8k8, .tf32 and .f64
 A_16X8 = Table(
@@ -75,11 +75,7 @@ A_16X8 = Table(
     lambda group, member, i: group if i in (0, 2) else group + 8,
     lambda group, member, i: member if i in (0, 1) else member + 4,
 )
-B_8X8 = Table(
-    2,
-    lambda group, member, i: {0: member, 1: member + 4}[i],
-    lambda group, member, i: group,
-)
+B_8X8 = Table(2, lambda group, member, i: {0: member, 1: member + 4}[i], of_group)
 
 # mma.m16n8k16, .f16 and .bf16
 A_16X16_HALF = Table(
@@ -88,9 +84,7 @@ A_16X16_HALF = Table(
     lambda group, member, i: member * 2 + (i & 1) + (0 if i < 4 else 8),
 )
 B_16X8_HALF = Table(
-    4,
-    lambda group, member, i: member * 2 + (i & 1) + (0 if i < 2 else 8),
-    lambda group, member, i: group,
+    4, lambda group, member, i: member * 2 + (i & 1) + (0 if i < 2 else 8), of_group
 )
 
 # mma.m16n8k16, .f64
@@ -99,16 +93,12 @@ A_16X16_F64 = Table(
     lambda group, member, i: group if i % 2 == 0 else group + 8,
     lambda group, member, i: i * 2 + member if i % 2 == 0 else i * 2 - 2 + member,
 )
-B_16X8_F64 = Table(4, lambda group, member, i: member + i * 4, lambda group, member, i: group)
+B_16X8_F64 = Table(4, lambda group, member, i: member + i * 4, of_group)
 
 # mma.m8n8k16, mma.m16n8k16 and mma.m16n8k32, .s8 and .u8
-A_8X16_BYTE = Table(
-    4, lambda group, member, i: group, lambda group, member, i: member * 4 + (i & 3)
-)
-B_16X8_BYTE = Table(
-    4, lambda group, member, i: member * 4 + (i & 3), lambda group, member, i: group
-)
-C_8X8_BYTE = Table(2, lambda group, member, i: group, lambda group, member, i: member * 2 + i)
+A_8X16_BYTE = Table(4, of_group, lambda group, member, i: member * 4 + (i & 3))
+B_16X8_BYTE = Table(4, lambda group, member, i: member * 4 + (i & 3), of_group)
+C_8X8_BYTE = C_8X8_F64
 A_16X16_BYTE = Table(
     8,
     lambda group, member, i: group if i < 4 else group + 8,
@@ -120,9 +110,7 @@ A_16X32_BYTE = Table(
     lambda group, member, i: member * 4 + (i & 3) + (0 if i < 8 else 16),
 )
 B_32X8_BYTE = Table(
-    8,
-    lambda group, member, i: member * 4 + (i & 3) + (0 if i < 4 else 16),
-    lambda group, member, i: group,
+    8, lambda group, member, i: member * 4 + (i & 3) + (0 if i < 4 else 16), of_group
 )
 
 
