@@ -1,4 +1,4 @@
-"""What an instruction does to memory, as the memories and the checks look at it."""
+"""An instruction's access to memory, as the memories and the checks look at it."""
 
 import dataclasses
 import enum
@@ -23,9 +23,9 @@ class Access:
 
     Attributes:
       instruction: for messages.
-      kind: what it does.
+      kind: its kind.
       width: bytes of each lane.
-      alignment: what the address has to be a multiple of.
+      alignment: the required alignment of the address, in bytes.
       strong: volatile, relaxed, acquire or release: no race with another such access.
       constant: `.nc`: memory that the kernel must not write.
     """

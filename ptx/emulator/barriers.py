@@ -1,4 +1,7 @@
-"""Barriers of a block: who waits where, and when they go on. Source: PTX ISA, "barrier"."""
+"""The barriers of a block, the lanes that wait at them, and their release.
+
+Source: PTX ISA, "barrier".
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from ptx.emulator.errors import DivergenceError
-from ptx.emulator.lanes import WARP, Lanes, Selection
+from ptx.emulator.lanes import WARP, Active, Lanes
 
 if TYPE_CHECKING:
     from ptx.emulator.syntax import Instruction
@@ -46,26 +49,26 @@ class Barriers:
     def wait(
         self,
         instruction: Instruction,
-        active: Selection,
+        active: Active,
         number: np.ndarray,
         threads: np.ndarray | None,
         aligned: bool,
     ) -> None:
         """Lets the active lanes wait at barrier `number` for `threads` threads (None: all)."""
         self._check(instruction, active, number, threads, aligned)
-        self.waiting[active] = True
-        self._number[active] = number
-        self._expected[active] = _ALL if threads is None else threads
-        self._place[active] = instruction.line
+        self.waiting[active.selection] = True
+        self._number[active.selection] = number
+        self._expected[active.selection] = _ALL if threads is None else threads
+        self._place[active.selection] = instruction.line
         self._at[instruction.line] = instruction
 
     def arrive(
-        self, instruction: Instruction, active: Selection, number: np.ndarray, threads: np.ndarray
+        self, instruction: Instruction, active: Active, number: np.ndarray, threads: np.ndarray
     ) -> None:
         """Counts the active lanes at barrier `number` without making them wait."""
         lanes = self._lanes
         self._check(instruction, active, number, threads, aligned=True)
-        chosen = lanes.indices[active]
+        chosen = active.indices
         number = np.broadcast_to(number, len(chosen))
         threads = np.broadcast_to(threads, len(chosen))
         _, first = np.unique(chosen // WARP, return_index=True)
@@ -77,7 +80,7 @@ class Barriers:
             )
             if arrivals.expected != threads[i]:
                 message = f"barrier {int(number[i])} with different numbers of threads"
-                lanes.fail(DivergenceError, instruction, active, None, message)
+                active.fail(DivergenceError, instruction, None, message)
             arrivals.threads += WARP
             arrivals.rows.append(lanes.clocks.row_at_arrival(block, warp))
 
@@ -147,34 +150,32 @@ class Barriers:
     def _check(
         self,
         instruction: Instruction,
-        active: Selection,
+        active: Active,
         number: np.ndarray,
         threads: np.ndarray | None,
         aligned: bool,
     ) -> None:
-        lanes = self._lanes
         if (number > 15).any():
             message = "barriers are numbered from 0 to 15"
-            lanes.fail(DivergenceError, instruction, active, None, message)
+            active.fail(DivergenceError, instruction, None, message)
         if threads is not None and ((threads % WARP != 0) | (threads == 0)).any():
             message = f"a barrier counts multiples of {WARP} threads"
-            lanes.fail(DivergenceError, instruction, active, None, message)
+            active.fail(DivergenceError, instruction, None, message)
         if aligned:
-            missing = _threads_of_incomplete_warps(lanes, active)
+            missing = _threads_of_incomplete_warps(active)
             if missing.any():
                 message = "threads of the same warp do not reach the barrier together"
-                lanes.fail(DivergenceError, instruction, active, missing, message)
+                active.fail(DivergenceError, instruction, missing, message)
 
     def _fail(self, members: np.ndarray, message: str) -> NoReturn:
-        lanes = self._lanes
         instruction = self._at[int(self._place[members[0]])]
-        lanes.fail(DivergenceError, instruction, lanes.selection(members), None, message)
+        Active(self._lanes, members).fail(DivergenceError, instruction, None, message)
 
 
-def _threads_of_incomplete_warps(lanes: Lanes, active: Selection) -> np.ndarray:
+def _threads_of_incomplete_warps(active: Active) -> np.ndarray:
     """Which active lanes are of a warp of which other threads are not active."""
-    warp = lanes.indices[active] // WARP
-    count = np.bincount(warp, minlength=lanes.count // WARP)
-    within = np.arange(len(count)) % lanes.warps_per_block
-    threads = np.minimum(lanes.geometry.threads - within * WARP, WARP)
+    warp = active.warp
+    count = np.bincount(warp, minlength=active.lanes.count // WARP)
+    within = np.arange(len(count)) % active.lanes.warps_per_block
+    threads = np.minimum(active.lanes.geometry.threads - within * WARP, WARP)
     return (count != threads)[warp]

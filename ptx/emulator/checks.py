@@ -1,4 +1,4 @@
-"""Finds races: a vector clock for each warp, and shadow memory that knows the last accesses.
+"""The search for races: a vector clock for each warp, and shadow memory of the last accesses.
 
 Two accesses to one place race where at least one writes, different threads make them, and no
 barrier lies between: `bar.sync` for warps, `bar.warp.sync` for the threads of one warp. Atomic
@@ -16,7 +16,7 @@ import numpy as np
 
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.errors import RaceError
-from ptx.emulator.lanes import WARP, Lanes, Selection
+from ptx.emulator.lanes import WARP, Active, Lanes
 
 __all__ = ["Clocks", "GlobalRaces", "SharedRaces"]
 
@@ -38,16 +38,15 @@ class Clocks:
         lower. Its own entry is its clock.
       stamp: int64, by lane.
       floor: int64, by lane; its warp has seen all accesses of its block with lower stamps.
-      row: number of each lane's warp among all warps.
-      phase: by lane, how often all warps of its block have met, counted from 1.
-      phases: how often all blocks have done so at once.
+      phase: by lane, the number of times that all warps of its block have met, plus 1.
+      phases: the number of times that all blocks have done so at once, plus 1.
     """
 
     def __init__(self, lanes: Lanes):
         warps = lanes.warps_per_block
         self.known = np.zeros((len(lanes.block_ids), warps, warps), np.int64)
         self.known[:, np.arange(warps), np.arange(warps)] = 1
-        self.row = lanes.indices // WARP
+        self._row = lanes.indices // WARP
         self._of_block = (lanes.block_ids[lanes.block] + 1) << _BLOCK_SHIFT
         self._fixed = self._of_block | lanes.thread
         self._warps, self._block = warps, lanes.block
@@ -97,9 +96,9 @@ class Clocks:
 
     def _update(self) -> None:
         own = np.arange(self._warps)
-        self.stamp = self._fixed | (self.known[:, own, own].reshape(-1)[self.row] << _CLOCK_SHIFT)
+        self.stamp = self._fixed | (self.known[:, own, own].reshape(-1)[self._row] << _CLOCK_SHIFT)
         seen = self.known.min(axis=2).reshape(-1)
-        self.floor = self._of_block | (seen[self.row] << _CLOCK_SHIFT)
+        self.floor = self._of_block | (seen[self._row] << _CLOCK_SHIFT)
 
 
 class _Read(NamedTuple):
@@ -107,12 +106,12 @@ class _Read(NamedTuple):
 
     Attributes:
       active: the lanes.
-      place: of each of them, the granules.
-      stamp: of all lanes.
-      phase: of all lanes.
+      place: the granules of each of them.
+      stamp: the stamps of all lanes.
+      phase: the phases of all lanes.
     """
 
-    active: Selection
+    active: Active
     place: np.ndarray
     stamp: np.ndarray
     phase: np.ndarray
@@ -137,29 +136,31 @@ class SharedRaces:
         self._phases = lanes.clocks.phases
         self._atomics: np.ndarray | None = None
 
-    def access(self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access) -> None:
+    def access(self, active: Active, position: np.ndarray, access: Access) -> None:
         """Checks an access against those before it, and remembers it."""
-        place, clocks = _granules(position, access.width, self._granule), lanes.clocks
+        place, clocks = _granules(position, access.width, self._granule), active.lanes.clocks
         atomic = access.kind is Kind.ATOMIC
         write = self._writes[place]
-        suspect = np.count_nonzero(write >= clocks.floor[active][:, None]) > 0
+        suspect = np.count_nonzero(write >= clocks.floor[active.selection][:, None]) > 0
         if access.kind is Kind.READ and not suspect and self._atomics is None:  # as nearly all do
             if not access.strong:
                 self._remember(clocks, _Read(active, place, clocks.stamp, clocks.phase))
             return
-        stamp = clocks.stamp[active][:, None]
-        row = clocks.row[active][:, None]
-        if suspect and (clash := self._clash(lanes, row, stamp, write)).any():
-            _race(lanes, active, clash, write, access, "write")
+        stamp = clocks.stamp[active.selection][:, None]
+        row = active.warp[:, None]
+        if suspect and (clash := self._clash(clocks, row, stamp, write)).any():
+            _race(active, clash, write, access, "write")
         if self._atomics is not None and not atomic and not access.strong:
-            self._check_each_warp(lanes, active, row, stamp, self._atomics[place], access, "atomic")
+            self._check_each_warp(
+                active, row, stamp, self._atomics[place], access, Kind.ATOMIC.value
+            )
         if access.kind is Kind.READ:
             if not access.strong:
                 self._remember(clocks, _Read(active, place, clocks.stamp, clocks.phase))
             return
-        if (self._read_in[place] == clocks.phase[active][:, None]).any():
+        if (self._read_in[place] == clocks.phase[active.selection][:, None]).any():
             self._put_down_reads(clocks)
-            self._check_each_warp(lanes, active, row, stamp, self._reads[place], access, "read")
+            self._check_each_warp(active, row, stamp, self._reads[place], access, "read")
         if atomic or access.strong:
             if self._atomics is None:
                 self._atomics = np.zeros_like(self._reads)
@@ -167,39 +168,38 @@ class SharedRaces:
             return
         self._writes[place] = stamp
         if (clash := self._writes[place] != stamp).any():
-            _race(lanes, active, clash, self._writes[place], access, "write")
+            _race(active, clash, self._writes[place], access, "write")
 
     def _clash(
-        self, lanes: Lanes, row: np.ndarray, stamp: np.ndarray, other: np.ndarray
+        self, clocks: Clocks, row: np.ndarray, stamp: np.ndarray, other: np.ndarray
     ) -> np.ndarray:
         """Where accesses before are of other threads, and not ordered before those of `stamp`."""
         suspect = (other != 0) & (((other ^ stamp) & (_THREAD | _SEVERAL)) != 0)
         if suspect.any():
-            suspect &= ~lanes.clocks.ordered(row, other)
+            suspect &= ~clocks.ordered(row, other)
         return suspect
 
     def _check_each_warp(
         self,
-        lanes: Lanes,
-        active: Selection,
+        active: Active,
         row: np.ndarray,
         stamp: np.ndarray,
         others: np.ndarray,
         access: Access,
         before: str,
     ) -> None:
-        clash = self._clash(lanes, row[..., None], stamp[..., None], others)
+        clash = self._clash(active.lanes.clocks, row[..., None], stamp[..., None], others)
         if clash.any():
             column = clash.argmax(axis=2)[..., None]
             other = np.take_along_axis(others, column, axis=2)[..., 0]
-            _race(lanes, active, np.any(clash, axis=2), other, access, before)
+            _race(active, np.any(clash, axis=2), other, access, before)
 
     def _remember(self, clocks: Clocks, read: _Read) -> None:
         if self._phases != clocks.phases:  # all that was read before is ordered before all to come
             self._phases = clocks.phases
             self._latest_reads.clear()
             self._held = 0
-        self._read_in[read.place] = read.phase[read.active][:, None]
+        self._read_in[read.place] = read.phase[read.active.selection][:, None]
         self._latest_reads.append(read)
         self._held += read.place.size
         if self._held > _MOST_READS:
@@ -207,9 +207,9 @@ class SharedRaces:
 
     def _put_down_reads(self, clocks: Clocks) -> None:
         for active, place, stamp, phase in self._latest_reads:
-            if (phase[active] == clocks.phase[active]).any():
-                warp = clocks.row[active][:, None] % self._warps
-                self._note(self._reads, place, warp, stamp[active][:, None])
+            if (phase[active.selection] == clocks.phase[active.selection]).any():
+                warp = active.warp[:, None] % self._warps
+                self._note(self._reads, place, warp, stamp[active.selection][:, None])
         self._latest_reads.clear()
         self._held = 0
 
@@ -235,45 +235,45 @@ class GlobalRaces:
         # Not `zeros_like`, which writes: what no thread touches takes no memory.
         self._writes, self._reads = (np.zeros(-(-size // granule), np.int64) for _ in range(2))
 
-    def access(self, lanes: Lanes, active: Selection, position: np.ndarray, access: Access) -> None:
+    def access(self, active: Active, position: np.ndarray, access: Access) -> None:
         """Checks an access against those before it, and remembers it."""
-        place = _granules(position, access.width, self._granule)
-        stamp = lanes.clocks.stamp[active][:, None]
-        row = lanes.clocks.row[active][:, None]
+        place, clocks = _granules(position, access.width, self._granule), active.lanes.clocks
+        stamp = clocks.stamp[active.selection][:, None]
+        row = active.warp[:, None]
         atomic = access.kind is Kind.ATOMIC or access.strong
         reads = access.kind is Kind.READ
         write = self._writes[place]
         if access.constant and (write != 0).any():
-            _race(lanes, active, write != 0, write, access, "write")
-        joined = clash = self._clash(lanes, row, stamp, write)
+            _race(active, write != 0, write, access, "write")
+        joined = clash = self._clash(clocks, row, stamp, write)
         if (atomic or reads) and clash.any():
             clash = clash & (write & _ATOMIC == 0)
         if clash.any():
-            _race(lanes, active, clash, write, access, "write")
+            _race(active, clash, write, access, "write")
         if reads:
             if not access.strong:
                 old = self._reads[place]
-                self._note(stamp, self._reads, place, old, self._clash(lanes, row, stamp, old))
+                self._note(stamp, self._reads, place, old, self._clash(clocks, row, stamp, old))
             return
         if atomic:
             self._note(stamp | _ATOMIC, self._writes, place, write, joined)
             return
-        if (clash := self._clash(lanes, row, stamp, self._reads[place])).any():
-            _race(lanes, active, clash, self._reads[place], access, "read")
+        if (clash := self._clash(clocks, row, stamp, self._reads[place])).any():
+            _race(active, clash, self._reads[place], access, "read")
         self._writes[place] = stamp
         if (clash := self._writes[place] != stamp).any():
-            _race(lanes, active, clash, self._writes[place], access, "write")
+            _race(active, clash, self._writes[place], access, "write")
 
     def _clash(
-        self, lanes: Lanes, row: np.ndarray, stamp: np.ndarray, other: np.ndarray
+        self, clocks: Clocks, row: np.ndarray, stamp: np.ndarray, other: np.ndarray
     ) -> np.ndarray:
         away = (other ^ stamp) >> _BLOCK_SHIFT != 0
         suspect = (other != 0) & (away | ((other ^ stamp) & (_THREAD | _SEVERAL) != 0))
         if not suspect.any():
             return suspect
-        ordered = lanes.clocks.ordered(row, other)
+        ordered = clocks.ordered(row, other)
         if (several := other & _SEVERAL != 0).any():
-            ordered = np.where(several, lanes.clocks.all_ordered(row, other), ordered)
+            ordered = np.where(several, clocks.all_ordered(row, other), ordered)
         return suspect & (away | (other & _BLOCKS != 0) | ~ordered)
 
     def _note(
@@ -287,7 +287,7 @@ class GlobalRaces:
         """Remembers an access in `table`.
 
         Args:
-          stamp: of the access.
+          stamp: the stamp of the access.
           table: last accesses, by granule.
           place: the granules.
           old: their last accesses.
@@ -313,19 +313,13 @@ def _granules(position: np.ndarray, width: int, granule: int) -> np.ndarray:
 
 
 def _race(
-    lanes: Lanes,
-    active: Selection,
-    clash: np.ndarray,
-    other: np.ndarray,
-    access: Access,
-    before: str,
+    active: Active, clash: np.ndarray, other: np.ndarray, access: Access, before: str
 ) -> None:
     """Raises RaceError for the first lane with a clash in any of its granules."""
-    before = {"atomic": "atomic operation"}.get(before, before)
     stamp = int(other[clash][0])
     thread, block = stamp & _THREAD, (stamp >> _BLOCK_SHIFT) - 1
     message = (
         f"race: {access.kind.value} after {before} by thread {thread} of block {block} "
         "without a barrier in between"
     )
-    lanes.fail(RaceError, access.instruction, active, np.any(clash, axis=1), message)
+    active.fail(RaceError, access.instruction, np.any(clash, axis=1), message)

@@ -7,24 +7,24 @@ import dataclasses
 import numpy as np
 
 from ptx.emulator.access import Access
-from ptx.emulator.lanes import Lanes, Selection
+from ptx.emulator.lanes import Active, Lanes
 
 __all__ = ["AsyncCopies"]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Flight:
-    """Copies of one instruction: by lane, the group, the place and the data."""
+    """The copies of one instruction: the lanes, and the group, the place and the data of each."""
 
     access: Access
-    lanes: np.ndarray
+    active: Active
     group: np.ndarray
     position: np.ndarray
     data: np.ndarray
 
-    def part(self, mask: np.ndarray) -> _Flight:
-        arrays = (self.lanes, self.group, self.position, self.data)
-        return _Flight(self.access, *(array[mask] for array in arrays))
+    def subset(self, mask: np.ndarray) -> _Flight:
+        arrays = (array[mask] for array in (self.group, self.position, self.data))
+        return _Flight(self.access, self.active.subset(mask), *arrays)
 
 
 class AsyncCopies:
@@ -34,37 +34,27 @@ class AsyncCopies:
         self._flights: list[_Flight] = []
         self._groups = np.zeros(lanes.count, np.int64)  # groups that each lane has committed
 
-    def start(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        position: np.ndarray,
-        data: np.ndarray,
-        access: Access,
-    ) -> None:
+    def start(self, active: Active, position: np.ndarray, data: np.ndarray, access: Access) -> None:
         """Sends `data`, one element for each lane, on its way to `position` of shared memory."""
-        group = self._groups[active].copy()  # the one that the next commit closes
-        self._flights.append(_Flight(access, lanes.indices[active], group, position, data))
+        group = self._groups[active.selection].copy()  # the one that the next commit closes
+        self._flights.append(_Flight(access, active, group, position, data))
 
-    def commit(self, active: Selection) -> None:
+    def commit(self, active: Active) -> None:
         """Closes the group of each active lane."""
-        self._groups[active] += 1
+        self._groups[active.selection] += 1
 
-    def wait(self, lanes: Lanes, active: Selection, pending: int | None) -> None:
+    def wait(self, active: Active, pending: int | None) -> None:
         """Lands all but the `pending` last groups of each active lane; None: all copies."""
-        chosen = np.zeros(lanes.count, np.bool_)
-        chosen[active] = True
+        waiting = active.spread(np.array(True))
         flights, self._flights = self._flights, []
         for flight in flights:
-            done = chosen[flight.lanes]
+            done = waiting[flight.active.selection]
             if pending is not None and done.any():
-                done &= flight.group < self._groups[flight.lanes] - pending
+                done = done & (flight.group < self._groups[flight.active.selection] - pending)
             if not done.any():
                 self._flights.append(flight)
                 continue
-            landing = flight
             if not done.all():
-                landing = flight.part(done)
-                self._flights.append(flight.part(~done))
-            part = lanes.selection(landing.lanes)
-            lanes.shared.land(lanes, part, landing.position, landing.data, landing.access)
+                self._flights.append(flight.subset(~done))
+                flight = flight.subset(done)
+            active.lanes.shared.land(flight.active, flight.position, flight.data, flight.access)

@@ -1,4 +1,7 @@
-"""Reads types, numbers and variables. Source: PTX ISA, "State Spaces, Types, and Variables"."""
+"""The parser of types, numbers and variables.
+
+Source: PTX ISA, "State Spaces, Types, and Variables".
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,7 @@ class Declarations(Tokens):
     def shared_variables(self, *, extern: bool = False) -> list[Variable]:
         """Reads what follows `.shared`, up to and with the semicolon."""
         dtype, count, alignment = self.variable_type()
-        variables = []
-        while True:
-            variables.append(self.variable(dtype, count, alignment, extern=extern))
-            if not self.accept(","):
-                break
+        variables = self.separated(lambda: self.variable(dtype, count, alignment, extern=extern))
         if self.now.text == "=":
             raise self.error("shared memory cannot have initial values")
         self.expect(";")

@@ -1,4 +1,4 @@
-"""What the emulator raises: one class for each kind of fault."""
+"""The emulator's errors: one class for each kind of fault."""
 
 __all__ = [
     "DivergenceError",
@@ -64,7 +64,7 @@ class OutOfBoundsError(EmulatorError):
 
 
 class MisalignedError(EmulatorError):
-    """An address that is no multiple of the width of the access."""
+    """An address that is not a multiple of the width of the access."""
 
 
 class UninitializedError(EmulatorError):

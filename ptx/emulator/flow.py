@@ -1,8 +1,9 @@
-"""Control flow: basic blocks, where they lead, and which registers are surely written."""
+"""Control flow: basic blocks, their successors, and the registers that are surely written."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence, Set
 
 __all__ = ["BasicBlock", "basic_blocks", "definitions"]
@@ -23,8 +24,8 @@ class BasicBlock:
     start: int
     stop: int
     following: int
-    target: int | None = None
-    conditional: bool = False
+    target: int | None
+    conditional: bool
 
     @property
     def successors(self) -> list[int]:
@@ -47,23 +48,12 @@ def basic_blocks(
     Returns:
       The blocks; the end of the kernel is the number of blocks.
     """
-    first = {0, *targets.values(), *(index + 1 for index in (*targets, *ends))}
-    starts = sorted(index for index in first if index < count)
-    number = {start: place for place, start in enumerate(starts)}
-    number[count] = len(starts)
+    starts = sorted({0, count, *targets.values(), *(index + 1 for index in (*targets, *ends))})
+    number = {start: i for i, start in enumerate(starts)}
     blocks = []
-    for place, start in enumerate(starts):
-        stop = starts[place + 1] if place + 1 < len(starts) else count
-        target = targets.get(stop - 1)
-        blocks.append(
-            BasicBlock(
-                start,
-                stop,
-                place + 1,
-                None if target is None else number[target],
-                stop - 1 in conditional,
-            )
-        )
+    for start, stop in itertools.pairwise(starts):
+        target = number[targets[stop - 1]] if stop - 1 in targets else None
+        blocks.append(BasicBlock(start, stop, number[stop], target, stop - 1 in conditional))
     return _join_loops(blocks)
 
 
@@ -94,7 +84,7 @@ def _join_loops(blocks: list[BasicBlock]) -> list[BasicBlock]:
     for i, header in order:
         block = blocks[i]
         if header >= 0:
-            joined.append(BasicBlock(block.stop, block.stop, end, moved(header)))
+            joined.append(BasicBlock(block.stop, block.stop, end, moved(header), False))
             continue
         target = block.target
         if target in latch_after and target <= i:

@@ -1,4 +1,4 @@
-"""Takes an instruction apart: modifiers, types, and operands as functions that read and write.
+"""An instruction taken apart: modifiers, types, and operands as functions that read and write.
 
 A function that compiles an instruction gets a `Form`, takes from it every modifier and operand
 that the instruction has, and returns the step that executes it. What is not taken is a form
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from ptx.emulator.errors import UnknownInstructionError
-from ptx.emulator.lanes import SPECIAL_REGISTERS, UNSIGNED, Lanes, Selection, Step, numpy_type
+from ptx.emulator.lanes import SPECIAL_REGISTERS, UNSIGNED, Active, Lanes, Step, numpy_type
 from ptx.emulator.memory import CONST_WINDOW
 from ptx.emulator.syntax import (
     Address,
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Form", "Reader", "Writer", "elementwise"]
 
-Reader = Callable[[Lanes, Selection], np.ndarray]
+Reader = Callable[[Active], np.ndarray]
 """Gives the value of an operand for the active lanes: one element for each, or just one."""
 
-Writer = Callable[[Lanes, Selection, np.ndarray], None]
+Writer = Callable[[Active, np.ndarray], None]
 """Writes a result, of the operand's type, for the active lanes."""
 
 _SINT = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
@@ -49,7 +49,7 @@ class Form:
 
     Attributes:
       instruction: the instruction.
-      program: where it stands.
+      program: the program that it belongs to.
       operands: its operands; `operand` and the methods that read and write take from them.
       reads: registers that it reads.
       writes: registers that it writes.
@@ -147,7 +147,7 @@ class Form:
         """Reads an operand (or the one at an index) as `dtype`.
 
         Args:
-          operand: what to read.
+          operand: the operand, or its index.
           dtype: its type.
           wider: whether a wider register will do, of which the low bits are taken.
         """
@@ -158,14 +158,14 @@ class Form:
         if isinstance(operand, Symbol):
             return self._read_symbol(operand, dtype)
         value = self._literal(operand, dtype)
-        return lambda lanes, active: value
+        return lambda active: value
 
     def write(self, operand: int | Operand, dtype: DType, *, wider: bool = False) -> Writer:
         """Writes an operand as `dtype`; a wider register gets zeros or copies of the sign."""
         if isinstance(operand, int):
             operand = self.operand(operand)
         if isinstance(operand, Sink):
-            return lambda lanes, active, value: None
+            return lambda active, value: None
         if not isinstance(operand, Register) or operand.negated:
             self.unknown("a register is expected for the result")
         self._check_width(operand, dtype, wider)
@@ -174,15 +174,17 @@ class Form:
         storage = UNSIGNED[bits]
         if bits == dtype.bits:
 
-            def write(lanes: Lanes, active: Selection, value: np.ndarray) -> None:
-                lanes.registers[index][active] = value.view(storage)
+            def write(active: Active, value: np.ndarray) -> None:
+                active.registers[index][active.selection] = value.view(storage)
 
         else:
             narrow = numpy_type(dtype) if dtype.kind == "signed" else UNSIGNED[dtype.bits]
             wide = _SINT[bits]
 
-            def write(lanes: Lanes, active: Selection, value: np.ndarray) -> None:
-                lanes.registers[index][active] = value.view(narrow).astype(wide).view(storage)
+            def write(active: Active, value: np.ndarray) -> None:
+                active.registers[index][active.selection] = (
+                    value.view(narrow).astype(wide).view(storage)
+                )
 
         return write
 
@@ -203,18 +205,18 @@ class Form:
             dtype = DTYPES[f"u{base.dtype.bits}"] if base.dtype.bits > 16 else u32
             register = self._read_register(base, dtype, False)
             if offset == 0:
-                return lambda lanes, active: register(lanes, active).astype(np.int64)
-            return lambda lanes, active: register(lanes, active).astype(np.int64) + offset
+                return lambda active: register(active).astype(np.int64)
+            return lambda active: register(active).astype(np.int64) + offset
         if isinstance(base, Symbol):
             variable = self._variable(base)
             if callable(variable):
-                return lambda lanes, active: np.full(
-                    lanes.size(active), variable(lanes) + offset, np.int64
+                return lambda active: np.full(
+                    active.size, variable(active.lanes) + offset, np.int64
                 )
             offset += variable
 
-        def constant(lanes: Lanes, active: Selection) -> np.ndarray:
-            return np.full(lanes.size(active), offset, np.int64)
+        def constant(active: Active) -> np.ndarray:
+            return np.full(active.size, offset, np.int64)
 
         return constant
 
@@ -225,13 +227,15 @@ class Form:
         self.reads.add(register.index)
         index, kind = register.index, numpy_type(dtype)
         if register.negated:
-            return lambda lanes, active: ~lanes.registers[index][active]
+            return lambda active: ~active.registers[index][active.selection]
         if register.dtype.bits != dtype.bits:
             narrow = UNSIGNED[dtype.bits]
-            return lambda lanes, active: lanes.registers[index][active].astype(narrow).view(kind)
+            return lambda active: (
+                active.registers[index][active.selection].astype(narrow).view(kind)
+            )
         if kind is UNSIGNED[dtype.bits]:
-            return lambda lanes, active: lanes.registers[index][active]
-        return lambda lanes, active: lanes.registers[index][active].view(kind)
+            return lambda active: active.registers[index][active.selection]
+        return lambda active: active.registers[index][active.selection].view(kind)
 
     def _check_width(self, register: Register, dtype: DType, wider: bool) -> None:
         have, want = register.dtype, dtype
@@ -245,14 +249,14 @@ class Form:
             if dtype.bits != 32 or dtype.is_float:
                 self.unknown(f"special register {symbol.name} is .u32, not .{dtype}")
             name = symbol.name
-            return lambda lanes, active: lanes.special(name)[active].view(kind)
+            return lambda active: active.lanes.special(name)[active.selection].view(kind)
         if dtype.bits not in (32, 64) or dtype.is_float:
             self.unknown(f"operand {symbol.name} as .{dtype}")
         variable, unsigned = self._variable(symbol), UNSIGNED[dtype.bits]
         if callable(variable):
-            return lambda lanes, active: np.array([variable(lanes)], unsigned).view(kind)
+            return lambda active: np.array([variable(active.lanes)], unsigned).view(kind)
         value = np.array([variable], unsigned)
-        return lambda lanes, active: value.view(kind)
+        return lambda active: value.view(kind)
 
     def _variable(self, symbol: Symbol) -> int | Callable[[Lanes], int]:
         """The address of a variable in its space; of the module's only a launch knows it."""
@@ -301,17 +305,11 @@ def elementwise(
     readers = [form.read(i + 1, dtype) for i, dtype in enumerate(sources)]
     if len(readers) == 1:
         (a,) = readers
-        return lambda lanes, active: write(lanes, active, function(a(lanes, active)))
+        return lambda active: write(active, function(a(active)))
     if len(readers) == 2:
         a, b = readers
-        return lambda lanes, active: write(
-            lanes, active, function(a(lanes, active), b(lanes, active))
-        )
+        return lambda active: write(active, function(a(active), b(active)))
     if len(readers) == 3:
         a, b, c = readers
-        return lambda lanes, active: write(
-            lanes, active, function(a(lanes, active), b(lanes, active), c(lanes, active))
-        )
-    return lambda lanes, active: write(
-        lanes, active, function(*(reader(lanes, active) for reader in readers))
-    )
+        return lambda active: write(active, function(a(active), b(active), c(active)))
+    return lambda active: write(active, function(*(reader(active) for reader in readers)))

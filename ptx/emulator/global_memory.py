@@ -12,10 +12,10 @@ import numpy as np
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.checks import GlobalRaces
 from ptx.emulator.errors import OutOfBoundsError, ReadOnlyError, UninitializedError
-from ptx.emulator.lanes import Lanes, Selection
+from ptx.emulator.lanes import Active
 from ptx.emulator.states import WRITTEN, all_bytes, check_alignment, set_bytes
 
-__all__ = ["Allocation", "GlobalMemory", "own_address"]
+__all__ = ["Allocation", "GlobalMemory", "aligned_bytes", "own_address"]
 
 _OWN_ADDRESSES = 1 << 56  # above whatever a process can have
 _OWN_SHIFT = 40
@@ -28,11 +28,11 @@ class Allocation:
     """Bytes in global memory, and what may be done to them.
 
     Attributes:
-      address: where the kernel sees them.
+      address: their address in the kernel.
       data: the bytes themselves, which the kernel reads and writes: uint8, contiguous.
       writable: whether the kernel may write them.
       initialized: whether they hold values; if not, the kernel may read only what it has written.
-      name: what errors call it; "" for its address.
+      name: its name in errors; "" for its address.
       barred: why no kernel may touch it, for example "freed"; "" if one may.
     """
 
@@ -55,6 +55,13 @@ class Allocation:
     @property
     def end(self) -> int:
         return self.address + self.data.nbytes
+
+
+def aligned_bytes(size: int, alignment: int) -> np.ndarray:
+    """New memory of `size` bytes at an address that is a multiple of `alignment`."""
+    memory = np.empty(size + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
+    return memory[start : start + size]
 
 
 def own_address(number: int) -> int:
@@ -106,27 +113,24 @@ class GlobalMemory:
                 if len(missing := np.flatnonzero(state != WRITTEN)):
                     yield allocation, missing
 
-    def locate(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
-    ) -> np.ndarray:
+    def locate(self, active: Active, address: np.ndarray, access: Access) -> np.ndarray:
         """Checks an access and returns its positions in `bytes`.
 
         Args:
-          lanes: all lanes.
-          active: those that access.
+          active: the accessing lanes.
           address: int64, one for each active lane.
-          access: what they do.
+          access: the access.
         """
         instruction, width = access.instruction, access.width
-        check_alignment(lanes, active, address, access, "global")
-        buffer, offset = self._find(lanes, active, address, access)
+        check_alignment(active, address, access, "global")
+        buffer, offset = self._find(active, address, access)
         position = offset + self._start[buffer]
-        lanes.report.global_access(lanes, active, buffer, position, access)
+        active.lanes.report.global_access(active, buffer, position, access)
         complete, writable = self._complete[buffer], self._writable[buffer]
         if access.kind is not Kind.READ and not writable.all():
             readonly = np.broadcast_to(~writable, len(address))
             message = f"{self._describe(int(address[readonly][0]), access)}: it is read-only"
-            lanes.fail(ReadOnlyError, instruction, active, readonly, message)
+            active.fail(ReadOnlyError, instruction, readonly, message)
         if complete.all() and not (self._races and writable.any()):
             return position
         shadow = offset + self._shadow[buffer]
@@ -137,19 +141,19 @@ class GlobalMemory:
             if missing.any():
                 where = self._describe(int(address[missing][0]), access)
                 message = f"{where}: nothing has written there"
-                lanes.fail(UninitializedError, instruction, active, missing, message)
+                active.fail(UninitializedError, instruction, missing, message)
         if self._races and writable.any():
             if not writable.all():
-                chosen = lanes.subset(active, writable)
-                self._races.access(lanes, chosen, shadow[writable], access)
+                chosen = active.subset(writable)
+                self._races.access(chosen, shadow[writable], access)
             else:
-                self._races.access(lanes, active, shadow, access)
+                self._races.access(active, shadow, access)
         if access.kind is not Kind.READ and not complete.all():
             set_bytes(self._state, shadow, width, WRITTEN)
         return position
 
     def _find(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
+        self, active: Active, address: np.ndarray, access: Access
     ) -> tuple[int | np.ndarray, np.ndarray]:
         """Number of the allocation of each address (one number, if it is the same), and offset."""
         first = bisect.bisect_right(self._addresses, address[0]) - 1
@@ -166,7 +170,7 @@ class GlobalMemory:
             offset = address
         if wrong.any():
             message = self._describe(int(address[wrong][0]), access)
-            lanes.fail(OutOfBoundsError, access.instruction, active, wrong, message)
+            active.fail(OutOfBoundsError, access.instruction, wrong, message)
         return number, offset
 
     def _describe(self, address: int, access: Access) -> str:

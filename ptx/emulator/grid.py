@@ -1,21 +1,22 @@
-"""Runs the blocks of a grid, on memory that is there."""
+"""The run of the blocks of a grid."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ptx.emulator.barriers import Barriers
 from ptx.emulator.checks import Clocks
 from ptx.emulator.copies import AsyncCopies
-from ptx.emulator.global_memory import GlobalMemory
+from ptx.emulator.global_memory import Allocation, GlobalMemory
 from ptx.emulator.lanes import WARP, Lanes
 from ptx.emulator.memory import LocalMemory, SharedMemory
 from ptx.emulator.program import Program
 from ptx.emulator.report import Report
 from ptx.emulator.scheduler import run
+from ptx.emulator.variables import Variables
 from ptx.isa.targets import TARGETS
 
 __all__ = ["Geometry", "Options", "check_launch", "run_grid", "triple"]
@@ -41,7 +42,7 @@ class Geometry:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a grid is run; see `ptx.emulator.launch`."""
+    """The options of a launch; see `ptx.emulator.launch`."""
 
     dynamic_shared: int = 0
     schedule: int | None = None
@@ -50,56 +51,55 @@ class Options:
     stop: Callable[[], bool] | None = None
     lenient: bool = False
 
+    @property
+    def finds_races(self) -> bool:
+        return self.check_races and not self.lenient
+
 
 def run_grid(
     program: Program,
     geometry: Geometry,
     parameters: Mapping[str, np.ndarray],
-    memory: GlobalMemory,
-    addresses: Mapping[str, int],
+    allocations: Sequence[Allocation],
+    variables: Variables,
     report: Report,
     options: Options,
     ids: np.ndarray,
-) -> None:
+) -> Iterator[tuple[Allocation, np.ndarray]]:
     """Runs blocks of a grid.
 
     Args:
       program: the kernel.
-      geometry: of the grid.
+      geometry: the grid and the block.
       parameters: bytes of each parameter, by name.
-      memory: what the kernel can reach.
-      addresses: of the module's variables, by name.
-      report: what counts what happens.
-      options: how to run it.
+      allocations: the memory that the kernel can reach, besides the module's variables.
+      variables: the variables of the module.
+      report: the report to add to.
+      options: the options of the launch.
       ids: numbers of the blocks that run.
+
+    Returns:
+      The allocations that the kernel has not written completely; see `GlobalMemory.unwritten`.
     """
+    reachable = [*allocations, *variables.allocations]
+    memory = GlobalMemory(reachable, program.granule["global"], options.finds_races)
     generator = None if options.schedule is None else np.random.default_rng(options.schedule)
     if generator is not None:
         generator.shuffle(ids)
     together = max(1, _LANES // (-(-geometry.threads // WARP) * WARP))
-    races = options.check_races and not options.lenient
     with np.errstate(all="ignore"):
         for start in range(0, len(ids), together):
-            lanes = Lanes(
-                program,
-                geometry,
-                ids[start : start + together],
-                parameters,
-                memory,
-                report,
-                generator,
-                addresses,
-                options.lenient,
-            )
+            block_ids = ids[start : start + together]
+            lanes = Lanes(program, geometry, block_ids, parameters, memory, report, generator)
+            lanes.addresses, lanes.lenient = variables.addresses, options.lenient
             lanes.clocks = Clocks(lanes)
             lanes.barriers = Barriers(lanes)
             lanes.copies = AsyncCopies(lanes)
-            lanes.shared = SharedMemory(
-                lanes, options.dynamic_shared, program.granule["shared"], races, options.lenient
-            )
-            lanes.local = LocalMemory(lanes, options.lenient)
+            lanes.shared = SharedMemory(lanes, options.dynamic_shared, options.finds_races)
+            lanes.local = LocalMemory(lanes)
             run(lanes, options.step_limit, options.stop)
             vars(lanes).clear()  # its parts refer to it: what is large would stay for a while
+    return memory.unwritten()
 
 
 def triple(value: int | Sequence[int], name: str) -> tuple[int, int, int]:

@@ -50,11 +50,7 @@ def add(a: np.ndarray, b: np.ndarray, mode: str = "rn") -> np.ndarray:
         return canonical(np.add(a, b))
     if a.dtype == np.float64:
         return _exactly(
-            lambda x, y: x + y,
-            mode,
-            a,
-            b,
-            fallback=lambda x, y: _zero_sign(x + y, mode, x, y),
+            lambda x, y: x + y, mode, a, b, fallback=lambda x, y: _zero_sign(x + y, mode, x, y)
         )
     wide = _odd_sum(_wide(a), _wide(b))
     return canonical(narrow(_zero_sign(wide, mode, a, b), a.dtype, mode))
@@ -90,32 +86,21 @@ def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str = "rn") -> np.nda
 
 def divide(a: np.ndarray, b: np.ndarray, mode: str = "rn") -> np.ndarray:
     """The quotient, rounded by `mode`."""
-    quotient = np.divide(a, b)
     if mode == "rn":
-        return canonical(quotient)
+        return canonical(np.divide(a, b))
     if a.dtype == np.float64:
         return _exactly(lambda x, y: x / y, mode, a, b, fallback=np.divide)
-    wide_a, wide_b = _wide(a), _wide(b)
-    rest = wide_a - _wide(quotient) * wide_b  # the sign is right; the product is exact
-    low = np.where(np.signbit(wide_b), rest < 0, rest > 0)
-    high = np.where(np.signbit(wide_b), rest > 0, rest < 0)
-    overflow = np.isinf(quotient) & np.isfinite(wide_a) & (wide_b != 0)
-    low, high = (
-        np.where(overflow, quotient < 0, low),
-        np.where(overflow, quotient > 0, high),
-    )
-    return canonical(_step(quotient, low, high, mode))
+    # No quotient comes so near to a float32 that float64 takes it for the float32 itself.
+    return canonical(narrow(_wide(a) / _wide(b), a.dtype, mode))
 
 
 def square_root(a: np.ndarray, mode: str = "rn") -> np.ndarray:
     """The square root, rounded by `mode`."""
-    root = np.sqrt(a)
     if mode == "rn":
-        return canonical(root)
+        return canonical(np.sqrt(a))
     if a.dtype == np.float64:
-        return _root64(a, root, mode)
-    rest = _wide(a) - _wide(root) * _wide(root)
-    return canonical(_step(root, rest > 0, rest < 0, mode))
+        return _root64(a, np.sqrt(a), mode)
+    return canonical(narrow(np.sqrt(_wide(a)), a.dtype, mode))  # see `divide`
 
 
 def narrow(wide: np.ndarray, dtype: np.dtype | type, mode: str = "rn") -> np.ndarray:
@@ -212,8 +197,8 @@ def _step(result: np.ndarray, low: np.ndarray, high: np.ndarray, mode: str) -> n
 
     Args:
       result: rounded to nearest.
-      low: where it is less than the exact value.
-      high: where it is more.
+      low: a mask of results below the exact value.
+      high: a mask of results above it.
       mode: "rz", "rm" or "rp".
     """
     negative = np.signbit(result)
@@ -245,29 +230,22 @@ def _fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str) -> np.ndarray
     if not a.shape == b.shape == c.shape:
         a, b, c = np.broadcast_arrays(a, b, c)
     plain = a * b + c
-    if mode == "rn":
-        if _all_moderate(a) and _all_moderate(b) and _all_moderate(c):
-            exact = _fma_moderate(a, b, c)
-            return np.where(exact != 0, exact, plain)
-        finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-        result = np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, plain)
-        near = finite & _moderate(a) & _moderate(b) & _moderate(c)
-        exact = _fma_moderate(np.where(near, a, 0), np.where(near, b, 0), np.where(near, c, 0))
-        result = np.where(near & (exact != 0), exact, result)
-        far = np.flatnonzero(finite & ~near)
-        if len(far):
-            values = zip(a.flat[far], b.flat[far], c.flat[far], strict=True)
-            result.flat[far] = [
-                _round_fraction(Fraction(x) * Fraction(y) + Fraction(z), mode, zero=x * y + z)
-                for x, y, z in values
-            ]
-        return result
+    if mode == "rn" and _all_moderate(a) and _all_moderate(b) and _all_moderate(c):
+        exact = _fma_moderate(a, b, c)
+        return np.where(exact != 0, exact, plain)
+    near = _moderate(a) & _moderate(b) & _moderate(c) & (mode == "rn")
+    exact = _fma_moderate(*(np.where(near, x, 0) for x in (a, b, c)))
+    result = np.where(near & (exact != 0), exact, plain)
+    far = np.flatnonzero(~near)
 
     def fallback(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
         total = _zero_sign(x * y + z, mode, x * y, z)
         return np.where(np.isfinite(x) & np.isfinite(y) & ~np.isfinite(z), z, total)
 
-    return _exactly(lambda x, y, z: x * y + z, mode, a, b, c, fallback=fallback)
+    result.flat[far] = _exactly(
+        lambda x, y, z: x * y + z, mode, *(x.flat[far] for x in (a, b, c)), fallback=fallback
+    )
+    return result
 
 
 def _moderate(a: np.ndarray) -> np.ndarray:
@@ -351,13 +329,12 @@ def _round_fraction(value: Fraction, mode: str, zero: float = 0.0) -> float:
         exact = Fraction(nearest)
     except OverflowError:
         nearest, exact = sign * math.inf, value + (1 if value > 0 else -1)
-    towards = {"rz": 0.0, "rm": -math.inf, "rp": math.inf}.get(mode)
-    if towards is None or exact == value:
+    if mode == "rn" or exact == value:
         return nearest
-    wrong = exact > value if mode == "rm" else exact < value
-    if mode == "rz":
-        wrong = abs(exact) > abs(value)
-    return math.nextafter(nearest, towards) if wrong else nearest
+    down = value > 0 if mode == "rz" else mode == "rm"
+    if exact > value if down else exact < value:
+        return math.nextafter(nearest, -math.inf if down else math.inf)
+    return nearest
 
 
 def _odd_integer(value: int) -> float:

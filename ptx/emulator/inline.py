@@ -1,4 +1,4 @@
-"""Puts device functions in place of their calls."""
+"""Device functions in place of their calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Inliner:
     """Copies instructions into one kernel.
 
     Attributes:
-      kernel: what has been copied.
+      kernel: the copied code.
     """
 
     def __init__(self, kernel: KernelSource, functions: Mapping[str, FunctionSource]):
@@ -73,8 +73,8 @@ class _Inliner:
 
         Args:
           code: a kernel or a function.
-          names: of its local variables in the kernel.
-          suffix: what is added to its labels.
+          names: the names of its local variables in the kernel.
+          suffix: the suffix of its labels in the kernel.
           stack: names of the functions that are being called.
         """
         registers = [
@@ -85,22 +85,19 @@ class _Inliner:
         positions: list[int] = []
         for instruction in code.instructions:
             positions.append(len(self.kernel.instructions))
-            if instruction.opcode == "bra":
+            opcode, guard = instruction.opcode, instruction.guard
+            if opcode == "bra":
                 label = instruction.operands[0]
-                if isinstance(label, Symbol):
-                    label = Symbol(label.name + suffix)
-                instruction = dataclasses.replace(instruction, operands=(label,))
-            elif instruction.opcode == "ret" and stack:
-                instruction = dataclasses.replace(
-                    instruction, opcode="bra", operands=(Symbol(_RETURN + suffix),)
-                )
+                operands = (Symbol(label.name + suffix) if isinstance(label, Symbol) else label,)
+            elif opcode == "ret" and stack:
+                opcode, operands = "bra", (Symbol(_RETURN + suffix),)
             else:
                 operands = tuple(_map(o, registers, names) for o in instruction.operands)
-                instruction = dataclasses.replace(instruction, operands=operands)
-            if instruction.guard is not None:
-                guard = _map(instruction.guard, registers, names)
-                assert isinstance(guard, Register)
-                instruction = dataclasses.replace(instruction, guard=guard)
+            if guard is not None:
+                guard = dataclasses.replace(registers[guard.index], negated=guard.negated)
+            instruction = dataclasses.replace(
+                instruction, opcode=opcode, operands=operands, guard=guard
+            )
             if instruction.opcode == "call":
                 self._call(instruction, stack)
             else:
@@ -145,9 +142,8 @@ class _Inliner:
         """Results, name and arguments of a call."""
         operands = list(call.operands)
         results = operands.pop(0) if operands and isinstance(operands[0], Vector) else None
-        name = operands.pop(0) if operands else None
-        arguments = operands.pop(0) if operands else None
-        if not isinstance(name, Symbol) or operands:
+        name, arguments = (*operands, None, None)[:2]
+        if not isinstance(name, Symbol) or len(operands) > 2:
             raise self._error(call, "only calls by name are supported")
         return results, name.name, arguments
 

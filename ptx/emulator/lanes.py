@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,12 +23,9 @@ if TYPE_CHECKING:
     from ptx.emulator.report import Report
     from ptx.emulator.syntax import Instruction
 
-__all__ = ["UNSIGNED", "WARP", "Lanes", "Selection", "Step", "numpy_type"]
+__all__ = ["UNSIGNED", "WARP", "Active", "Lanes", "Step", "numpy_type"]
 
 WARP = 32
-
-Selection = slice | np.ndarray
-"""Some of the lanes, ascending: a slice where they follow each other, else indices."""
 
 UNSIGNED: dict[int, type] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
@@ -49,20 +47,21 @@ class Lanes:
 
     Attributes:
       count: number of lanes.
-      everything: selection of all lanes.
       indices: 0 .. count - 1.
       thread: number of the thread in its block, by lane.
       block: number of the block within these lanes, by lane.
       warps_per_block: with the last, incomplete one.
       block_ids: number in the grid of each block.
-      registers: by `Register.index`.
-      defined: by index, for the registers that could be read before they are written.
+      registers: the registers, by `Register.index`.
+      defined: by index, which lanes have written a register that could be read before.
       parameters: bytes of each kernel parameter.
-      addresses: of the module's variables.
+      addresses: the addresses of the module's variables.
       lenient: see `ptx.emulator.launch`.
       position: basic block of each lane; the number of all blocks is the end.
     """
 
+    addresses: Mapping[str, int]
+    lenient: bool
     shared: SharedMemory
     local: LocalMemory
     copies: AsyncCopies
@@ -78,16 +77,13 @@ class Lanes:
         global_memory: GlobalMemory,
         report: Report,
         generator: np.random.Generator | None,
-        addresses: Mapping[str, int],
-        lenient: bool,
     ):
         self.program, self.geometry, self.block_ids = program, geometry, block_ids
         self.parameters, self.global_memory, self.report = parameters, global_memory, report
-        self.generator, self.addresses, self.lenient = generator, addresses, lenient
+        self.generator = generator
         self.warps_per_block = -(-geometry.threads // WARP)
         padded = self.warps_per_block * WARP
         self.count = padded * len(block_ids)
-        self.everything: Selection = slice(0, self.count)
         self.indices = np.arange(self.count)
         self.block, self.thread = np.divmod(self.indices, padded)
         self.registers = [
@@ -98,23 +94,6 @@ class Lanes:
         self.position = np.zeros(self.count, np.int64)
         self.position[self.thread >= geometry.threads] = len(program.blocks)
         self._special: dict[str, np.ndarray] = {}
-
-    # ---- selections
-
-    def size(self, active: Selection) -> int:
-        return active.stop - active.start if isinstance(active, slice) else len(active)
-
-    def selection(self, indices: np.ndarray) -> Selection:
-        """A selection of ascending lane indices."""
-        if len(indices) and indices[-1] - indices[0] + 1 == len(indices):
-            return slice(int(indices[0]), int(indices[-1]) + 1)
-        return indices
-
-    def subset(self, active: Selection, mask: np.ndarray) -> Selection:
-        """The lanes of `active` where `mask`, which has one value for each of them, is true."""
-        return self.selection(self.indices[active][mask])
-
-    # ---- what the lanes know of their place
 
     def special(self, name: str) -> np.ndarray:
         """A special register, for example "%tid.x", over all lanes.
@@ -127,36 +106,67 @@ class Lanes:
             self._special[name] = np.broadcast_to(np.asarray(value).astype(np.uint32), self.count)
         return self._special[name]
 
-    # ---- faults
-
-    def fail(
-        self,
-        error: type[EmulatorError],
-        instruction: Instruction,
-        active: Selection,
-        mask: np.ndarray | None,
-        message: str,
-    ) -> NoReturn:
-        """Raises `error` for the first lane of `active` where `mask` (None: everywhere) is true."""
-        lanes = self.indices[active]
-        wrong = lanes if mask is None else lanes[mask]
-        block, thread = self.place(int(wrong[0]))
-        raise error(
-            f"{message} ({len(wrong)} of {len(lanes)} active threads)",
-            kernel=self.program.source.name,
-            line=instruction.line,
-            text=instruction.text,
-            block=block,
-            thread=thread,
-        )
-
     def place(self, lane: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Block and thread of a lane, each as (x, y, z)."""
         block, thread = self.block_ids[self.block[lane]], self.thread[lane]
         return _unravel(int(block), self.geometry.grid), _unravel(int(thread), self.geometry.block)
 
 
-Step = Callable[[Lanes, Selection], None]
+class Active:
+    """The lanes that an instruction runs for.
+
+    Attributes:
+      lanes: all lanes.
+      indices: the indices of the active ones, ascending.
+      size: the number of active lanes.
+      selection: an index of arrays over all lanes: a slice where the active ones follow each
+        other, else `indices`.
+      registers: the registers of all lanes.
+    """
+
+    def __init__(self, lanes: Lanes, indices: np.ndarray):
+        self.lanes, self.indices, self.registers = lanes, indices, lanes.registers
+        self.size = len(indices)
+        self.selection: slice | np.ndarray = indices
+        if self.size and indices[-1] - indices[0] + 1 == self.size:
+            self.selection = slice(int(indices[0]), int(indices[-1]) + 1)
+
+    @functools.cached_property
+    def warp(self) -> np.ndarray:
+        """The number of each active lane's warp among the warps of all lanes."""
+        return self.indices // WARP
+
+    def subset(self, mask: np.ndarray) -> Active:
+        """The active lanes where `mask`, which has one value for each of them, is true."""
+        return Active(self.lanes, self.indices[mask])
+
+    def spread(self, value: np.ndarray) -> np.ndarray:
+        """An element for each of all lanes: `value` for the active ones, zero for the others."""
+        everywhere = np.zeros(self.lanes.count, value.dtype)
+        everywhere[self.selection] = value
+        return everywhere
+
+    def fail(
+        self,
+        error: type[EmulatorError],
+        instruction: Instruction,
+        mask: np.ndarray | None,
+        message: str,
+    ) -> NoReturn:
+        """Raises `error` for the first active lane where `mask` (None: everywhere) is true."""
+        wrong = self.indices if mask is None else self.indices[mask]
+        block, thread = self.lanes.place(int(wrong[0]))
+        raise error(
+            f"{message} ({len(wrong)} of {self.size} active threads)",
+            kernel=self.lanes.program.source.name,
+            line=instruction.line,
+            text=instruction.text,
+            block=block,
+            thread=thread,
+        )
+
+
+Step = Callable[[Active], None]
 """What an instruction does to the lanes that it runs for."""
 
 

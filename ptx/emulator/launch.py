@@ -1,4 +1,4 @@
-"""Runs a kernel on numpy arrays."""
+"""The launch of a kernel on numpy arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ptx.emulator.errors import UnwrittenError
-from ptx.emulator.global_memory import Allocation, GlobalMemory, own_address
+from ptx.emulator.global_memory import Allocation, aligned_bytes, own_address
 from ptx.emulator.grid import Geometry, Options, check_launch, run_grid, triple
 from ptx.emulator.lanes import UNSIGNED, numpy_type
 from ptx.emulator.program import Program, load
@@ -33,12 +33,7 @@ class Buffer:
     """
 
     def __init__(
-        self,
-        array: np.ndarray,
-        writable: bool = True,
-        initialized: bool = True,
-        *,
-        origin: int = 0,
+        self, array: np.ndarray, writable: bool = True, initialized: bool = True, *, origin: int = 0
     ):
         if not writable and not initialized:
             raise ValueError("a buffer that is neither writable nor initialized is of no use")
@@ -94,7 +89,7 @@ def launch(
         open: no race counts as a fault (equal values may be written twice), shared and local
         memory and registers count as written (padding may be copied), and a membermask may name
         threads that have ended or that the block does not have.
-      report: what is returned: `Trace` also has what each warp did.
+      report: the class of the result; `Trace` also has what each warp did.
 
     Returns:
       What the launch did.
@@ -106,19 +101,21 @@ def launch(
     program = load(text, kernel)
     geometry = Geometry(triple(grid, "grid"), triple(block, "block"))
     check_launch(program, geometry, dynamic_shared)
-    _check_count(program, arguments)
-    buffers = list({id(a): a for a in arguments if isinstance(a, Buffer)}.values())
-    names = [_name(program, arguments, buffer) for buffer in buffers]
+    declared = program.source.parameters
+    if len(arguments) != len(declared):
+        raise TypeError(
+            f"{program.source.name} has {len(declared)} parameters, and {len(arguments)} arguments "
+            "are given"
+        )
+    names: dict[Buffer, str] = {}  # errors name a buffer by the first parameter that points to it
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, Buffer):
+            names.setdefault(argument, f"argument {position} ({declared[position].name})")
+    buffers = list(names)
     allocations = [
-        Allocation(own_address(i), _copy(b.array), b.writable, b.initialized, name)
-        for i, (b, name) in enumerate(zip(buffers, names, strict=True), 1)
+        Allocation(own_address(i), _copy(b.array), b.writable, b.initialized, names[b])
+        for i, b in enumerate(buffers, 1)
     ]
-    variables = Variables(program.variables)
-    memory = GlobalMemory(
-        [*allocations, *variables.allocations],
-        program.granule["global"],
-        check_races and not lenient,
-    )
     pointers = {
         id(b): a.address - b.origin * b.array.itemsize
         for b, a in zip(buffers, allocations, strict=True)
@@ -127,8 +124,10 @@ def launch(
     told = report(program, statistics)
     ids = np.arange(geometry.blocks) if blocks is None else _chosen(blocks, geometry)
     options = Options(dynamic_shared, schedule, check_races, step_limit, stop, lenient)
-    run_grid(program, geometry, parameters, memory, variables.addresses, told, options, ids)
-    for allocation, missing in memory.unwritten():
+    variables = Variables(program.variables)
+    for allocation, missing in run_grid(
+        program, geometry, parameters, allocations, variables, told, options, ids
+    ):
         buffer = buffers[allocations.index(allocation)]
         raise _unwritten(program, allocation.name, buffer, missing)
     for buffer, allocation in zip(buffers, allocations, strict=True):
@@ -139,26 +138,9 @@ def launch(
 
 def _copy(array: np.ndarray) -> np.ndarray:
     """A copy of an array's bytes, at an address that is a multiple of 256."""
-    memory = np.empty(array.nbytes + 256, np.uint8)
-    start = -memory.ctypes.data % 256
-    memory = memory[start : start + array.nbytes]
+    memory = aligned_bytes(array.nbytes, 256)
     memory[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return memory
-
-
-def _check_count(program: Program, arguments: Sequence[object]) -> None:
-    declared = len(program.source.parameters)
-    if len(arguments) != declared:
-        raise TypeError(
-            f"{program.source.name} has {declared} parameters, and {len(arguments)} arguments are "
-            "given"
-        )
-
-
-def _name(program: Program, arguments: Sequence[object], buffer: Buffer) -> str:
-    """What errors call a buffer: by the first parameter that points to it."""
-    position = next(i for i, argument in enumerate(arguments) if argument is buffer)
-    return f"argument {position} ({program.source.parameters[position].name})"
 
 
 def _unwritten(program: Program, name: str, buffer: Buffer, missing: np.ndarray) -> UnwrittenError:

@@ -15,7 +15,7 @@ import numpy as np
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.checks import SharedRaces
 from ptx.emulator.errors import InFlightError, OutOfBoundsError, UninitializedError
-from ptx.emulator.lanes import Lanes, Selection
+from ptx.emulator.lanes import Active, Lanes
 from ptx.emulator.states import (
     IN_FLIGHT,
     NOWHERE,
@@ -38,14 +38,12 @@ __all__ = [
     "LocalMemory",
     "SharedMemory",
     "VariableLayout",
-    "local_layout",
-    "shared_layout",
 ]
 
 CONST_WINDOW, LOCAL_WINDOW, SHARED_WINDOW = 1 << 58, 1 << 59, 1 << 60
-_SHARED_BASE, _LOCAL_BASE = 1024, 64
-_SHARED_GAP = 128  # all banks once: a variable stays on the banks that it has without the gaps
-_LOCAL_GAP = 16
+_BASES = {"shared": 1024, "local": 64}
+# All banks once in shared memory: a variable stays on the banks that it has without the gaps.
+_GAPS = {"shared": 128, "local": 16}
 
 
 class VariableLayout:
@@ -60,8 +58,9 @@ class VariableLayout:
       gaps: addresses from and to which no variable lies.
     """
 
-    def __init__(self, space: str, variables: Sequence[Variable], base: int, gap: int):
-        self.space = space
+    def __init__(self, space: str, variables: Sequence[Variable]):
+        self.space, gap = space, _GAPS[space]
+        base = _BASES[space] if variables or space == "shared" else 0
         self.offsets: dict[str, int] = {}
         self.sizes = {v.name: v.size for v in variables if v.size is not None}
         self.gaps = [(0, base)]
@@ -90,14 +89,6 @@ class VariableLayout:
         return f"byte {address - start} from the start of {name}"
 
 
-def shared_layout(variables: Sequence[Variable]) -> VariableLayout:
-    return VariableLayout("shared", variables, _SHARED_BASE, _SHARED_GAP)
-
-
-def local_layout(variables: Sequence[Variable]) -> VariableLayout:
-    return VariableLayout("local", variables, _LOCAL_BASE if variables else 0, _LOCAL_GAP)
-
-
 class _VariableMemory:
     """Memory of which each block, or each thread, has its own.
 
@@ -110,16 +101,15 @@ class _VariableMemory:
         layout: VariableLayout,
         owner: np.ndarray,
         owners: int,
-        *,
-        dynamic_size: int = 0,
-        written: bool = False,
+        dynamic_size: int,
+        written: bool,
     ):
         """Makes the memories.
 
         Args:
-          layout: of each owner's memory.
-          owner: by lane, whose memory it sees.
-          owners: how many there are.
+          layout: the layout of each owner's memory.
+          owner: the number of each lane's owner.
+          owners: the number of owners.
           dynamic_size: bytes after the static variables.
           written: whether all bytes count as written.
         """
@@ -133,48 +123,34 @@ class _VariableMemory:
         for start, stop in layout.gaps:
             state[:, start:stop] = NOWHERE
         state[:, self._end :] = NOWHERE
-        self._state = state.reshape(-1)
+        self._states, self._state = state, state.reshape(-1)
 
-    def locate(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
-    ) -> np.ndarray:
+    def locate(self, active: Active, address: np.ndarray, access: Access) -> np.ndarray:
         """Checks an access and returns its positions in `bytes`; see `GlobalMemory.locate`."""
         instruction, width, kind = access.instruction, access.width, access.kind
-        check_alignment(lanes, active, address, access, self._layout.space)
+        check_alignment(active, address, access, self._layout.space)
         if int(np.maximum.reduce(address.view(np.uint64))) <= self._end - width:  # none below 0
-            position = address + self._base[active]
+            position = address + self._base[active.selection]
             if kind in (Kind.WRITE, Kind.COPY):
                 good = ~any_byte(self._state, position, width, IN_FLIGHT)
             else:
                 good = all_bytes(self._state, position, width, WRITTEN)
             if np.count_nonzero(good) < len(good):
-                self._explain(lanes, active, address, position, ~good, access)
+                self._explain(active, address, position, ~good, access)
         else:
             outside = (address < 0) | (address > self._end - width)
             message = f"{width}-byte {kind.value} at " + self._layout.describe(
                 int(address[outside][0])
             )
-            lanes.fail(OutOfBoundsError, instruction, active, outside, message)
-        self._note(lanes, active, address, position, access)
+            active.fail(OutOfBoundsError, instruction, outside, message)
         if kind is not Kind.READ:
             state = IN_FLIGHT if kind is Kind.COPY else WRITTEN
             set_bytes(self._state, position, width, state)
         return position
 
-    def _note(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        address: np.ndarray,
-        position: np.ndarray,
-        access: Access,
-    ) -> None:
-        """Does more with an access that is in order."""
-
     def _explain(
         self,
-        lanes: Lanes,
-        active: Selection,
+        active: Active,
         address: np.ndarray,
         position: np.ndarray,
         wrong: np.ndarray,
@@ -184,15 +160,14 @@ class _VariableMemory:
         first = int(np.flatnonzero(wrong)[0])
         states = self._state[position[first] : position[first] + access.width]
         where = self._layout.describe(int(address[first]))
-        what, instruction = f"{access.kind.value} at {where}", access.instruction
+        what = f"{access.kind.value} at {where}"
         if (states == NOWHERE).any():
-            message = f"{access.width}-byte {what}: outside every variable"
-            lanes.fail(OutOfBoundsError, instruction, active, wrong, message)
-        if (states == IN_FLIGHT).any():
-            message = f"{what}, to which a cp.async is still on its way"
-            lanes.fail(InFlightError, instruction, active, wrong, message)
-        message = f"{what}, which nothing has written"
-        lanes.fail(UninitializedError, instruction, active, wrong, message)
+            error, message = OutOfBoundsError, f"{access.width}-byte {what}: outside every variable"
+        elif (states == IN_FLIGHT).any():
+            error, message = InFlightError, f"{what}, to which a cp.async is still on its way"
+        else:
+            error, message = UninitializedError, f"{what}, which nothing has written"
+        active.fail(error, access.instruction, wrong, message)
 
 
 class SharedMemory(_VariableMemory):
@@ -203,46 +178,27 @@ class SharedMemory(_VariableMemory):
       total_size: bytes of one block.
     """
 
-    def __init__(
-        self,
-        lanes: Lanes,
-        dynamic_size: int,
-        granule: int,
-        check_races: bool,
-        written: bool = False,
-    ):
+    def __init__(self, lanes: Lanes, dynamic_size: int, check_races: bool):
         layout = lanes.program.layout
         blocks = len(lanes.block_ids)
-        super().__init__(layout, lanes.block, blocks, dynamic_size=dynamic_size, written=written)
+        super().__init__(layout, lanes.block, blocks, dynamic_size, lanes.lenient)
         self.dynamic_size = dynamic_size
         self.total_size = layout.static_size + dynamic_size
+        granule = lanes.program.granule["shared"]
         self._races = SharedRaces(len(self.bytes), granule, lanes) if check_races else None
 
-    def _note(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        address: np.ndarray,
-        position: np.ndarray,
-        access: Access,
-    ) -> None:
-        lanes.report.shared_access(lanes, active, address, access)
+    def locate(self, active: Active, address: np.ndarray, access: Access) -> np.ndarray:
+        position = super().locate(active, address, access)
+        active.lanes.report.shared_access(active, address, access)
         if self._races:
-            self._races.access(lanes, active, position, access)
+            self._races.access(active, position, access)
+        return position
 
-    def land(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        position: np.ndarray,
-        data: np.ndarray,
-        access: Access,
-    ) -> None:
+    def land(self, active: Active, position: np.ndarray, data: np.ndarray, access: Access) -> None:
         """Writes what an asynchronous copy of the lanes `active` has brought.
 
         Args:
-          lanes: all lanes.
-          active: those that have waited for it.
+          active: the lanes that have waited for it.
           position: where, from `locate`.
           data: one element, of as many bytes as the copy has, for each of them.
           access: the copy.
@@ -251,20 +207,21 @@ class SharedMemory(_VariableMemory):
         chunks(self.bytes, width)[position // width] = data
         set_bytes(self._state, position, width, WRITTEN)
         if self._races:
-            self._races.access(lanes, active, position, access)
+            self._races.access(active, position, access)
 
 
 class LocalMemory(_VariableMemory):
     """Local memory of all lanes: `.local` variables, and the parameters of device functions."""
 
-    def __init__(self, lanes: Lanes, written: bool = False):
+    def __init__(self, lanes: Lanes):
         layout = lanes.program.local_layout
         owners = lanes.count if layout.offsets else 0
-        super().__init__(layout, lanes.indices, owners, written=written)
+        super().__init__(layout, lanes.indices, owners, 0, lanes.lenient)
 
-    def forget(self, lanes: Lanes, active: Selection, names: Sequence[str]) -> None:
+    def forget(self, active: Active, names: Sequence[str]) -> None:
         """Makes some variables of the active lanes as they are before anything writes them."""
-        states = self._state.reshape(-1, self._stride)
         for name in names:
             start = self._layout.offsets[name]
-            states[active, start : start + self._layout.sizes[name]] = self._at_first
+            self._states[active.selection, start : start + self._layout.sizes[name]] = (
+                self._at_first
+            )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ptx.emulator.errors import UnwrittenError
-from ptx.emulator.global_memory import Allocation, GlobalMemory, own_address
+from ptx.emulator.global_memory import Allocation, own_address
 from ptx.emulator.grid import Geometry, Options, check_launch, run_grid, triple
 from ptx.emulator.parse import parse
 from ptx.emulator.program import Program
@@ -120,7 +120,7 @@ class LoadedModule:
           schedule: see `ptx.emulator.launch`, as for all that follows.
           check_races: whether to look for races.
           lenient: for kernels of a compiler that relies on what GPUs do.
-          step_limit: of an endless loop.
+          step_limit: the number of basic blocks that counts as an endless loop.
           stop: whether to give up.
 
         Returns:
@@ -145,27 +145,16 @@ class LoadedModule:
         reachable = list(allocations)
         if not lenient:
             values, reachable = _apart(program, values, allocations)
-        memory = GlobalMemory(
-            [*reachable, *self._variables.allocations],
-            program.granule["global"],
-            check_races and not lenient,
-        )
         named = {
             parameter.name: np.frombuffer(value, np.uint8)
             for parameter, value in zip(program.source.parameters, values, strict=True)
         }
         report = Report(program, statistics=False)
-        run_grid(
-            program,
-            geometry,
-            named,
-            memory,
-            self._variables.addresses,
-            report,
-            Options(dynamic_shared, schedule, check_races, step_limit, stop, lenient),
-            np.arange(geometry.blocks),
-        )
-        for allocation, missing in memory.unwritten():
+        options = Options(dynamic_shared, schedule, check_races, step_limit, stop, lenient)
+        ids = np.arange(geometry.blocks)
+        for allocation, missing in run_grid(
+            program, geometry, named, reachable, self._variables, report, options, ids
+        ):
             message = (
                 f"{len(missing)} of {allocation.data.nbytes} bytes of {allocation} are never "
                 f"written, the first of them byte {int(missing[0])}"

@@ -1,4 +1,4 @@
-"""Reads PTX text. Source: PTX ISA, "Syntax", "State Spaces, Types, and Variables"."""
+"""The parser of PTX text. Source: PTX ISA, "Syntax", "State Spaces, Types, and Variables"."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ class _Parser(Declarations):
         while self.now.kind != "end":
             word = self.take().text
             if word == ".target":
-                target = self.take().text
-                while self.accept(","):
-                    self.take()
+                target, *_ = (word.text for word in self.separated(self.take))
             elif word == ".version":
                 self.take()
             elif word == ".address_size":
@@ -72,18 +70,14 @@ class _Parser(Declarations):
                     raise self.error(f".address_size 64 is expected, not {size}")
             elif word in (".visible", ".weak", ".common", ";"):
                 continue
-            elif word == ".extern" and self.accept(".shared"):
-                self.shared.extend(self.shared_variables(extern=True))
-            elif word == ".extern" and self.accept(".func"):
+            elif word == ".shared" or (word == ".extern" and self.accept(".shared")):
+                self.shared.extend(self.shared_variables(extern=word == ".extern"))
+            elif word == ".func" or (word == ".extern" and self.accept(".func")):
                 self.function()
-            elif word == ".shared":
-                self.shared.extend(self.shared_variables())
             elif word in (".global", ".const"):
                 self.variables.extend(self.module_variables(word[1:]))
             elif word == ".entry":
                 kernels.append(self.entry())
-            elif word == ".func":
-                self.function()
             elif word in (".extern", ".tex"):
                 raise self.error(f"{word} at the level of the module is not supported", back=1)
             else:
@@ -94,10 +88,7 @@ class _Parser(Declarations):
         kernel = KernelSource(self.now.text, self.line(self.now))
         self.kernel = self.take("word").text
         if self.accept("("):
-            while not self.accept(")"):
-                kernel.parameters.append(self.parameter())
-                if self.now.text != ")":
-                    self.expect(",")
+            kernel.parameters.extend(self.separated_until(")", self.parameter))
         while self.now.kind == "word":
             name = self.take().text
             if name not in (".maxntid", ".reqntid", ".minnctapersm", ".maxnreg", ".pragma"):
@@ -140,15 +131,11 @@ class _Parser(Declarations):
         self.kernel = ""
 
     def formal_parameters(self) -> list[Variable]:
-        variables: list[Variable] = []
-        if self.accept("("):
-            while not self.accept(")"):
-                self.expect(".param")
-                dtype, count, alignment = self.variable_type()
-                variables.append(self.variable(dtype, count, alignment))
-                if self.now.text != ")":
-                    self.expect(",")
-        return variables
+        return self.separated_until(")", self.formal_parameter) if self.accept("(") else []
+
+    def formal_parameter(self) -> Variable:
+        self.expect(".param")
+        return self.variable(*self.variable_type())
 
     # ---- the body of a kernel or function
 
@@ -259,9 +246,7 @@ class _Parser(Declarations):
         return Instruction(opcode, tuple(modifiers), tuple(operands), guard, self.line(first), text)
 
     def label_list(self) -> list[str]:
-        labels = [self.take("word").text]
-        while self.accept(","):
-            labels.append(self.take("word").text)
+        labels = self.separated(lambda: self.take("word").text)
         self.expect(";")
         return labels
 
@@ -303,10 +288,9 @@ class _Parser(Declarations):
     # ---- operands
 
     def operand(self) -> Operand:
-        if self.accept("{"):
-            return self.items("}")
-        if self.accept("("):  # results or arguments of a call
-            return self.items(")")
+        for start, end in ("{}", "()"):  # a vector; the results or arguments of a call
+            if self.accept(start):
+                return Vector(tuple(self.separated_until(end, self.single)))
         if self.accept("["):
             address = self.address()
             self.expect("]")
@@ -315,15 +299,6 @@ class _Parser(Declarations):
         if self.accept("|"):
             return Pair(value, self.single())
         return value
-
-    def items(self, end: str) -> Vector:
-        """Reads operands between commas, up to and with `end`."""
-        items: list[Operand] = []
-        while not self.accept(end):
-            items.append(self.single())
-            if self.now.text != end:
-                self.expect(",")
-        return Vector(tuple(items))
 
     def single(self) -> Operand:
         """A register, constant or symbol."""

@@ -13,8 +13,8 @@ from ptx.emulator.flow import BasicBlock, basic_blocks, definitions
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.inline import inlined
 from ptx.emulator.instructions import BarrierWait, barrier_wait, compile_instruction
-from ptx.emulator.lanes import Lanes, Selection, Step
-from ptx.emulator.memory import local_layout, shared_layout
+from ptx.emulator.lanes import Active, Step
+from ptx.emulator.memory import VariableLayout
 from ptx.emulator.parse import parse
 from ptx.emulator.syntax import KernelSource, Module, Symbol
 from ptx.isa.dtypes import pred
@@ -63,24 +63,16 @@ def _without_collection() -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class CompiledBlock:
+class CompiledBlock(BasicBlock):
     """A basic block that can run.
 
     Attributes:
-      start: index of its first instruction.
-      stop: index of the instruction after its last one.
-      steps: what to do, without the branch or barrier at its end.
-      following: the block after it.
-      target: the block that it branches to; None where it does not.
+      steps: its steps, without the branch or barrier at its end.
       barrier: the barrier that it ends in, or None.
-      guard: tells which lanes branch or wait; None: all.
+      guard: the lanes that branch or wait; None: all.
     """
 
-    start: int
-    stop: int
     steps: tuple[Step, ...]
-    following: int
-    target: int | None
     barrier: BarrierWait | None
     guard: Reader | None
 
@@ -89,12 +81,12 @@ class Program:
     """A compiled kernel.
 
     Attributes:
-      source: what was parsed.
+      source: the parsed kernel, without calls.
       target: the module's `.target`.
-      layout: where its shared variables lie.
-      local_layout: where the variables lie that each thread has.
-      variables: of the module.
-      spaces: of these variables, by name.
+      layout: the layout of its shared variables.
+      local_layout: the layout of each thread's own variables.
+      variables: the module's variables.
+      spaces: the spaces of these variables, by name.
       blocks: its basic blocks. Lanes in lower ones run first; `len(blocks)` is the end.
       tracked: registers that some way through the kernel reads before it writes them. Their use
         is checked while the kernel runs; all others are written on every way to every use.
@@ -104,8 +96,8 @@ class Program:
 
     def __init__(self, module: Module, kernel: KernelSource):
         self.source, self.target = inlined(kernel, module.functions), module.target
-        self.layout = shared_layout(self.source.shared)
-        self.local_layout = local_layout(self.source.local)
+        self.layout = VariableLayout("shared", self.source.shared)
+        self.local_layout = VariableLayout("local", self.source.local)
         self.variables = module.variables
         self.spaces = {variable.name: variable.space for variable in module.variables}
         self.granule = {"shared": 16, "global": 16}
@@ -131,22 +123,7 @@ class Program:
                     self._undefined[index] = missing
                 defined |= self._surely_written(index)
         self.tracked: set[int] = set().union(*self._undefined.values())
-        self.blocks = [
-            CompiledBlock(
-                block.start,
-                block.stop,
-                tuple(
-                    step
-                    for index in range(block.start, block.stop)
-                    for step in self._complete(index)
-                ),
-                block.following,
-                block.target,
-                self._barriers.get(block.stop - 1) if block.stop > block.start else None,
-                self._guard_of_end(block),
-            )
-            for block in flow
-        ]
+        self.blocks = [self._compiled(block) for block in flow]
 
     def accesses(self, space: str, width: int) -> None:
         """Takes note that the kernel accesses `width` bytes of a space, or of "generic"."""
@@ -174,10 +151,15 @@ class Program:
             self._steps[index] = compile_instruction(form)
         form.finish()
 
-    def _guard_of_end(self, block: BasicBlock) -> Reader | None:
-        last = block.stop - 1
-        ends = block.stop > block.start and (last in self._targets or last in self._barriers)
-        return self._guards[last] if ends else None
+    def _compiled(self, block: BasicBlock) -> CompiledBlock:
+        indices = range(block.start, block.stop)
+        last = block.stop - 1 if indices else -1
+        return CompiledBlock(
+            **vars(block),
+            steps=tuple(step for index in indices for step in self._complete(index)),
+            barrier=self._barriers.get(last),
+            guard=self._guards[last] if last in self._targets or last in self._barriers else None,
+        )
 
     def _surely_written(self, index: int) -> int:
         if self._guards[index] is not None:
@@ -206,22 +188,22 @@ class Program:
     def _check_defined(self, form: Form, registers: set[int]) -> Step:
         names = {index: self.source.registers[index].name for index in registers}
 
-        def step(lanes: Lanes, active: Selection) -> None:
-            if lanes.lenient:
+        def step(active: Active) -> None:
+            if active.lanes.lenient:
                 return
             for index, name in names.items():
-                defined = lanes.defined[index][active]
+                defined = active.lanes.defined[index][active.selection]
                 if not defined.all():
                     message = f"register {name} is read before it is written"
-                    lanes.fail(UninitializedError, form.instruction, active, ~defined, message)
+                    active.fail(UninitializedError, form.instruction, ~defined, message)
 
         return step
 
 
 def _mark_defined(registers: set[int]) -> Step:
-    def step(lanes: Lanes, active: Selection) -> None:
+    def step(active: Active) -> None:
         for index in registers:
-            lanes.defined[index][active] = True
+            active.lanes.defined[index][active.selection] = True
 
     return step
 
@@ -229,15 +211,15 @@ def _mark_defined(registers: set[int]) -> Step:
 def _guarded(steps: list[Step], guard: Reader, count: int | None) -> Step:
     """The steps for the lanes where `guard` is true; `count`: the instruction to count."""
 
-    def guarded(lanes: Lanes, active: Selection) -> None:
-        mask = guard(lanes, active)
+    def guarded(active: Active) -> None:
+        mask = guard(active)
         if not mask.all():
             if not mask.any():
                 return
-            active = lanes.subset(active, mask)
+            active = active.subset(mask)
         if count is not None:
-            lanes.report.count_guarded(count, lanes.size(active))
+            active.lanes.report.count_guarded(count, active.size)
         for step in steps:
-            step(lanes, active)
+            step(active)
 
     return guarded

@@ -1,4 +1,4 @@
-"""What a launch did: coverage, bank conflicts, sectors."""
+"""The report of a launch: coverage, bank conflicts, sectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptx.emulator.lanes import WARP, Lanes, Selection
+from ptx.emulator.lanes import WARP, Active
 
 if TYPE_CHECKING:
     from ptx.emulator.access import Access
@@ -46,9 +46,7 @@ class BankConflicts:
 
     def __add__(self, other: BankConflicts) -> BankConflicts:
         return BankConflicts(
-            self.phases + other.phases,
-            self.passes + other.passes,
-            max(self.worst, other.worst),
+            self.phases + other.phases, self.passes + other.passes, max(self.worst, other.worst)
         )
 
     def times(self, count: int) -> BankConflicts:
@@ -76,9 +74,7 @@ class Sectors:
 
     def __add__(self, other: Sectors) -> Sectors:
         return Sectors(
-            self.requests + other.requests,
-            self.sectors + other.sectors,
-            self.ideal + other.ideal,
+            self.requests + other.requests, self.sectors + other.sectors, self.ideal + other.ideal
         )
 
 
@@ -87,8 +83,8 @@ class Report:
 
     Attributes:
       kernel: name of the kernel.
-      bank_conflicts: of each line that accessed shared memory.
-      sectors: of each line that accessed global memory.
+      bank_conflicts: the conflicts of each line that accessed shared memory.
+      sectors: the sectors of each line that accessed global memory.
     """
 
     def __init__(self, program: Program, statistics: bool = True):
@@ -144,28 +140,24 @@ class Report:
 
     # ---- what the emulator tells it
 
-    def count_block(self, number: int, lanes: Lanes, active: Selection) -> None:
+    def count_block(self, number: int, active: Active) -> None:
         """The active lanes run basic block `number`."""
-        self._blocks[number] += lanes.size(active)
+        self._blocks[number] += active.size
 
-    def branch(
-        self, number: int, lanes: Lanes, active: Selection, taken: np.ndarray | None
-    ) -> None:
+    def branch(self, number: int, active: Active, taken: np.ndarray | None) -> None:
         """Some of the active lanes, or all (None), take the branch at the end of a basic block."""
 
     def count_guarded(self, instruction: int, lanes: int) -> None:
         """`lanes` lanes execute an instruction that has a predicate."""
         self._counts[instruction] += lanes
 
-    def shared_access(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
-    ) -> None:
+    def shared_access(self, active: Active, address: np.ndarray, access: Access) -> None:
         """The active lanes access shared memory at these addresses of their blocks."""
         if not self._statistics:
             return
-        indices, alike = lanes.indices[active], 1
-        if isinstance(active, slice) and active == lanes.everything:
-            of_blocks = address.reshape(len(lanes.block_ids), -1)
+        indices, alike = active.indices, 1
+        if active.size == active.lanes.count:
+            of_blocks = address.reshape(len(active.lanes.block_ids), -1)
             if (of_blocks == of_blocks[0]).all():  # blocks mostly have the same addresses
                 alike, address = len(of_blocks), of_blocks[0]
                 indices = indices[: len(address)]
@@ -182,25 +174,19 @@ class Report:
         _add(self.bank_conflicts, access.instruction.line, conflicts.times(alike))
 
     def global_access(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        buffer: int | np.ndarray,
-        position: np.ndarray,
-        access: Access,
+        self, active: Active, buffer: int | np.ndarray, position: np.ndarray, access: Access
     ) -> None:
         """The active lanes access global memory at these bytes.
 
         Args:
-          lanes: all lanes.
-          active: those that access.
+          active: the accessing lanes.
           buffer: number of the allocation of each, or one for all.
-          position: of the first byte, in all of memory.
-          access: what they do.
+          position: the position of each first byte, in all of memory.
+          access: the access.
         """
         if not self._statistics:
             return
-        warp = lanes.indices[active] // WARP
+        warp = active.warp
         key = (warp << _KEY_SHIFT) | (position >> _SECTOR_SHIFT)
         step = np.diff(key)
         if (step < 0).any():
@@ -230,7 +216,7 @@ def sector_numbers(warp: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, 
 
     Args:
       warp: number of the warp of each lane.
-      position: of the first byte of each lane.
+      position: the position of each lane's first byte.
     """
     key = np.unique((warp << _KEY_SHIFT) | (position >> _SECTOR_SHIFT))
     return key >> _KEY_SHIFT, key & ((1 << _KEY_SHIFT) - 1)
@@ -243,7 +229,7 @@ def bank_passes(
 
     Args:
       lanes: numbers of the lanes.
-      address: of the first byte of each.
+      address: the address of each lane's first byte.
       width: bytes of a lane.
     """
     words = max(1, width // 4)

@@ -1,4 +1,4 @@
-"""Runs the lanes: which of them, at which basic block, and when they meet."""
+"""The order in which lanes run, and the places where they meet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ptx.emulator.errors import StepLimitError, StoppedError
-from ptx.emulator.lanes import WARP, Lanes, Selection
+from ptx.emulator.lanes import WARP, Active, Lanes
 
 __all__ = ["run"]
 
@@ -52,50 +52,46 @@ class _Scheduler:
                 self.fail(active, step_limit)
             if stop():
                 raise StoppedError("told to stop", kernel=lanes.program.source.name)
-            report.count_block(number, lanes, active)
+            report.count_block(number, active)
             for step in block.steps:
-                step(lanes, active)
+                step(active)
             if block.barrier is None:
                 ahead = self.branch(active, number)
-                if ahead is not None and lockstep and self.together(active, ahead):
+                if lockstep and ahead not in (None, self.end) and active.size == lanes.count:
                     group = active, ahead
                     continue
             else:
                 self.wait(active, number)
             group = self.next_group()
 
-    def branch(self, active: Selection, number: int) -> int | None:
+    def branch(self, active: Active, number: int) -> int | None:
         """Moves the active lanes on; returns the block that all go to, or None."""
         block = self.blocks[number]
         ahead = block.following
         if block.target is not None:
-            taken = None if block.guard is None else block.guard(self.lanes, active)
-            self.lanes.report.branch(number, self.lanes, active, taken)
+            taken = None if block.guard is None else block.guard(active)
+            self.lanes.report.branch(number, active, taken)
             if taken is None or taken.all():
                 ahead = block.target
             elif taken.any():
-                self.position[active] = np.where(taken, block.target, block.following)
+                self.position[active.selection] = np.where(taken, block.target, block.following)
                 return None
-        self.position[active] = ahead
+        self.position[active.selection] = ahead
         return ahead
 
-    def together(self, active: Selection, ahead: int) -> bool:
-        """Whether the active lanes are all there are, and so run on without being looked for."""
-        return ahead != self.end and isinstance(active, slice) and active == self.lanes.everything
-
-    def wait(self, active: Selection, number: int) -> None:
+    def wait(self, active: Active, number: int) -> None:
         """Lets the active lanes, or those that the guard chooses, wait at a barrier."""
-        lanes, block = self.lanes, self.blocks[number]
+        block = self.blocks[number]
         assert block.barrier is not None
-        self.position[active] = block.following
+        self.position[active.selection] = block.following
         if block.guard is not None:
-            mask = block.guard(lanes, active)
+            mask = block.guard(active)
             if not mask.any():
                 return
-            active = lanes.subset(active, mask)
-        block.barrier.wait(lanes, active)
+            active = active.subset(mask)
+        block.barrier.wait(active)
 
-    def next_group(self) -> tuple[Selection, int] | None:
+    def next_group(self) -> tuple[Active, int] | None:
         """The lanes to run next and their basic block; None where all have ended."""
         lanes, barriers = self.lanes, self.lanes.barriers
         while True:
@@ -105,7 +101,7 @@ class _Scheduler:
             if ready.any():
                 number = int(self.position[ready].min())
                 indices = np.flatnonzero(ready & (self.position == number))
-                return lanes.selection(indices), number
+                return Active(lanes, indices), number
             if not barriers.waiting.any():
                 return None
             if not barriers.release():
@@ -125,8 +121,8 @@ class _Scheduler:
             chosen = self.chosen = rank >= least
         return ready & np.repeat(chosen.reshape(-1), WARP)
 
-    def fail(self, active: Selection, step_limit: int) -> None:
-        block = self.blocks[int(self.position[active][0])]
+    def fail(self, active: Active, step_limit: int) -> None:
+        block = self.blocks[int(self.position[active.selection][0])]
         instruction = self.lanes.program.source.instructions[block.start]
         message = f"more than {step_limit} basic blocks: an endless loop, or raise step_limit"
-        self.lanes.fail(StepLimitError, instruction, active, None, message)
+        active.fail(StepLimitError, instruction, None, message)

@@ -1,4 +1,4 @@
-"""What is known of each byte of a memory, and the checks that all memories share."""
+"""The states of the bytes of a memory, and the checks that all memories share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ptx.emulator.access import Access
 from ptx.emulator.errors import MisalignedError
-from ptx.emulator.lanes import UNSIGNED, Lanes, Selection
+from ptx.emulator.lanes import UNSIGNED, Active
 
 __all__ = [
     "IN_FLIGHT",
@@ -30,15 +30,13 @@ _PATTERNS = {  # words of bytes that are all in one state
 }
 
 
-def check_alignment(
-    lanes: Lanes, active: Selection, address: np.ndarray, access: Access, space: str
-) -> None:
+def check_alignment(active: Active, address: np.ndarray, access: Access, space: str) -> None:
     if int(np.bitwise_or.reduce(address)) & (access.alignment - 1):
         crooked = address & (access.alignment - 1)
         message = (
             f"{space} {access.kind.value} at an address that is no multiple of {access.alignment}"
         )
-        lanes.fail(MisalignedError, access.instruction, active, crooked != 0, message)
+        active.fail(MisalignedError, access.instruction, crooked != 0, message)
 
 
 def all_bytes(state: np.ndarray, position: np.ndarray, width: int, value: int) -> np.ndarray:

@@ -62,7 +62,7 @@ class Symbol:
 
 @dataclasses.dataclass(frozen=True)
 class Sink:
-    """The operand `_`: a result that nobody wants."""
+    """The operand `_`: a result to discard."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Instruction:
 
     Attributes:
       opcode: the name up to the first dot.
-      modifiers: what follows, without the dots.
+      modifiers: the rest of the name, without the dots.
       operands: in the order of the text; the carry flag, where it takes part, after them.
       guard: the predicate of `@%p` or `@!%p`, or None.
       line: line of the text, from 1.
@@ -140,8 +140,8 @@ class Reference:
     """Eight bytes of a variable that hold the address of another.
 
     Attributes:
-      position: of the first of these bytes.
-      name: of the other variable.
+      position: the position of the first of these bytes.
+      name: the other variable's name.
       addend: bytes that are added to its address.
       generic: whether it is a generic address, not one of the variable's own space.
     """
@@ -157,9 +157,9 @@ class ModuleVariable:
     """A variable of the module, which all kernels share.
 
     Attributes:
-      name: of the variable.
+      name: the variable's name.
       space: "global" or "const".
-      alignment: what its address is a multiple of.
+      alignment: the alignment of its address, in bytes.
       data: its initial bytes, with zeros where there are references.
       references: addresses in it.
     """
@@ -176,8 +176,8 @@ class Code:
     """What stands between the braces of a kernel or a device function.
 
     Attributes:
-      name: of the kernel or function.
-      line: of its `.entry` or `.func`.
+      name: the name of the kernel or function.
+      line: the line of its `.entry` or `.func`.
       registers: all registers; `Register.index` indexes it.
       shared: its variables in shared memory, those of the module first.
       local: its variables of which each thread has its own: `.local` and `.param`.
@@ -212,8 +212,8 @@ class FunctionSource(Code):
     """One `.func` with a body.
 
     Attributes:
-      results: what it returns; these and `arguments` are among `local`.
-      arguments: what it is called with.
+      results: the variables that it returns; these and `arguments` are among `local`.
+      arguments: the variables that it is called with.
     """
 
     results: list[Variable] = dataclasses.field(default_factory=list)
@@ -227,8 +227,8 @@ class Module:
     Attributes:
       target: as written, for example "sm_80".
       kernels: in the order of the text.
-      functions: those with a body, by name.
-      variables: those outside kernels and functions, shared ones apart.
+      functions: the functions with a body, by name.
+      variables: the variables outside kernels and functions, except shared ones.
     """
 
     target: str

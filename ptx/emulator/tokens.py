@@ -1,14 +1,17 @@
-"""Divides PTX text into tokens. Source: PTX ISA, "Syntax"."""
+"""The tokens of PTX text. Source: PTX ISA, "Syntax"."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from ptx.emulator.errors import ParseError
 
 __all__ = ["Token", "Tokens"]
+
+T = TypeVar("T")
 
 _DEBUG = re.compile(r"^[ \t]*\.section\b[^{]*\{[^}]*\}|^[ \t]*\.(?:loc|file)\b[^\n]*", re.M)
 _TOKEN = re.compile(  # with what lies before it
@@ -34,7 +37,7 @@ class Token(NamedTuple):
 class Tokens:
     """The tokens of a text, which are taken one after the other.
 
-    Debugging lines (`.file`, `.loc`, `.section`) are no tokens.
+    Debugging lines (`.file`, `.loc`, `.section`) yield no tokens.
 
     Attributes:
       text: the whole text.
@@ -86,6 +89,22 @@ class Tokens:
     def expect(self, text: str) -> None:
         if not self.accept(text):
             raise self.error(f"{text!r} is expected, not {self.now.text!r}")
+
+    def separated(self, read: Callable[[], T]) -> list[T]:
+        """What `read` reads, once and after each comma."""
+        items = [read()]
+        while self.accept(","):
+            items.append(read())
+        return items
+
+    def separated_until(self, end: str, read: Callable[[], T]) -> list[T]:
+        """What `read` reads, any number of times with commas in between, up to and with `end`."""
+        items = []
+        while not self.accept(end):
+            items.append(read())
+            if self.now.text != end:
+                self.expect(",")
+        return items
 
     def line(self, token: Token) -> int:
         return bisect_left(self._line_ends, token.start) + 1

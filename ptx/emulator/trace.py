@@ -1,4 +1,4 @@
-"""What each warp of a launch did: the ways that it took, and what it accessed.
+"""The trace of each warp of a launch: the branches that it took, and its accesses.
 
 A simulator of the hardware replays it on the machine code that ptxas makes of the same text.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptx.emulator.lanes import WARP, Lanes, Selection
+from ptx.emulator.lanes import Active
 from ptx.emulator.report import Report, bank_passes, sector_numbers
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class Accessed:
     Attributes:
       sectors: numbers of the 32-byte sectors of global memory, ascending; none of shared memory.
       buffer: number of the allocation in global memory, of the first lane; -1 for shared memory.
-      passes: that the banks of shared memory, or of L1, take.
-      lanes: how many made the access.
+      passes: the passes of the banks of shared memory, or of L1.
+      lanes: the number of lanes that made the access.
       width: bytes of each.
     """
 
@@ -73,22 +73,20 @@ class Trace(Report):
             for index in range(block.start, block.stop)
         }
         self._runs: dict[int, dict[tuple[int, int], int]] = {}  # block -> warp -> times
-        self._known: dict[tuple[int, bytes], list[tuple[int, int, int]]] = {}
+        self._known: dict[tuple[int, bytes], list[tuple[int, int]]] = {}
 
-    def count_block(self, number: int, lanes: Lanes, active: Selection) -> None:
-        super().count_block(number, lanes, active)
+    def count_block(self, number: int, active: Active) -> None:
+        super().count_block(number, active)
         runs = self._runs.setdefault(number, {})
-        for warp in self._warps(lanes, active)[1]:
+        for warp in self._warps(active)[1]:
             runs[warp] = runs.get(warp, 0) + 1
 
-    def branch(
-        self, number: int, lanes: Lanes, active: Selection, taken: np.ndarray | None
-    ) -> None:
+    def branch(self, number: int, active: Active, taken: np.ndarray | None) -> None:
         block = self._program.blocks[number]
         if block.start == block.stop:  # where the lanes of several jumps back meet
             return
         line = self._line[block.stop - 1]
-        starts, warps = self._warps(lanes, active)
+        starts, warps = self._warps(active)
         if taken is None:
             outcomes = [ALL] * len(warps)
         else:
@@ -96,79 +94,57 @@ class Trace(Report):
             count = np.add.reduceat(taken, starts, dtype=np.int64)
             outcomes = np.where(count == 0, NONE, np.where(count == total, ALL, SOME)).tolist()
         for warp, outcome in zip(warps, outcomes, strict=True):
-            self._warp(warp).branches.setdefault(line, []).append(outcome)
+            self.warps.setdefault(warp, WarpTrace()).branches.setdefault(line, []).append(outcome)
 
-    def shared_access(
-        self, lanes: Lanes, active: Selection, address: np.ndarray, access: Access
-    ) -> None:
-        super().shared_access(lanes, active, address, access)
-        for warp, passes, count in self._passes(lanes.indices[active], address, access.width):
-            accessed = Accessed((), -1, passes, count, access.width)
-            self._note(self._name(lanes, warp), access, accessed)
+    def shared_access(self, active: Active, address: np.ndarray, access: Access) -> None:
+        super().shared_access(active, address, access)
+        _, warps = self._warps(active)
+        passes = self._passes(active, address, access.width)
+        for warp, (taken, count) in zip(warps, passes, strict=True):
+            self._note(warp, access, Accessed((), -1, taken, count, access.width))
 
     def global_access(
-        self,
-        lanes: Lanes,
-        active: Selection,
-        buffer: int | np.ndarray,
-        position: np.ndarray,
-        access: Access,
+        self, active: Active, buffer: int | np.ndarray, position: np.ndarray, access: Access
     ) -> None:
-        super().global_access(lanes, active, buffer, position, access)
-        indices = lanes.indices[active]
-        warp, sector = sector_numbers(indices // WARP, position)
-        starts = np.flatnonzero(np.diff(warp, prepend=-1)).tolist()
-        first = np.flatnonzero(np.diff(indices // WARP, prepend=-1))
-        buffers = np.broadcast_to(buffer, len(indices))[first].tolist()
-        numbers = sector.tolist()
-        for start, stop, of, (number, passes, count) in zip(
-            starts,
-            [*starts[1:], len(numbers)],
-            buffers,
-            self._passes(indices, position, access.width),
-            strict=True,
-        ):
-            accessed = Accessed(tuple(numbers[start:stop]), of, passes, count, access.width)
-            self._note(self._name(lanes, number), access, accessed)
+        super().global_access(active, buffer, position, access)
+        warp, sector = sector_numbers(active.warp, position)
+        starts = np.flatnonzero(np.diff(warp, prepend=-1))
+        sectors = np.split(sector, starts[1:])
+        first, warps = self._warps(active)
+        buffers = np.broadcast_to(buffer, active.size)[first].tolist()
+        passes = self._passes(active, position, access.width)
+        for name, touched, of, (taken, count) in zip(warps, sectors, buffers, passes, strict=True):
+            accessed = Accessed(tuple(touched.tolist()), of, taken, count, access.width)
+            self._note(name, access, accessed)
 
-    def _passes(
-        self, indices: np.ndarray, address: np.ndarray, width: int
-    ) -> list[tuple[int, int, int]]:
-        """The number of each warp, the passes of its access through the banks, and its lanes."""
-        pattern = (width, address.tobytes() + indices.tobytes())
+    def _passes(self, active: Active, address: np.ndarray, width: int) -> list[tuple[int, int]]:
+        """The passes of each warp's access through the banks, and its lanes."""
+        pattern = (width, address.tobytes() + active.indices.tobytes())
         found = self._known.get(pattern)
         if found is None:
             if len(self._known) > 4096:
                 self._known.clear()
-            phase, passes = bank_passes(indices, address, width)
-            warps, counts = np.unique(indices // WARP, return_counts=True)
+            phase, passes = bank_passes(active.indices, address, width)
+            warps, counts = np.unique(active.warp, return_counts=True)
             of_warp = np.searchsorted(warps, phase // max(1, width // 4))
             total = np.bincount(of_warp, passes).astype(np.int64)
-            found = list(zip(warps.tolist(), total.tolist(), counts.tolist(), strict=True))
+            found = list(zip(total.tolist(), counts.tolist(), strict=True))
             self._known[pattern] = found
         return found
 
     def _note(self, warp: tuple[int, int], access: Access, accessed: Accessed) -> None:
         line = access.instruction.line
         times = self._runs[self._block_of[line]][warp] - 1
-        noted = self._warp(warp).accesses.setdefault(line, [])
+        noted = self.warps.setdefault(warp, WarpTrace()).accesses.setdefault(line, [])
         if noted and noted[-1][0] == times:  # a copy reads one memory and writes the other
             read = noted.pop()[1]
             accessed = dataclasses.replace(read, passes=accessed.passes, lanes=accessed.lanes)
         noted.append((times, accessed))
 
-    def _warp(self, warp: tuple[int, int]) -> WarpTrace:
-        found = self.warps.get(warp)
-        if found is None:
-            found = self.warps[warp] = WarpTrace()
-        return found
-
-    def _warps(self, lanes: Lanes, active: Selection) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    def _warps(self, active: Active) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """Where each warp begins among the active lanes, and which it is."""
-        of_lane = lanes.indices[active] // WARP
-        starts = np.flatnonzero(np.diff(of_lane, prepend=-1))
-        return starts, [self._name(lanes, warp) for warp in of_lane[starts].tolist()]
-
-    def _name(self, lanes: Lanes, warp: int) -> tuple[int, int]:
-        block, of_block = divmod(warp, lanes.warps_per_block)
-        return int(lanes.block_ids[block]), of_block
+        starts = np.flatnonzero(np.diff(active.warp, prepend=-1))
+        block, of_block = np.divmod(active.warp[starts], active.lanes.warps_per_block)
+        return starts, list(
+            zip(active.lanes.block_ids[block].tolist(), of_block.tolist(), strict=True)
+        )

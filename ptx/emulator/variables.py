@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from ptx.emulator.errors import ParseError
-from ptx.emulator.global_memory import Allocation
+from ptx.emulator.global_memory import Allocation, aligned_bytes
 from ptx.emulator.memory import CONST_WINDOW
 from ptx.emulator.syntax import ModuleVariable
 
 __all__ = ["Variables"]
 
-_ALIGNMENT = 256  # of every variable, at least
-_GAP = 256  # bytes between variables, which are nobody's
+_ALIGNMENT = 256  # of every variable, at least; as many bytes before it belong to no variable
+_GAP = 256  # bytes after a variable that belong to no variable
 
 
 class Variables:
@@ -22,10 +22,10 @@ class Variables:
 
     Attributes:
       allocations: one for each variable that has bytes. A kernel may not write a constant.
-      addresses: by name; generic ones.
+      addresses: the generic addresses, by name.
 
     Raises:
-      ParseError: an initial value is the address of something that is no such variable.
+      ParseError: an initial value is an address of something else than such a variable.
     """
 
     def __init__(self, variables: Sequence[ModuleVariable]):
@@ -33,7 +33,8 @@ class Variables:
         self.addresses: dict[str, int] = {}
         spaces = {variable.name: variable.space for variable in variables}
         for variable in variables:
-            data = _room(len(variable.data), max(_ALIGNMENT, variable.alignment))
+            alignment, size = max(_ALIGNMENT, variable.alignment), len(variable.data)
+            data = aligned_bytes(alignment + size + _GAP, alignment)[alignment : alignment + size]
             data[:] = np.frombuffer(variable.data, np.uint8)
             address = self.addresses[variable.name] = data.ctypes.data
             writable = variable.space == "global"
@@ -52,10 +53,3 @@ class Variables:
                     address += CONST_WINDOW
                 value = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
                 allocation.data[reference.position : reference.position + 8] = value
-
-
-def _room(size: int, alignment: int) -> np.ndarray:
-    """Memory of `size` bytes, aligned, and with a gap around it."""
-    memory = np.empty(_GAP + alignment + size + _GAP, np.uint8)
-    start = _GAP + -(memory.ctypes.data + _GAP) % alignment
-    return memory[start : start + size]

@@ -1,40 +1,12 @@
-"""What each instruction does; a module for each chapter of the PTX ISA's list."""
+"""The instructions; a module for each chapter of the PTX ISA's list registers its own."""
 
-from ptx.emulator.instructions import (
-    asynchronous,
-    atomics,
-    bits,
-    calls,
-    carry,
-    comparison,
-    conversion,
-    floats,
-    integers,
-    matrices,
-    memory,
-    movement,
-    synchronization,
-    warps,
-)
+import importlib
+import pkgutil
+
 from ptx.emulator.instructions.synchronization import BarrierWait, barrier_wait
 from ptx.emulator.instructions.table import compile_instruction
 
-__all__ = [
-    "BarrierWait",
-    "asynchronous",
-    "atomics",
-    "barrier_wait",
-    "bits",
-    "calls",
-    "carry",
-    "comparison",
-    "compile_instruction",
-    "conversion",
-    "floats",
-    "integers",
-    "matrices",
-    "memory",
-    "movement",
-    "synchronization",
-    "warps",
-]
+__all__ = ["BarrierWait", "barrier_wait", "compile_instruction"]
+
+for _chapter in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_chapter.name}")

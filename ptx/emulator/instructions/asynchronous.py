@@ -10,13 +10,11 @@ from ptx.emulator.access import Access, Kind
 from ptx.emulator.errors import OutOfBoundsError
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
-from ptx.emulator.lanes import Lanes, Selection, Step
+from ptx.emulator.lanes import Active, Step
 from ptx.emulator.memory import SHARED_WINDOW
 from ptx.emulator.states import chunks
 from ptx.emulator.syntax import Register
 from ptx.isa.dtypes import pred, u32
-
-__all__: list[str] = []
 
 
 @instruction("cp")
@@ -24,12 +22,12 @@ def _cp(form: Form) -> Step:
     if not form.has("async"):
         form.unknown("only cp.async is known")
     if form.has("commit_group"):
-        return lambda lanes, active: lanes.copies.commit(active)
+        return lambda active: active.lanes.copies.commit(active)
     if form.has("wait_all"):
-        return lambda lanes, active: lanes.copies.wait(lanes, active, None)
+        return lambda active: active.lanes.copies.wait(active, None)
     if form.has("wait_group"):
         pending = form.constant(0)
-        return lambda lanes, active: lanes.copies.wait(lanes, active, pending)
+        return lambda active: active.lanes.copies.wait(active, pending)
     return _copy(form)
 
 
@@ -47,33 +45,32 @@ def _copy(form: Form) -> Step:
     form.program.accesses("global", width)
     landing = Access(form.instruction, Kind.COPY, width, width)
     reading = Access(form.instruction, Kind.READ, width, width)
-    instruction = form.instruction
 
-    def data_of(lanes: Lanes, active: Selection) -> np.ndarray:
+    def data_of(active: Active) -> np.ndarray:
         """What the active lanes read, with zeros after it: one element of `width` bytes each."""
-        address = source(lanes, active)
-        sizes = np.broadcast_to(size(lanes, active), len(address))
+        address = source(active)
+        sizes = np.broadcast_to(size(active), len(address))
         if (sizes == width).all():
-            position = lanes.global_memory.locate(lanes, active, address, reading)
-            return chunks(lanes.global_memory.bytes, width)[position // width]
+            position = active.lanes.global_memory.locate(active, address, reading)
+            return chunks(active.lanes.global_memory.bytes, width)[position // width]
         if (sizes > width).any():
             message = f"source size of more than {width} bytes"
-            lanes.fail(OutOfBoundsError, instruction, active, sizes > width, message)
+            active.fail(OutOfBoundsError, form.instruction, sizes > width, message)
         data = np.zeros((len(address), width), np.uint8)
         for count in np.unique(sizes[sizes > 0]):
             mask = sizes == count
             access = dataclasses.replace(reading, width=int(count))
-            position = lanes.global_memory.locate(
-                lanes, lanes.subset(active, mask), address[mask], access
-            )
-            data[mask, :count] = lanes.global_memory.bytes[position[:, None] + np.arange(count)]
+            position = active.lanes.global_memory.locate(active.subset(mask), address[mask], access)
+            data[mask, :count] = active.lanes.global_memory.bytes[
+                position[:, None] + np.arange(count)
+            ]
         return chunks(data, width)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        data = data_of(lanes, active)
-        where = to(lanes, active) & (SHARED_WINDOW - 1)
-        position = lanes.shared.locate(lanes, active, where, landing)
-        lanes.copies.start(lanes, active, position, data, landing)
+    def step(active: Active) -> None:
+        data = data_of(active)
+        where = to(active) & (SHARED_WINDOW - 1)
+        position = active.lanes.shared.locate(active, where, landing)
+        active.lanes.copies.start(active, position, data, landing)
 
     return step
 
@@ -82,9 +79,9 @@ def _source_size(form: Form, width: int) -> Reader:
     """Bytes to read; zeros fill the rest. The operand is a size, or a predicate: none."""
     if len(form.operands) < 4:
         full = np.array([width], np.uint32)
-        return lambda lanes, active: full
+        return lambda active: full
     operand = form.operands[3]
     if isinstance(operand, Register) and operand.dtype == pred:
         ignore = form.read(3, pred)
-        return lambda lanes, active: np.where(ignore(lanes, active), np.uint32(0), np.uint32(width))
+        return lambda active: np.where(ignore(active), np.uint32(0), np.uint32(width))
     return form.read(3, u32)

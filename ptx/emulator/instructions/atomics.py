@@ -11,12 +11,10 @@ from ptx.emulator import ieee
 from ptx.emulator.access import Access, Kind
 from ptx.emulator.form import Form, Reader, Writer
 from ptx.emulator.instructions.floats import maximum, minimum, packed
-from ptx.emulator.instructions.memory import at_addresses, state_space
+from ptx.emulator.instructions.memory import SCOPES, at_addresses, state_space
 from ptx.emulator.instructions.table import instruction
-from ptx.emulator.lanes import Lanes, Selection, Step, numpy_type
+from ptx.emulator.lanes import Active, Step, numpy_type
 from ptx.isa.dtypes import DType
-
-__all__: list[str] = []
 
 # What becomes of `old`, given one or two operands.
 _INTEGER = {
@@ -43,7 +41,6 @@ _TYPES = {
 _TABLE = {**_INTEGER, **_BITWISE, **_EXCHANGE}
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _ORDERS = ("relaxed", "acquire", "release", "acq_rel")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
 
 Operation = Callable[..., np.ndarray]
 
@@ -62,7 +59,7 @@ def _atomic(form: Form) -> Step:
     if count > 1 and space == "shared":
         form.unknown("vectors in shared memory")
     form.has(*_ORDERS)
-    form.has(*_SCOPES)
+    form.has(*SCOPES)
     form.skip_cache_hints()
     first = 1 if answers else 0
     writers = [form.write(item, dtype) for item in form.items(0, count)] if answers else []
@@ -97,23 +94,22 @@ def _operation(form: Form, name: str, count: int, space: str | None) -> tuple[DT
 
 def _update(
     dtype: DType, operation: Operation, operands: list[list[Reader]], writers: list[Writer]
-) -> Callable[[Lanes, Selection, np.ndarray, np.ndarray], None]:
+) -> Callable[[Active, np.ndarray, np.ndarray], None]:
     """Does the operation for one lane after the other, where they meet at one address."""
     kind = numpy_type(dtype)
 
-    def update(lanes: Lanes, active: Selection, memory: np.ndarray, position: np.ndarray) -> None:
+    def update(active: Active, memory: np.ndarray, position: np.ndarray) -> None:
         count = len(position)
         words = memory.view(kind)
         order = slice(None)
-        if lanes.generator is not None:
-            order = lanes.generator.permutation(count)
+        if active.lanes.generator is not None:
+            order = active.lanes.generator.permutation(count)
         place = position[order]
         turns = _turns(place)
         for element in range(len(operands[0])):
             index = place // dtype.bytes + element
             values = [
-                np.broadcast_to(readers[element](lanes, active), count)[order]
-                for readers in operands
+                np.broadcast_to(readers[element](active), count)[order] for readers in operands
             ]
             before = np.empty(count, kind)
             for turn in turns:
@@ -125,7 +121,7 @@ def _update(
             if writers:
                 answer = np.empty(count, kind)
                 answer[order] = before
-                writers[element](lanes, active, answer)
+                writers[element](active, answer)
 
     return update
 

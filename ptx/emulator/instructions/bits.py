@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, instruction
+from ptx.emulator.instructions.table import BITS, INTEGERS, elementwise_instruction, instruction
 from ptx.emulator.lanes import Step, numpy_type
 from ptx.isa.dtypes import b32, s32, u32
 
-__all__: list[str] = []
-
-_BITS = ("b16", "b32", "b64")
 _U64 = np.uint64
 
 # Selectors that the modes of `prmt` choose from; PTX ISA, "prmt".
@@ -25,25 +22,15 @@ _PERMUTATIONS = {
 }
 
 
-@instruction("shl")
-def _shl(form: Form) -> Step:
-    dtype = form.dtype(*_BITS)
+@instruction("shl", "shr")
+def _shift(form: Form) -> Step:
+    left = form.instruction.opcode == "shl"
+    dtype = form.dtype(*BITS, *(() if left else INTEGERS))
     bits, kind = dtype.bits, numpy_type(dtype)
 
     def shift(a: np.ndarray, count: np.ndarray) -> np.ndarray:
-        shifted = np.left_shift(a, np.minimum(count, bits - 1).astype(kind))
-        return np.where(count >= bits, kind(0), shifted)
-
-    return elementwise(form, shift, [dtype, u32], dtype)
-
-
-@instruction("shr")
-def _shr(form: Form) -> Step:
-    dtype = form.dtype(*_BITS, *INTEGERS)
-    bits, kind = dtype.bits, numpy_type(dtype)
-
-    def shift(a: np.ndarray, count: np.ndarray) -> np.ndarray:
-        shifted = np.right_shift(a, np.minimum(count, bits - 1).astype(kind))
+        clamped = np.minimum(count, bits - 1).astype(kind)
+        shifted = np.left_shift(a, clamped) if left else np.right_shift(a, clamped)
         return shifted if dtype.kind == "signed" else np.where(count >= bits, kind(0), shifted)
 
     return elementwise(form, shift, [dtype, u32], dtype)
@@ -217,9 +204,9 @@ def _leading_zeros(a: np.ndarray) -> np.ndarray:
 
 
 for _opcode, _function in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
-    elementwise_instruction(_opcode, _function, 2, "pred", *_BITS)
-elementwise_instruction("not", np.invert, 1, "pred", *_BITS)
-elementwise_instruction("cnot", lambda a: (a == 0).astype(a.dtype), 1, *_BITS)
+    elementwise_instruction(_opcode, _function, 2, "pred", *BITS)
+elementwise_instruction("not", np.invert, 1, "pred", *BITS)
+elementwise_instruction("cnot", lambda a: (a == 0).astype(a.dtype), 1, *BITS)
 elementwise_instruction("clz", _leading_zeros, 1, "b32", "b64", result=u32)
 elementwise_instruction(
     "popc", lambda a: np.bitwise_count(a).astype(np.uint32), 1, "b32", "b64", result=u32

@@ -9,11 +9,9 @@ import numpy as np
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, Reader, elementwise
 from ptx.emulator.instructions.floats import packed
-from ptx.emulator.instructions.table import INTEGERS, PACKED_HALVES, instruction
-from ptx.emulator.lanes import Lanes, Selection, Step, numpy_type
+from ptx.emulator.instructions.table import BITS, INTEGERS, PACKED_HALVES, instruction
+from ptx.emulator.lanes import Active, Step, numpy_type
 from ptx.isa.dtypes import DType, pred
-
-__all__: list[str] = []
 
 _ORDER = {
     "eq": np.equal,
@@ -25,7 +23,6 @@ _ORDER = {
 }
 _UNSIGNED_ORDER = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
-_BITS = ("b16", "b32", "b64")
 _FLOATS = ("f16", "bf16", "f32", "f64")
 
 Comparison = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -33,38 +30,33 @@ Comparison = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @instruction("setp")
 def _setp(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *PACKED_HALVES)
+    dtype = form.dtype(*INTEGERS, *BITS, *_FLOATS, *PACKED_HALVES)
     compare, combine = _comparison(form, dtype), _combination(form)
     a, b = form.read(1, dtype), form.read(2, dtype)
     first, second = form.write_pair(0, pred, pred)
-    if (half := PACKED_HALVES.get(dtype.name)) is not None:
-        if second is None:
-            form.unknown("packed halves compare into two predicates")
+    half = PACKED_HALVES.get(dtype.name)
+    if half is not None and second is None:
+        form.unknown("packed halves compare into two predicates")
 
-        def step_of_halves(lanes: Lanes, active: Selection) -> None:
-            x, y = (
-                np.ascontiguousarray(r(lanes, active)).view(half).reshape(-1, 2) for r in (a, b)
-            )
+    def step(active: Active) -> None:
+        x, y = a(active), b(active)
+        if half is None:
             result = compare(x, y)
-            both = [combine(lanes, active, result[:, i]) for i in range(2)]
-            first(lanes, active, both[0])
-            second(lanes, active, both[1])
-
-        return step_of_halves
-
-    def step(lanes: Lanes, active: Selection) -> None:
-        result = compare(a(lanes, active), b(lanes, active))
-        opposite = combine(lanes, active, ~result) if second else None
-        first(lanes, active, combine(lanes, active, result))
-        if second and opposite is not None:
-            second(lanes, active, opposite)
+            other = ~result if second else result
+        else:
+            x, y = (np.ascontiguousarray(v).view(half).reshape(-1, 2) for v in (x, y))
+            result, other = compare(x, y).T
+        combined = combine(active, other) if second else None  # before `first` is written
+        first(active, combine(active, result))
+        if second and combined is not None:
+            second(active, combined)
 
     return step
 
 
 @instruction("set")
 def _set(form: Form) -> Step:
-    dtype = form.dtype(*INTEGERS, *_BITS, *_FLOATS, *PACKED_HALVES)
+    dtype = form.dtype(*INTEGERS, *BITS, *_FLOATS, *PACKED_HALVES)
     if dtype.name in PACKED_HALVES:
         return _set_halves(form, dtype)
     result = form.dtype("u32", "s32", "f32", "u16", "s16", "f16", "bf16")
@@ -73,9 +65,9 @@ def _set(form: Form) -> Step:
     kind = numpy_type(result)
     true = kind(1) if result.is_float else np.array(-1).astype(kind)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        truth = combine(lanes, active, compare(a(lanes, active), b(lanes, active)))
-        write(lanes, active, np.where(truth, true, kind(0)).astype(kind))
+    def step(active: Active) -> None:
+        truth = combine(active, compare(a(active), b(active)))
+        write(active, np.where(truth, true, kind(0)).astype(kind))
 
     return step
 
@@ -92,14 +84,14 @@ def _set_halves(form: Form, dtype: DType) -> Step:
     return elementwise(form, packed(function, dtype), [dtype] * 2, result)
 
 
-def _combination(form: Form) -> Callable[[Lanes, Selection, np.ndarray], np.ndarray]:
+def _combination(form: Form) -> Callable[[Active, np.ndarray], np.ndarray]:
     """What `.and`, `.or`, `.xor` do to the comparison with the last operand."""
     name = form.choice(*_COMBINE, default="")
     if not name:
-        return lambda lanes, active, result: result
+        return lambda active, result: result
     function = _COMBINE[name]
     third: Reader = form.read(3, pred)
-    return lambda lanes, active, result: function(result, third(lanes, active))
+    return lambda active, result: function(result, third(active))
 
 
 def _comparison(form: Form, dtype: DType) -> Comparison:

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.float8 import PAIRS, convert_pair
-from ptx.emulator.instructions.table import PACKED_HALVES, instruction
+from ptx.emulator.instructions.table import PACKED_HALVES, ROUNDINGS, instruction
 from ptx.emulator.lanes import Step, numpy_type
-from ptx.isa.dtypes import DTYPES, DType, b32, f32, f64
-
-__all__: list[str] = []
+from ptx.isa.dtypes import DType, b16, b32, f32, f64
 
 _INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 _FLOATS = ("f16", "bf16", "f32", "f64")
 _INTEGRAL = ("rni", "rzi", "rmi", "rpi")
-_ROUNDINGS = ("rn", "rz", "rm", "rp")
 _EXACT = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64"), ("f32", "f64")}
+_BYTE_PAIRS = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
+_BYTE_NAN = np.uint8(0x7F)
 
 Conversion = Callable[[np.ndarray], np.ndarray]
 
 
 @instruction("cvt")
 def _cvt(form: Form) -> Step:
-    if set(PAIRS) & set(form.instruction.modifiers):
-        return convert_pair(form)
+    if set(_BYTE_PAIRS) & set(form.instruction.modifiers):
+        return _byte_pair(form)
     source = form.dtype(*_INTEGERS, *_FLOATS)
     result = form.dtype(*_INTEGERS, *_FLOATS, *PACKED_HALVES, "tf32")
     if result.name in PACKED_HALVES:
@@ -43,14 +42,14 @@ def _cvt(form: Form) -> Step:
     else:
         convert = _integer_to_integer(form, source, result)
     read, write = form.read(1, source, wider=True), form.write(0, result, wider=True)
-    return lambda lanes, active: write(lanes, active, convert(read(lanes, active)))
+    return lambda active: write(active, convert(read(active)))
 
 
 def _float_to_float(form: Form, source: DType, result: DType) -> Conversion:
     flush = form.has("ftz")
     clamp, relu = form.has("sat"), form.has("relu")
     kind = numpy_type(result)
-    integral, mode = form.choice(*_INTEGRAL, default=""), form.choice(*_ROUNDINGS, default="")
+    integral, mode = form.choice(*_INTEGRAL, default=""), form.choice(*ROUNDINGS, default="")
     exact = source == result or (source.name, result.name) in _EXACT
     if integral and source != result:
         form.unknown(f"modifier .{integral}")
@@ -86,9 +85,7 @@ def _float_to_integer(form: Form, source: DType, result: DType) -> Conversion:
     least, most = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
     # The manual, "cvt": of a NaN, 0 in narrow conversions, and else the highest bit alone.
     wide = source == f64 or result.bytes == 8
-    of_nan = np.array([1 << (8 * result.bytes - 1) if wide else 0], f"u{result.bytes}").view(kind)[
-        0
-    ]
+    of_nan = kind(least or most // 2 + 1) if wide else kind(0)  # the highest bit
 
     def convert(a: np.ndarray) -> np.ndarray:
         if flush:
@@ -105,7 +102,7 @@ def _float_to_integer(form: Form, source: DType, result: DType) -> Conversion:
 
 
 def _integer_to_float(form: Form, result: DType) -> Conversion:
-    mode, kind = form.choice(*_ROUNDINGS), numpy_type(result)
+    mode, kind = form.choice(*ROUNDINGS), numpy_type(result)
     clamp = form.has("sat")
     form.has("ftz")  # no integer becomes a denormal
 
@@ -165,4 +162,45 @@ def _to_tf32(form: Form, source: DType) -> Step:
             value = ieee.relu(value)
         return value.view(np.uint32)
 
-    return elementwise(form, convert, [f32], DTYPES["b32"])
+    return elementwise(form, convert, [f32], b32)
+
+
+def _byte_pair(form: Form) -> Step:
+    """From or to two 8-bit floating point numbers, the second one in the lower byte."""
+    from_pair = form.instruction.modifiers[-1] in _BYTE_PAIRS
+    kind = _BYTE_PAIRS[form.choice(*_BYTE_PAIRS)]
+    form.choice("rn")
+    relu = form.has("relu")
+    if from_pair:
+        form.dtype("f16x2")
+        return elementwise(form, lambda pair: _decode(pair, kind, relu), [b16], b32)
+    form.choice("satfinite")
+    if form.dtype("f32", "f16x2") == f32:
+        return elementwise(
+            form,
+            lambda upper, lower: _encode(upper, kind, relu) << 8 | _encode(lower, kind, relu),
+            [f32, f32],
+            b16,
+        )
+
+    def of_halves(halves: np.ndarray) -> np.ndarray:
+        numbers = np.ascontiguousarray(halves).view(np.float16).astype(np.float32)
+        return _encode(numbers[1::2], kind, relu) << 8 | _encode(numbers[::2], kind, relu)
+
+    return elementwise(form, of_halves, [b32], b16)
+
+
+def _encode(a: np.ndarray, kind: type, relu: bool) -> np.ndarray:
+    """float32 to the nearest number, the largest one where it is beyond; as uint16."""
+    largest = float(ml_dtypes.finfo(kind).max)
+    least = 0.0 if relu else -largest
+    value = np.clip(a, least, largest)
+    bits = np.where(relu & (value == 0), np.float32(0), value).astype(kind).view(np.uint8)
+    return np.where(np.isnan(a), _BYTE_NAN, bits).astype(np.uint16)
+
+
+def _decode(pair: np.ndarray, kind: type, relu: bool) -> np.ndarray:
+    value = np.ascontiguousarray(pair).view(kind).astype(np.float16)
+    if relu:
+        value = np.where(value <= 0, np.float16(0), value)
+    return np.ascontiguousarray(ieee.canonical(value)).view(np.uint32)

@@ -13,26 +13,21 @@ import numpy as np
 
 from ptx.emulator import ieee
 from ptx.emulator.form import Form, elementwise
-from ptx.emulator.instructions.table import FLOATS, PACKED_HALVES, instruction
+from ptx.emulator.instructions.table import FLOATS, PACKED_HALVES, ROUNDINGS, instruction
 from ptx.emulator.lanes import UNSIGNED, Step, numpy_type
 from ptx.isa.dtypes import DTYPES, DType
 
 __all__ = ["maximum", "minimum", "packed"]
 
 _WIDE = ("f32", "f64")
-_ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
-_ROUNDED = {
-    "add": ieee.add,
-    "sub": lambda a, b, mode: ieee.add(a, -b, mode),
-    "mul": ieee.multiply,
-}
+_ROUNDED = {"add": ieee.add, "sub": lambda a, b, mode: ieee.add(a, -b, mode), "mul": ieee.multiply}
 
 
 @instruction(*_ROUNDED, kind="float")
 def _rounded(form: Form) -> Step:
-    dtype, mode = form.dtype(*FLOATS), form.choice(*_ROUNDINGS, default="rn")
+    dtype, mode = form.dtype(*FLOATS), form.choice(*ROUNDINGS, default="rn")
     function = _ROUNDED[form.instruction.opcode]
     return _float(form, lambda a, b: function(a, b, mode), 2, dtype)
 
@@ -40,7 +35,7 @@ def _rounded(form: Form) -> Step:
 @instruction("fma", kind="float")
 @instruction("mad", kind="float")
 def _fma(form: Form) -> Step:
-    dtype, mode = form.dtype(*FLOATS), form.choice(*_ROUNDINGS)
+    dtype, mode = form.dtype(*FLOATS), form.choice(*ROUNDINGS)
     relu = form.has("relu")
 
     def function(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -50,25 +45,20 @@ def _fma(form: Form) -> Step:
     return _float(form, function, 3, dtype)
 
 
+_DIVISIONS: dict[str, tuple[Callable[..., np.ndarray], int, tuple[str, ...]]] = {
+    "div": (ieee.divide, 2, ("approx", "full")),
+    "rcp": (lambda a, mode: ieee.divide(np.ones(1, a.dtype), a, mode), 1, ("approx",)),
+    "sqrt": (ieee.square_root, 1, ("approx",)),
+}
+
+
 @instruction("div", kind="float")
-def _div(form: Form) -> Step:
-    dtype = form.dtype(*_WIDE)
-    mode = _approximate(form, "approx", "full")
-    return _float(form, lambda a, b: ieee.divide(a, b, mode), 2, dtype)
-
-
-@instruction("rcp")
-def _rcp(form: Form) -> Step:
-    dtype = form.dtype(*_WIDE)
-    mode = _approximate(form, "approx")
-    return _float(form, lambda a: ieee.divide(np.ones(1, a.dtype), a, mode), 1, dtype)
-
-
-@instruction("sqrt")
-def _sqrt(form: Form) -> Step:
-    dtype = form.dtype(*_WIDE)
-    mode = _approximate(form, "approx")
-    return _float(form, lambda a: ieee.square_root(a, mode), 1, dtype)
+@instruction("rcp", "sqrt")
+def _division(form: Form) -> Step:
+    function, sources, approximations = _DIVISIONS[form.instruction.opcode]
+    dtype, choice = form.dtype(*_WIDE), form.choice(*ROUNDINGS, *approximations)
+    mode = "rn" if choice in approximations else choice
+    return _float(form, lambda *values: function(*values, mode), sources, dtype)
 
 
 _HALVES_TOO = ("f32", "f16", "f16x2", "bf16", "bf16x2")
@@ -152,12 +142,6 @@ def _or_nan(value: np.ndarray, a: np.ndarray, b: np.ndarray, propagate: bool) ->
     if propagate:
         value = np.where(a != a, a, np.where(b != b, b, value))
     return ieee.canonical(value)
-
-
-def _approximate(form: Form, *names: str) -> str:
-    """The rounding; an approximate result is rounded to nearest."""
-    mode = form.choice(*_ROUNDINGS, *names)
-    return mode if mode in _ROUNDINGS else "rn"
 
 
 def _float(

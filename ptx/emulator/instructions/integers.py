@@ -7,12 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from ptx.emulator.errors import UndefinedResultError
-from ptx.emulator.form import Form, elementwise
+from ptx.emulator.form import Form, Reader, elementwise
 from ptx.emulator.instructions.table import INTEGERS, elementwise_instruction, instruction
-from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step, numpy_type
-from ptx.isa.dtypes import DTYPES, DType, s32
-
-__all__ = ["high_product"]
+from ptx.emulator.lanes import UNSIGNED, Active, Step, numpy_type
+from ptx.isa.dtypes import DTYPES, DType, pred, s32
 
 
 @instruction("mul", kind="integer")
@@ -53,7 +51,7 @@ def _product(form: Form, dtype: DType) -> tuple[Callable[..., np.ndarray], DType
     if part == "lo":
         return np.multiply, dtype
     if part == "hi":
-        return high_product, dtype
+        return _high_product, dtype
     if dtype.bits == 64:
         form.unknown("modifier .wide")
     result = DTYPES[f"{dtype.name[0]}{dtype.bits * 2}"]
@@ -61,7 +59,7 @@ def _product(form: Form, dtype: DType) -> tuple[Callable[..., np.ndarray], DType
     return lambda a, b: np.multiply(a, b, dtype=kind), result
 
 
-def high_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _high_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The upper half of a product, in the type of both factors."""
     kind, bits = a.dtype.type, a.dtype.itemsize * 8
     if bits < 64:
@@ -82,16 +80,15 @@ def high_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _division(form: Form) -> Step:
     dtype = form.dtype(*INTEGERS)
     a, b, write = form.read(1, dtype), form.read(2, dtype), form.write(0, dtype)
-    instruction = form.instruction
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        x, y = a(lanes, active), b(lanes, active)
-        zero = np.broadcast_to(y == 0, lanes.size(active))
+    def step(active: Active) -> None:
+        x, y = a(active), b(active)
+        zero = np.broadcast_to(y == 0, active.size)
         if zero.any():
             message = "division of an integer by zero"
-            lanes.fail(UndefinedResultError, instruction, active, zero, message)
+            active.fail(UndefinedResultError, form.instruction, zero, message)
         quotient, remainder = _truncated(x, y)
-        write(lanes, active, quotient if instruction.opcode == "div" else remainder)
+        write(active, quotient if form.instruction.opcode == "div" else remainder)
 
     return step
 
@@ -121,3 +118,54 @@ elementwise_instruction("neg", np.negative, 1, *_SIGNED, kind="integer")
 elementwise_instruction(
     "sad", lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c, 3, *INTEGERS
 )
+
+
+# ---- sums with a carry: "Extended-Precision Integer Arithmetic Instructions"
+
+_WORDS = ("u32", "s32", "u64", "s64")
+
+
+@instruction("add", "sub", kind="carry")
+@instruction("addc", "subc")
+def _sum_with_carry(form: Form) -> Step:
+    bits = DTYPES[f"u{form.dtype(*_WORDS).bits}"]  # a carry is that of unsigned numbers
+    minus = form.instruction.opcode.startswith("sub")
+    return _carrying(form, form.read(1, bits), form.read(2, bits), bits, minus=minus)
+
+
+@instruction("mad", kind="carry")
+@instruction("madc")
+def _mad_with_carry(form: Form) -> Step:
+    dtype = form.dtype(*_WORDS)
+    multiply = {"lo": np.multiply, "hi": _high_product}[form.choice("lo", "hi")]
+    bits = DTYPES[f"u{dtype.bits}"]
+    a, b = form.read(1, dtype), form.read(2, dtype)
+
+    def product(active: Active) -> np.ndarray:
+        x, y = np.broadcast_arrays(a(active), b(active))
+        return multiply(x, y).view(f"u{dtype.bytes}")
+
+    return _carrying(form, product, form.read(3, bits), bits)
+
+
+def _carrying(form: Form, a: Reader, b: Reader, dtype: DType, *, minus: bool = False) -> Step:
+    """The sum, or the difference, with the carry before it and the one after it."""
+    flag = form.operand(len(form.operands) - 1)
+    takes = form.instruction.opcode in ("addc", "subc", "madc")
+    carry_in = form.read(flag, pred) if takes else None
+    carry_out = form.write(flag, pred) if form.has("cc") else None
+    write = form.write(0, dtype)
+
+    def step(active: Active) -> None:
+        x, y = a(active), b(active)
+        total = x - y if minus else x + y
+        carry = x < y if minus else total < x
+        if carry_in is not None:
+            before = carry_in(active).astype(total.dtype)
+            carry = carry | (total < before if minus else total > ~before)
+            total = total - before if minus else total + before
+        write(active, total)
+        if carry_out is not None:
+            carry_out(active, np.broadcast_to(carry, total.shape))
+
+    return step

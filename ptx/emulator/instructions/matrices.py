@@ -17,7 +17,7 @@ from ptx.emulator.access import Access, Kind
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
 from ptx.emulator.instructions.warps import require_warps
-from ptx.emulator.lanes import UNSIGNED, WARP, Lanes, Selection, Step, numpy_type
+from ptx.emulator.lanes import UNSIGNED, WARP, Active, Step, numpy_type
 from ptx.emulator.memory import SHARED_WINDOW
 from ptx.isa.dtypes import DTYPES, DType, b32
 
@@ -106,33 +106,31 @@ def _multiply_add(
     c = [form.read(item, accumulator) for item in form.items(3, in_c)]
     writers = [form.write(item, accumulator) for item in form.items(0, in_c)]
     round_off = _rounding(form, result)
-    instruction = form.instruction
 
     def matrix(
-        lanes: Lanes,
-        active: Selection,
+        active: Active,
         readers: list[Reader],
         dtype: DType,
         fragment: Fragment,
         size: tuple[int, int],
     ) -> np.ndarray:
-        values = _gather(lanes, active, readers, dtype)
+        values = _gather(active, readers, dtype)
         full = np.empty((values.shape[0], *size))
         full[:, fragment.row, fragment.column] = values
         return full
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        require_warps(lanes, instruction, active)
-        product = matrix(lanes, active, a, inner, fragment_a, (m, k)) @ matrix(
-            lanes, active, b, other, fragment_b, (k, n)
+    def step(active: Active) -> None:
+        require_warps(active, form.instruction)
+        product = matrix(active, a, inner, fragment_a, (m, k)) @ matrix(
+            active, b, other, fragment_b, (k, n)
         )
         total = product[:, fragment_c.row, fragment_c.column]
-        total = total + _gather(lanes, active, c, result)
+        total = total + _gather(active, c, result)
         rounded = round_off(total)
         registers = np.ascontiguousarray(rounded.reshape(-1, rounded.shape[-1]))
         registers = registers.view(UNSIGNED[accumulator.bits])
         for i, write in enumerate(writers):
-            write(lanes, active, registers[:, i].copy())
+            write(active, registers[:, i].copy())
 
     return step
 
@@ -146,14 +144,14 @@ def _rounding(form: Form, result: DType) -> Callable[[np.ndarray], np.ndarray]:
     return lambda total: total.astype(np.int64).astype(np.int32)
 
 
-def _gather(lanes: Lanes, active: Selection, readers: list[Reader], dtype: DType) -> np.ndarray:
+def _gather(active: Active, readers: list[Reader], dtype: DType) -> np.ndarray:
     """The elements of a fragment as float64 [warps, 32, elements]."""
-    count = lanes.size(active)
-    first = readers[0](lanes, active)
+    count = active.size
+    first = readers[0](active)
     registers = np.empty((count, len(readers)), first.dtype)
     registers[:, 0] = first
     for i, read in enumerate(readers[1:], 1):
-        registers[:, i] = read(lanes, active)
+        registers[:, i] = read(active)
     if dtype.name == "tf32":  # hardware does not look at the 13 bits that TF32 lacks
         values = (registers & np.uint32(0xFFFFE000)).view(np.float32)
     elif dtype.name in _HALF:
@@ -169,19 +167,19 @@ def _gather(lanes: Lanes, active: Selection, readers: list[Reader], dtype: DType
 def _ldmatrix(form: Form) -> Step:
     count, access, transposed = _eight_by_eight(form, Kind.READ)
     writers = [form.write(item, b32) for item in form.items(0, count)]
-    address, instruction = form.address(1), form.instruction
+    address = form.address(1)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        require_warps(lanes, instruction, active)
-        position = _rows(lanes, active, address(lanes, active), count, access)
-        halves = lanes.shared.bytes.view(np.uint16)
+    def step(active: Active) -> None:
+        require_warps(active, form.instruction)
+        position = _rows(active, address(active), count, access)
+        halves = active.lanes.shared.bytes.view(np.uint16)
         matrices = halves[position[..., None] // 2 + np.arange(8)]  # [warps, count, 8, 8]
         if transposed:
             matrices = matrices.swapaxes(2, 3)
         words = np.ascontiguousarray(matrices).view(np.uint32)
         words = words.reshape(len(position), count, WARP)
         for i, write in enumerate(writers):
-            write(lanes, active, words[:, i].reshape(-1))
+            write(active, words[:, i].reshape(-1))
 
     return step
 
@@ -190,17 +188,17 @@ def _ldmatrix(form: Form) -> Step:
 def _stmatrix(form: Form) -> Step:
     count, access, transposed = _eight_by_eight(form, Kind.WRITE)
     readers = [form.read(item, b32) for item in form.items(1, count)]
-    address, instruction = form.address(0), form.instruction
+    address = form.address(0)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        require_warps(lanes, instruction, active)
-        position = _rows(lanes, active, address(lanes, active), count, access)
-        total = lanes.size(active)
-        words = np.stack([np.broadcast_to(r(lanes, active), total) for r in readers])
+    def step(active: Active) -> None:
+        require_warps(active, form.instruction)
+        position = _rows(active, address(active), count, access)
+        total = active.size
+        words = np.stack([np.broadcast_to(r(active), total) for r in readers])
         matrices = np.ascontiguousarray(words).view(np.uint16).reshape(count, -1, 8, 8)
         if transposed:
             matrices = matrices.swapaxes(2, 3)
-        halves = lanes.shared.bytes.view(np.uint16)
+        halves = active.lanes.shared.bytes.view(np.uint16)
         halves[position[..., None] // 2 + np.arange(8)] = matrices.swapaxes(0, 1)
 
     return step
@@ -211,13 +209,13 @@ def _movmatrix(form: Form) -> Step:
     for name in ("sync", "aligned", "m8n8", "trans"):
         form.choice(name)
     form.dtype("b16")
-    read, write, instruction = form.read(1, b32), form.write(0, b32), form.instruction
+    read, write = form.read(1, b32), form.write(0, b32)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        require_warps(lanes, instruction, active)
-        words = np.ascontiguousarray(np.broadcast_to(read(lanes, active), lanes.size(active)))
+    def step(active: Active) -> None:
+        require_warps(active, form.instruction)
+        words = np.ascontiguousarray(np.broadcast_to(read(active), active.size))
         matrices = words.view(np.uint16).reshape(-1, 8, 8).swapaxes(1, 2)
-        write(lanes, active, np.ascontiguousarray(matrices).view(np.uint32).reshape(-1))
+        write(active, np.ascontiguousarray(matrices).view(np.uint32).reshape(-1))
 
     return step
 
@@ -234,11 +232,9 @@ def _eight_by_eight(form: Form, kind: Kind) -> tuple[int, Access, bool]:
     return count, Access(form.instruction, kind, 16, 16), transposed
 
 
-def _rows(
-    lanes: Lanes, active: Selection, address: np.ndarray, count: int, access: Access
-) -> np.ndarray:
+def _rows(active: Active, address: np.ndarray, count: int, access: Access) -> np.ndarray:
     """Positions of the rows, [warps, count, 8]; the first 8 * count lanes give their addresses."""
-    giving = lanes.indices[active] % WARP < 8 * count
-    rows = active if giving.all() else lanes.subset(active, giving)
+    giving = active.indices % WARP < 8 * count
+    rows = active if giving.all() else active.subset(giving)
     where = address[giving] & (SHARED_WINDOW - 1)
-    return lanes.shared.locate(lanes, rows, where, access).reshape(-1, count, 8)
+    return active.lanes.shared.locate(rows, where, access).reshape(-1, count, 8)

@@ -11,19 +11,19 @@ from ptx.emulator.access import Access, Kind
 from ptx.emulator.errors import OutOfBoundsError
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
-from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step
+from ptx.emulator.lanes import UNSIGNED, Active, Step
 from ptx.emulator.memory import CONST_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
 from ptx.emulator.syntax import Address, Symbol
 from ptx.isa.dtypes import DType
 
-__all__ = ["at_addresses", "ordering", "state_space"]
+__all__ = ["SCOPES", "at_addresses", "ordering", "state_space"]
 
 _TYPES = (
     *("b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "b64", "u64", "s64"),
     *("f32", "f64"),
 )
 _STRONG = ("volatile", "relaxed", "acquire", "release")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
+SCOPES = ("cta", "cluster", "gpu", "sys")
 _PARAMETERS = ("param", "param::entry", "param::func")
 _MEMORIES = {
     "global": attrgetter("global_memory"),
@@ -45,10 +45,10 @@ def _ld(form: Form) -> Step:
     writers = [form.write(item, dtype, wider=True) for item in items]
     kind, shift = UNSIGNED[dtype.bits], dtype.bytes.bit_length() - 1
 
-    def load(lanes: Lanes, active: Selection, memory: np.ndarray, position: np.ndarray) -> None:
+    def load(active: Active, memory: np.ndarray, position: np.ndarray) -> None:
         words, index = memory.view(kind), position >> shift
         for i, write in enumerate(writers):
-            write(lanes, active, words[index + i] if i else words[index])
+            write(active, words[index + i] if i else words[index])
 
     return at_addresses(space, access, address, load)
 
@@ -61,10 +61,10 @@ def _st(form: Form) -> Step:
     readers = [form.read(item, dtype, wider=True) for item in items]
     kind, shift = UNSIGNED[dtype.bits], dtype.bytes.bit_length() - 1
 
-    def store(lanes: Lanes, active: Selection, memory: np.ndarray, position: np.ndarray) -> None:
+    def store(active: Active, memory: np.ndarray, position: np.ndarray) -> None:
         words, index = memory.view(kind), position >> shift
         for i, read in enumerate(readers):
-            words[index + i] = read(lanes, active).view(kind)
+            words[index + i] = read(active).view(kind)
 
     return at_addresses(space, access, address, store)
 
@@ -74,7 +74,7 @@ def _prefetch(form: Form) -> Step:
     form.has("global")
     form.skip_cache_hints()
     form.address(0)
-    return lambda lanes, active: None
+    return lambda active: None
 
 
 def state_space(form: Form, *more: str) -> str:
@@ -86,11 +86,11 @@ def state_space(form: Form, *more: str) -> str:
 def ordering(form: Form) -> bool:
     """Takes `.relaxed.gpu` and the like; tells whether there was any."""
     strong = form.has(*_STRONG)
-    form.has(*_SCOPES)
+    form.has(*SCOPES)
     return strong
 
 
-Action = Callable[[Lanes, Selection, np.ndarray, np.ndarray], None]
+Action = Callable[[Active, np.ndarray, np.ndarray], None]
 
 
 def at_addresses(space: str, access: Access, address: Reader, action: Action) -> Step:
@@ -98,39 +98,37 @@ def at_addresses(space: str, access: Access, address: Reader, action: Action) ->
 
     Args:
       space: "shared", "global", "local", "const", or "generic" where each address tells.
-      access: what the instruction does.
+      access: the instruction's access.
       address: reads the addresses.
-      action: called with lanes, active lanes, bytes of the memory, and positions in them.
+      action: called with active lanes, bytes of the memory, and positions in them.
     """
 
-    def run(lanes: Lanes, active: Selection, where: np.ndarray, name: str) -> None:
-        memory = _MEMORIES[name](lanes)
-        position = memory.locate(lanes, active, where, access)
-        action(lanes, active, memory.bytes, position)
+    def run(active: Active, where: np.ndarray, name: str) -> None:
+        memory = _MEMORIES[name](active.lanes)
+        position = memory.locate(active, where, access)
+        action(active, memory.bytes, position)
 
-    def run_window(lanes: Lanes, active: Selection, where: np.ndarray, number: int) -> None:
+    def run_window(active: Active, where: np.ndarray, number: int) -> None:
         if number in _WINDOWS:
-            run(lanes, active, where & (LOCAL_WINDOW - 1), _WINDOWS[number])
+            run(active, where & (LOCAL_WINDOW - 1), _WINDOWS[number])
         else:
-            run(lanes, active, where, "global")
+            run(active, where, "global")
 
-    def at_generic(lanes: Lanes, active: Selection) -> None:
-        where = address(lanes, active)
+    def at_generic(active: Active) -> None:
+        where = address(active)
         window = where >> _WINDOW_SHIFT
         if (window == window[0]).all():
-            run_window(lanes, active, where, int(window[0]))
+            run_window(active, where, int(window[0]))
             return
         for number in np.unique(window):
             mask = window == number
-            run_window(lanes, lanes.subset(active, mask), where[mask], int(number))
+            run_window(active.subset(mask), where[mask], int(number))
 
     if space == "generic":
         return at_generic
     if space == "const":
-        return lambda lanes, active: run(
-            lanes, active, address(lanes, active) ^ CONST_WINDOW, space
-        )
-    return lambda lanes, active: run(lanes, active, address(lanes, active), space)
+        return lambda active: run(active, address(active) ^ CONST_WINDOW, space)
+    return lambda active: run(active, address(active), space)
 
 
 def _prepare(form: Form, kind: Kind) -> tuple[Access, str, DType, int]:
@@ -170,7 +168,7 @@ def _of_kernel(form: Form) -> bool:
 def _ld_param(form: Form) -> Step:
     dtype = form.dtype(*_TYPES)
     count = int(form.choice("v2", "v4", "v8", default="v1")[1])
-    address, instruction = form.operand(1), form.instruction
+    address = form.operand(1)
     assert isinstance(address, Address)
     assert isinstance(address.base, Symbol)
     name, start, width = address.base.name, address.offset, dtype.bytes * count
@@ -180,12 +178,12 @@ def _ld_param(form: Form) -> Step:
     if start % width:
         form.unknown(f"offset {start} is no multiple of {width}")
 
-    def step(lanes: Lanes, active: Selection) -> None:
+    def step(active: Active) -> None:
         if not 0 <= start <= size - width:
             message = f"{width} bytes at byte {start} of parameter {name}"
-            lanes.fail(OutOfBoundsError, instruction, active, None, message)
-        data = lanes.parameters[name].view(np.uint8)[start : start + width].view(kind)
+            active.fail(OutOfBoundsError, form.instruction, None, message)
+        data = active.lanes.parameters[name].view(np.uint8)[start : start + width].view(kind)
         for i, write in enumerate(writers):
-            write(lanes, active, data[i : i + 1])
+            write(active, data[i : i + 1])
 
     return step

@@ -6,12 +6,10 @@ import numpy as np
 
 from ptx.emulator.form import Form, elementwise
 from ptx.emulator.instructions.table import instruction
-from ptx.emulator.lanes import UNSIGNED, Lanes, Selection, Step
+from ptx.emulator.lanes import UNSIGNED, Active, Step
 from ptx.emulator.memory import CONST_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
 from ptx.emulator.syntax import Symbol, Vector
 from ptx.isa.dtypes import DTYPES, DType, pred, u64
-
-__all__: list[str] = []
 
 _ANY = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
 
@@ -34,7 +32,7 @@ def _mov(form: Form) -> Step:
     if isinstance(source, Symbol) and source.name in ("%clock", "%clock64", "%globaltimer"):
         form.unknown(f"special register {source.name}")
     read, write = form.read(1, dtype), form.write(0, dtype)
-    return lambda lanes, active: write(lanes, active, read(lanes, active))
+    return lambda active: write(active, read(active))
 
 
 @instruction("selp")
@@ -71,10 +69,10 @@ def _unpack(form: Form, dtype: DType) -> Step:
     read, writers = form.read(1, dtype), [form.write(item, part) for item in items]
     kind, narrow = UNSIGNED[dtype.bits], UNSIGNED[part.bits]
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        value = read(lanes, active).copy()
+    def step(active: Active) -> None:
+        value = read(active).copy()
         for i, write in enumerate(writers):
-            write(lanes, active, (value >> kind(i * part.bits)).astype(narrow))
+            write(active, (value >> kind(i * part.bits)).astype(narrow))
 
     return step
 
@@ -85,11 +83,11 @@ def _pack(form: Form, dtype: DType) -> Step:
     readers, write = [form.read(item, part) for item in items], form.write(0, dtype)
     kind = UNSIGNED[dtype.bits]
 
-    def step(lanes: Lanes, active: Selection) -> None:
+    def step(active: Active) -> None:
         value = np.zeros(1, kind)
         for i, read in enumerate(readers):
-            value = value | (read(lanes, active).astype(kind) << kind(i * part.bits))
-        write(lanes, active, value)
+            value = value | (read(active).astype(kind) << kind(i * part.bits))
+        write(active, value)
 
     return step
 

@@ -1,4 +1,4 @@
-"""Barriers and fences. Source: PTX ISA, "Parallel Synchronization Instructions"."""
+"""Barriers, fences and calls. Source: PTX ISA, "Parallel Synchronization Instructions", "call"."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from ptx.emulator.errors import EmulatorError
 from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
-from ptx.emulator.instructions.warps import require_members
-from ptx.emulator.lanes import WARP, Lanes, Selection, Step
-from ptx.emulator.syntax import Instruction
+from ptx.emulator.instructions.warps import membermask
+from ptx.emulator.lanes import Active, Step
+from ptx.emulator.syntax import Instruction, Symbol
 from ptx.isa.dtypes import u32
 
 __all__ = ["BarrierWait", "barrier_wait"]
@@ -24,7 +24,7 @@ class BarrierWait:
     Attributes:
       instruction: for messages.
       barrier: number of the barrier.
-      threads: how many threads it waits for; None: all of the block.
+      threads: the number of threads that it waits for; None: all of the block.
       aligned: whether all threads of a warp have to come together.
     """
 
@@ -33,11 +33,11 @@ class BarrierWait:
     threads: Reader | None
     aligned: bool
 
-    def wait(self, lanes: Lanes, active: Selection) -> None:
+    def wait(self, active: Active) -> None:
         """Lets the active lanes wait."""
-        threads = None if self.threads is None else self.threads(lanes, active).astype(np.int64)
-        number = self.barrier(lanes, active).astype(np.int64)
-        lanes.barriers.wait(self.instruction, active, number, threads, self.aligned)
+        threads = None if self.threads is None else self.threads(active).astype(np.int64)
+        number = self.barrier(active).astype(np.int64)
+        active.lanes.barriers.wait(self.instruction, active, number, threads, self.aligned)
 
 
 def barrier_wait(form: Form) -> BarrierWait | None:
@@ -61,15 +61,11 @@ def _bar(form: Form) -> Step:
     form.has("cta")
     form.has("aligned")
     form.choice("arrive")
-    number, threads, instruction = form.read(0, u32), form.read(1, u32), form.instruction
+    barrier, count = form.read(0, u32), form.read(1, u32)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        lanes.barriers.arrive(
-            instruction,
-            active,
-            number(lanes, active).astype(np.int64),
-            threads(lanes, active).astype(np.int64),
-        )
+    def step(active: Active) -> None:
+        number, threads = (read(active).astype(np.int64) for read in (barrier, count))
+        active.lanes.barriers.arrive(form.instruction, active, number, threads)
 
     return step
 
@@ -78,34 +74,41 @@ def _bar(form: Form) -> Step:
 def _fence(form: Form) -> Step:
     form.has("acq_rel", "sc", "acquire", "release")
     form.choice("cta", "gl", "gpu", "sys", "cluster")
-    return lambda lanes, active: None
+    return lambda active: None
 
 
 @instruction("nanosleep")
 def _nanosleep(form: Form) -> Step:
     form.dtype("u32")
     form.read(0, u32)
-    return lambda lanes, active: None
+    return lambda active: None
 
 
 @instruction("griddepcontrol")
 def _griddepcontrol(form: Form) -> Step:
     form.choice("launch_dependents", "wait")
-    return lambda lanes, active: None
+    return lambda active: None
 
 
 @instruction("trap")
 def _trap(form: Form) -> Step:
-    instruction = form.instruction
-    return lambda lanes, active: lanes.fail(EmulatorError, instruction, active, None, "trap")
+    return lambda active: active.fail(EmulatorError, form.instruction, None, "trap")
+
+
+@instruction("call")
+def _call(form: Form) -> Step:
+    """The variables of the function hold nothing when it starts; see `ptx.emulator.inline`."""
+    form.has("uni")
+    names = [item.name for item in form.items(0) if isinstance(item, Symbol)]
+    return lambda active: active.lanes.local.forget(active, names)
 
 
 def _bar_warp(form: Form) -> Step:
     form.choice("sync")
-    members, instruction = form.read(0, u32), form.instruction
+    members = membermask(form, 0)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        require_members(lanes, instruction, active, members(lanes, active))
-        lanes.clocks.meet(np.unique(lanes.indices[active] // WARP))
+    def step(active: Active) -> None:
+        members(active)
+        active.lanes.clocks.meet(np.unique(active.warp))
 
     return step

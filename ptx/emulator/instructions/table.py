@@ -13,14 +13,18 @@ from ptx.emulator.syntax import Instruction
 from ptx.isa.dtypes import DTYPES, DType
 
 __all__ = [
+    "BITS",
     "FLOATS",
     "INTEGERS",
     "PACKED_HALVES",
+    "ROUNDINGS",
     "compile_instruction",
     "elementwise_instruction",
     "instruction",
 ]
 
+BITS = ("b16", "b32", "b64")
+ROUNDINGS = ("rn", "rz", "rm", "rp")
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
 FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
 PACKED_HALVES = {"f16x2": np.float16, "bf16x2": ml_dtypes.bfloat16}
@@ -60,8 +64,8 @@ def elementwise_instruction(
 
     Args:
       opcode: the name up to the first dot.
-      function: of the source registers.
-      sources: how many there are.
+      function: a function of the source registers.
+      sources: their number.
       *dtypes: the types of which all sources are one.
       kind: as in `instruction`.
       result: the type of the destination; None is the sources'.

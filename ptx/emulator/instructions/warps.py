@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from ptx.emulator.errors import DivergenceError, UndefinedResultError
-from ptx.emulator.form import Form
+from ptx.emulator.form import Form, Reader
 from ptx.emulator.instructions.table import instruction
-from ptx.emulator.lanes import WARP, Lanes, Selection, Step, numpy_type
+from ptx.emulator.lanes import WARP, Active, Step, numpy_type
 from ptx.emulator.syntax import Instruction
 from ptx.isa.dtypes import b32, pred, u32
 
-__all__ = ["require_members", "require_warps"]
+__all__ = ["membermask", "require_warps"]
 
 
 @instruction("shfl")
@@ -22,29 +22,22 @@ def _shfl(form: Form) -> Step:
     mode = form.choice("up", "down", "bfly", "idx")
     form.dtype("b32")
     write, write_valid = form.write_pair(0, b32, pred)
-    value, distance, clamp, members = form.read(1, b32), *(form.read(i, u32) for i in (2, 3, 4))
-    instruction = form.instruction
+    value, distance, clamp, mask = form.read(1, b32), *(form.read(i, u32) for i in (2, 3, 4))
+    members = membermask(form, 4)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        count, indices = lanes.size(active), lanes.indices[active]
-        named = np.broadcast_to(members(lanes, active), count)
-        require_members(lanes, instruction, active, named)
-        lane = indices % WARP
+    def step(active: Active) -> None:
+        members(active)
+        lane = active.indices % WARP
         source, valid = _shuffle_source(
-            mode,
-            lane,
-            distance(lanes, active).astype(np.int64) & 31,
-            clamp(lanes, active).astype(np.int64),
+            mode, lane, distance(active).astype(np.int64) & 31, clamp(active).astype(np.int64)
         )
-        absent = (named >> source.astype(np.uint32)) & 1 == 0
+        absent = (mask(active) >> source.astype(np.uint32)) & 1 == 0
         if absent.any():
             message = "shfl reads a lane that is not in the membermask"
-            lanes.fail(UndefinedResultError, instruction, active, absent, message)
-        everyone = np.zeros(lanes.count, np.uint32)
-        everyone[active] = value(lanes, active)
-        write(lanes, active, everyone[indices - lane + source])
+            active.fail(UndefinedResultError, form.instruction, absent, message)
+        write(active, active.spread(value(active))[active.indices - lane + source])
         if write_valid:
-            write_valid(lanes, active, valid)
+            write_valid(active, valid)
 
     return step
 
@@ -71,17 +64,16 @@ def _vote(form: Form) -> Step:
     form.choice("sync")
     mode = form.choice("all", "any", "uni", "ballot")
     dtype = form.dtype("b32" if mode == "ballot" else "pred")
-    write, predicate, members = form.write(0, dtype), form.read(1, pred), form.read(2, u32)
-    instruction = form.instruction
+    write, predicate, members = form.write(0, dtype), form.read(1, pred), membermask(form, 2)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        named = require_members(lanes, instruction, active, members(lanes, active))
-        votes = _mask(lanes, active, predicate(lanes, active)) & named
+    def step(active: Active) -> None:
+        named = members(active)
+        votes = _mask(active, predicate(active)) & named
         if mode == "ballot":
-            write(lanes, active, votes)
+            write(active, votes)
         else:
             none, full = votes == 0, votes == named
-            write(lanes, active, {"all": full, "any": ~none, "uni": none | full}[mode])
+            write(active, {"all": full, "any": ~none, "uni": none | full}[mode])
 
     return step
 
@@ -91,8 +83,8 @@ def _activemask(form: Form) -> Step:
     form.dtype("b32")
     write = form.write(0, b32)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        write(lanes, active, _mask(lanes, active, True))
+    def step(active: Active) -> None:
+        write(active, _mask(active, True))
 
     return step
 
@@ -106,23 +98,19 @@ def _match(form: Form) -> Step:
         write, write_equal = form.write_pair(0, b32, pred)
     else:
         write, write_equal = form.write(0, b32), None
-    value, members, instruction = form.read(1, dtype), form.read(2, u32), form.instruction
+    value, members = form.read(1, dtype), membermask(form, 2)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        named = require_members(lanes, instruction, active, members(lanes, active))
-        values = np.zeros(lanes.count, numpy_type(dtype))
-        values[active] = value(lanes, active)
-        indices = lanes.indices[active]
-        of_warp = values.reshape(-1, WARP)[indices // WARP]
-        equal = of_warp == values[indices][:, None]
+    def step(active: Active) -> None:
+        named, values = members(active), active.spread(value(active))
+        equal = values.reshape(-1, WARP)[active.warp] == values[active.selection][:, None]
         bits = (equal.astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum(axis=1)
         same = bits.astype(np.uint32) & named
         if mode == "all":
-            write(lanes, active, np.where(same == named, named, np.uint32(0)))
+            write(active, np.where(same == named, named, np.uint32(0)))
             if write_equal:
-                write_equal(lanes, active, same == named)
+                write_equal(active, same == named)
         else:
-            write(lanes, active, same)
+            write(active, same)
 
     return step
 
@@ -142,20 +130,17 @@ def _redux(form: Form) -> Step:
     form.choice("sync")
     name = form.choice(*_REDUCTIONS)
     dtype = form.dtype("b32") if name in ("and", "or", "xor") else form.dtype("u32", "s32")
-    write, value, members = form.write(0, dtype), form.read(1, dtype), form.read(2, u32)
-    kind, instruction = numpy_type(dtype), form.instruction
+    write, value, members = form.write(0, dtype), form.read(1, dtype), membermask(form, 2)
+    kind = numpy_type(dtype)
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        named = require_members(lanes, instruction, active, members(lanes, active))
-        values = np.zeros(lanes.count, kind)
-        values[active] = value(lanes, active)
-        warp = lanes.indices[active] // WARP
+    def step(active: Active) -> None:
+        named, values, warp = members(active), active.spread(value(active)), active.warp
         result = np.empty(len(named), kind)
         for number, mask in set(zip(warp.tolist(), named.tolist(), strict=True)):
             chosen = (mask >> np.arange(WARP)) & 1 == 1
             of_warp = values[number * WARP : (number + 1) * WARP][chosen]
             result[(warp == number) & (named == mask)] = _REDUCTIONS[name](of_warp, dtype=kind)
-        write(lanes, active, result)
+        write(active, result)
 
     return step
 
@@ -164,75 +149,68 @@ def _redux(form: Form) -> Step:
 def _elect(form: Form) -> Step:
     form.choice("sync")
     write, write_leader = form.write_pair(0, b32, pred)
-    members, instruction = form.read(1, u32), form.instruction
+    members = membermask(form, 1)
     if write_leader is None:
         form.unknown("a predicate for the leader is expected")
 
-    def step(lanes: Lanes, active: Selection) -> None:
-        named = require_members(lanes, instruction, active, members(lanes, active))
+    def step(active: Active) -> None:
+        named = members(active)
         lowest = np.bitwise_count((named & -named.astype(np.int64)) - 1).astype(np.uint32)
-        write(lanes, active, lowest)
-        write_leader(lanes, active, lanes.indices[active] % WARP == lowest)
+        write(active, lowest)
+        write_leader(active, active.indices % WARP == lowest)
 
     return step
 
 
-def require_warps(lanes: Lanes, instruction: Instruction, active: Selection) -> None:
+def require_warps(active: Active, instruction: Instruction) -> None:
     """Checks that each warp executes a `.aligned` instruction with all of its 32 threads.
 
     Raises:
       DivergenceError: some of them do not.
     """
-    indices = lanes.indices[active]
-    if len(indices) % WARP == 0:
-        first = indices[::WARP]
-        if (first % WARP == 0).all() and (indices[WARP - 1 :: WARP] == first + WARP - 1).all():
-            return
-    present = np.bincount(indices // WARP, minlength=lanes.count // WARP)
-    missing = present[indices // WARP] != WARP
+    if active.size == active.lanes.count:  # as nearly always
+        return
+    missing = np.bincount(active.warp)[active.warp] != WARP
+    if not missing.any():
+        return
     message = f"{instruction.opcode} needs all {WARP} threads of the warp"
-    lanes.fail(DivergenceError, instruction, active, missing, message)
+    active.fail(DivergenceError, instruction, missing, message)
 
 
-def require_members(
-    lanes: Lanes, instruction: Instruction, active: Selection, members: np.ndarray
-) -> np.ndarray:
-    """Checks that the lanes in the membermask are all there, the executing ones in it.
+def membermask(form: Form, index: int) -> Reader:
+    """Reads a membermask, without absent lanes, and checks it.
 
-    A lenient launch takes lanes that have ended, or that the block does not have, for absent.
-
-    Returns:
-      The membermask, uint32, of each active lane, without absent lanes.
-
-    Raises:
-      DivergenceError: a lane is named that is not active, or one is active and not named.
+    A lenient launch takes lanes that have ended, or that the block does not have, for absent. The
+    reader raises DivergenceError where a lane is named that is not active, or one is active and
+    not named.
     """
-    named = np.broadcast_to(members, lanes.size(active))
-    present = _mask(lanes, active, True)
-    missing = named & ~present
-    if lanes.lenient and missing.any():
-        ended = _of_warps(lanes, active, lanes.position == len(lanes.program.blocks))
-        named, missing = named & ~ended, missing & ~ended
-    if (missing != 0).any():
+    read, opcode = form.read(index, u32), form.instruction.opcode
+
+    def members(active: Active) -> np.ndarray:
+        named, lanes = np.broadcast_to(read(active), active.size), active.lanes
+        missing = named & ~_mask(active, True)
+        if lanes.lenient and missing.any():
+            ended = _of_warps(active, lanes.position == len(lanes.program.blocks))
+            named, missing = named & ~ended, missing & ~ended
         absent = missing != 0
-        first = int(missing[absent][0])
-        message = f"{instruction.opcode}: lanes {first:#x} of the membermask are not here"
-        lanes.fail(DivergenceError, instruction, active, absent, message)
-    own = (named >> (lanes.indices[active] % WARP).astype(np.uint32)) & 1 == 0
-    if own.any():
-        message = f"{instruction.opcode}: the thread is not in its own membermask"
-        lanes.fail(DivergenceError, instruction, active, own, message)
-    return named
+        if absent.any():
+            message = f"{opcode}: lanes {int(missing[absent][0]):#x} of the membermask are not here"
+            active.fail(DivergenceError, form.instruction, absent, message)
+        own = (named >> (active.indices % WARP).astype(np.uint32)) & 1 == 0
+        if own.any():
+            message = f"{opcode}: the thread is not in its own membermask"
+            active.fail(DivergenceError, form.instruction, own, message)
+        return named
+
+    return members
 
 
-def _mask(lanes: Lanes, active: Selection, predicate: np.ndarray | bool) -> np.ndarray:
+def _mask(active: Active, predicate: np.ndarray | bool) -> np.ndarray:
     """For each active lane, the mask of the lanes of its warp with a true predicate."""
-    truth = np.zeros(lanes.count, np.bool_)
-    truth[active] = predicate
-    return _of_warps(lanes, active, truth)
+    return _of_warps(active, active.spread(np.asarray(predicate)))
 
 
-def _of_warps(lanes: Lanes, active: Selection, truth: np.ndarray) -> np.ndarray:
+def _of_warps(active: Active, truth: np.ndarray) -> np.ndarray:
     """For each active lane, the mask of the lanes of its warp for which `truth` is true."""
     masks = np.packbits(truth, bitorder="little").view(np.uint32)
-    return masks[lanes.indices[active] // WARP]
+    return masks[active.warp]

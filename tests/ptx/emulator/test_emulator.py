@@ -229,30 +229,6 @@ def test_place_in_the_grid():
     np.testing.assert_array_equal(found, block * 1000 + thread)
 
 
-def test_lane_masks():
-    text = kernel(
-        """
-        mov.u32 %r0, %lanemask_lt;
-        mov.u32 %r1, %lanemask_le;
-        mov.u32 %r2, %lanemask_eq;
-        mov.u32 %r3, %lanemask_gt;
-        mov.u32 %r4, %lanemask_ge;
-        mov.u32 %r5, %laneid;
-        popc.b32 %r6, %r0;
-        xor.b32 %r0, %r0, %r4;
-        xor.b32 %r1, %r1, %r3;
-        and.b32 %r0, %r0, %r1;
-        shr.u32 %r2, %r2, %r5;
-        mul.lo.u32 %r0, %r0, %r2;
-        sub.u32 %r6, %r6, %r5;
-        add.u32 %r0, %r0, %r6;
-        st.global.u32 [%aty], %r0;
-        """,
-        "y",
-    )
-    np.testing.assert_array_equal(result(text, output(64), block=64), 0xFFFFFFFF)
-
-
 # ---- memory
 
 
@@ -276,32 +252,6 @@ def test_static_and_dynamic_shared_memory_side_by_side():
     )
     found = result(text, output(), dynamic_shared=128)
     np.testing.assert_array_equal(found, 32 * 128 + THREADS)
-
-
-def test_generic_addresses_of_both_spaces_in_one_load():
-    text = kernel(
-        """
-        mov.u32 %r0, a;
-        mad.lo.u32 %r0, %t, 4, %r0;
-        add.u32 %r1, %t, 1000;
-        st.shared.u32 [%r0], %r1;
-        cvt.u64.u32 %d0, %r0;
-        cvta.shared.u64 %d0, %d0;
-        and.b32 %r2, %t, 1;
-        setp.eq.u32 %p0, %r2, 1;
-        selp.b64 %d1, %d0, %atx, %p0;
-        ld.u32 %r3, [%d1];
-        cvta.to.shared.u64 %d2, %d0;
-        cvt.u32.u64 %r4, %d2;
-        ld.shared.u32 %r5, [%r4];
-        sub.u32 %r5, %r5, %r1;
-        add.u32 %r3, %r3, %r5;
-        st.u32 [%aty], %r3;
-        """,
-        shared=".shared .b32 a[32];",
-    )
-    found = result(text, Buffer(THREADS + 500), output())
-    np.testing.assert_array_equal(found, THREADS + np.where(THREADS % 2 == 1, 1000, 500))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int64, np.float64])
@@ -351,97 +301,3 @@ def test_asynchronous_copies_fill_with_zeros():
     found = result(text, Buffer(source), output(512, np.uint8)).reshape(32, 16)
     kept = np.arange(16) <= np.arange(32)[:, None] % 16
     np.testing.assert_array_equal(found, np.where(kept, source, 0))
-
-
-# ---- warps
-
-
-def test_shuffles():
-    text = kernel(
-        """
-        shfl.sync.up.b32 %r0|%p0, %t, 3, 0, -1;
-        shfl.sync.down.b32 %r1|%p1, %t, 5, 31, -1;
-        shfl.sync.bfly.b32 %r2, %t, 12, 31, -1;
-        shfl.sync.idx.b32 %r3, %t, 6, 0x181f, -1;
-        selp.u32 %r4, 1, 0, %p0;
-        selp.u32 %r5, 1, 0, %p1;
-        mul.lo.u32 %r0, %r0, 100;
-        add.u32 %r0, %r0, %r1;
-        mad.lo.u32 %r0, %r0, 100, %r2;
-        mad.lo.u32 %r0, %r0, 100, %r3;
-        mad.lo.u32 %r0, %r0, 2, %r4;
-        mad.lo.u32 %r0, %r0, 2, %r5;
-        st.global.u32 [%aty], %r0;
-        """,
-        "y",
-    )
-    lane = np.arange(32)
-    up, down = np.where(lane >= 3, lane - 3, lane), np.where(lane + 5 < 32, lane + 5, lane)
-    expected = ((up * 100 + down) * 100 + (lane ^ 12)) * 100 + (lane // 8 * 8 + 6)
-    expected = (expected * 2 + (lane >= 3)) * 2 + (lane + 5 < 32)
-    np.testing.assert_array_equal(result(text, output()), expected)
-
-
-def test_votes_matches_and_reductions():
-    text = kernel(
-        """
-        and.b32 %r0, %t, 3;
-        setp.eq.u32 %p0, %r0, 1;
-        vote.sync.ballot.b32 %r1, %p0, -1;
-        vote.sync.any.pred %p1, %p0, -1;
-        vote.sync.all.pred %p2, %p0, -1;
-        vote.sync.uni.pred %p3, %p0, -1;
-        match.any.sync.b32 %r2, %r0, -1;
-        match.all.sync.b32 %r3|%p4, %n, -1;
-        redux.sync.add.u32 %r4, %t, -1;
-        redux.sync.min.s32 %r5, %t, -1;
-        redux.sync.xor.b32 %r6, %t, -1;
-        elect.sync %r7|%p5, -1;
-        selp.u32 %r8, 1, 0, %p1;
-        @%p2 add.u32 %r8, %r8, 2;
-        @%p3 add.u32 %r8, %r8, 4;
-        @%p4 add.u32 %r8, %r8, 8;
-        @%p5 add.u32 %r8, %r8, 16;
-        xor.b32 %r1, %r1, %r2;
-        add.u32 %r1, %r1, %r3;
-        mad.lo.u32 %r1, %r4, 3, %r1;
-        add.u32 %r1, %r1, %r5;
-        add.u32 %r1, %r1, %r6;
-        add.u32 %r1, %r1, %r7;
-        mad.lo.u32 %r1, %r8, 7, %r1;
-        st.global.u32 [%aty], %r1;
-        """,
-        "y",
-    )
-    lane = np.arange(32, dtype=np.int64)
-    flags = 1 + 8 + 16 * (lane == 0)
-    expected = (0x22222222 ^ (0x11111111 << (lane % 4))) + 0xFFFFFFFF + 3 * 496 + 7 * flags
-    np.testing.assert_array_equal(result(text, output()), expected & 0xFFFFFFFF)
-
-
-def test_matrices_go_through_shared_memory_and_come_back():
-    text = kernel(
-        """
-        mov.u32 %r0, a;
-        mad.lo.u32 %r1, %t, 16, %r0;
-        mul.wide.u32 %d0, %t, 16;
-        add.u64 %d1, %d0, %x;
-        ld.global.v4.u32 {%r2, %r3, %r4, %r5}, [%d1];
-        st.shared.v4.u32 [%r1], {%r2, %r3, %r4, %r5};
-        bar.warp.sync -1;
-        ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r2, %r3, %r4, %r5}, [%r1];
-        movmatrix.sync.aligned.m8n8.trans.b16 %r5, %r5;
-        bar.warp.sync -1;
-        stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r1], {%r2, %r3, %r4, %r5};
-        bar.warp.sync -1;
-        ld.shared.v4.u32 {%r2, %r3, %r4, %r5}, [%r1];
-        add.u64 %d1, %d0, %y;
-        st.global.v4.u32 [%d1], {%r2, %r3, %r4, %r5};
-        """,
-        shared=".shared .align 16 .b8 a[512];",
-    )
-    matrices = np.arange(256, dtype=np.uint16).reshape(4, 8, 8)
-    found = result(text, Buffer(matrices), Buffer(np.zeros_like(matrices), initialized=False))
-    expected = matrices.swapaxes(1, 2).copy()
-    expected[3] = matrices[3]
-    np.testing.assert_array_equal(found, expected)

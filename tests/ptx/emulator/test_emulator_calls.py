@@ -1,4 +1,4 @@
-"""Device functions: what calls pass, return and keep apart."""
+"""Device functions: their arguments, results and variables."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the emulator reports, and what it takes: text, grids, arguments."""
+"""The emulator's reports, and the texts, grids and arguments that it takes."""
 
 import ml_dtypes
 import numpy as np
@@ -270,26 +270,18 @@ def test_buffers_are_copies_and_may_be_passed_twice():
         Buffer(array, writable=False, initialized=False)
 
 
-COPY_FAR = """\
-.version 8.7
-.target sm_90
-.address_size 64
-.visible .entry copy(.param .u64 x, .param .u64 y) {
-  .reg .b32 %r<4>;
-  .reg .b64 %rd<8>;
-  ld.param.u64 %rd0, [x];
-  ld.param.u64 %rd1, [y];
-  mov.u32 %r0, %ctaid.x;
-  mov.u32 %r1, %tid.x;
-  mul.wide.u32 %rd2, %r0, 128;
-  cvt.u64.u32 %rd3, %r1;
-  add.u64 %rd2, %rd2, %rd3;
-  mad.lo.u64 %rd4, %rd2, 4, %rd0;
-  mad.lo.u64 %rd5, %rd2, 4, %rd1;
-  ld.global.b32 %r2, [%rd4];
-  st.global.b32 [%rd5], %r2;
-}
-"""
+COPY_FAR = kernel(
+    """
+    mov.u32 %r0, %ctaid.x;
+    mul.wide.u32 %d2, %r0, 128;
+    cvt.u64.u32 %d3, %t;
+    add.u64 %d2, %d2, %d3;
+    mad.lo.u64 %d4, %d2, 4, %x;
+    mad.lo.u64 %d5, %d2, 4, %y;
+    ld.global.b32 %r2, [%d4];
+    st.global.b32 [%d5], %r2;
+    """
+)
 
 
 def test_windows_on_buffers_and_some_blocks():
@@ -305,12 +297,12 @@ def test_windows_on_buffers_and_some_blocks():
 
     with pytest.raises(UnwrittenError, match="512 of 1024 bytes"):
         launch(COPY_FAR, blocks, 128, [x, y], blocks=chosen[:1])
-    with pytest.raises(OutOfBoundsError, match=r"byte 1024 of argument 0 \(x\), which has 1024"):
+    with pytest.raises(OutOfBoundsError, match=r"byte 1024 of argument 0 \(p_x\), which has 1024"):
         launch(COPY_FAR, blocks, 128, [x, y], blocks=[blocks - 1])
-    with pytest.raises(OutOfBoundsError, match=r"byte -512 of argument 0 \(x\), which has 1024"):
+    with pytest.raises(OutOfBoundsError, match=r"byte -512 of argument 0 \(p_x\), which has 1024"):
         launch(COPY_FAR, blocks, 128, [x, y], blocks=[blocks - 4])
-    wrapped = COPY_FAR.replace("mul.wide.u32 %rd2", "mul.lo.u32 %r3").replace(
-        "%r0, 128;", "%r0, 128; cvt.u64.u32 %rd2, %r3;"
+    wrapped = COPY_FAR.replace("mul.wide.u32 %d2", "mul.lo.u32 %r3").replace(
+        "%r0, 128;", "%r0, 128; cvt.u64.u32 %d2, %r3;"
     )
     with pytest.raises(OutOfBoundsError):
         launch(wrapped, blocks, 128, [x, y], blocks=chosen)

@@ -1,4 +1,4 @@
-"""What a lenient launch lets pass, each with the strict launch that does not."""
+"""Faults that a lenient launch lets pass, each with the strict launch that does not."""
 
 import numpy as np
 import pytest

@@ -53,6 +53,12 @@ def numbers(count: int = 32) -> np.ndarray:
     return memory(*range(100, 100 + count))
 
 
+def launch(module: LoadedModule | str, parameters, allocations: list[Allocation], **kw) -> None:
+    """Runs one block of 32 threads."""
+    module = LoadedModule(module) if isinstance(module, str) else module
+    module.launch("test", 1, 32, parameters, allocations, **kw)
+
+
 LENIENT = pytest.mark.parametrize("lenient", [False, True])
 
 
@@ -60,10 +66,8 @@ LENIENT = pytest.mark.parametrize("lenient", [False, True])
 def test_memory_is_used_in_place(lenient):
     x, y = numbers(), memory(size=34)
     y[:] = 7
-    LoadedModule(COPY).launch(
-        "test",
-        1,
-        32,
+    launch(
+        COPY,
         [pointer(x), pointer(y, 4)],
         [allocation(x, writable=False), allocation(y)],
         lenient=lenient,
@@ -79,7 +83,7 @@ def test_a_device_address_may_differ_from_the_hosts(lenient):
         Allocation(0x1_7000_0000, y.view(np.uint8)),
     ]
     parameters = [struct.pack("<Q", a.address) for a in allocations]
-    LoadedModule(COPY).launch("test", 1, 32, parameters, allocations, lenient=lenient)
+    launch(COPY, parameters, allocations, lenient=lenient)
     np.testing.assert_array_equal(y, x)
 
 
@@ -91,7 +95,7 @@ def test_beyond_an_allocation(operand, offset, lenient):
     allocations = [allocation(array, 16, 48) for array in arrays]
     parameters = [pointer(array, 64 + offset * (i == operand)) for i, array in enumerate(arrays)]
     with pytest.raises(OutOfBoundsError) as info:
-        LoadedModule(COPY).launch("test", 1, 32, parameters, allocations, lenient=lenient)
+        launch(COPY, parameters, allocations, lenient=lenient)
     position = 128 if offset > 0 else -4
     base = allocations[operand].address
     expected = f"byte {position} of the allocation at {base:#x}, which has 128"
@@ -111,15 +115,13 @@ def test_an_index_that_reaches_another_allocation():
     text = kernel("ld.global.u32 %r0, [%atx+128];\n st.global.u32 [%aty], %r0;")
     parameters, allocations = [pointer(x), pointer(y)], [allocation(x), allocation(y)]
     with pytest.raises(OutOfBoundsError, match="byte 128 of the allocation"):
-        LoadedModule(text).launch("test", 1, 32, parameters, allocations)
-    LoadedModule(text).launch("test", 1, 32, parameters, allocations, lenient=True)
+        launch(text, parameters, allocations)
+    launch(text, parameters, allocations, lenient=True)
 
 
 def test_two_parameters_in_one_allocation():
     both = numbers(64)
-    LoadedModule(COPY).launch(
-        "test", 1, 32, [pointer(both), pointer(both, 128)], [allocation(both)]
-    )
+    launch(COPY, [pointer(both), pointer(both, 128)], [allocation(both)])
     np.testing.assert_array_equal(both[32:], both[:32])
 
 
@@ -132,12 +134,12 @@ def test_pointers_found_in_memory():
     allocations = [allocation(a) for a in (x, y, z, table)]
     parameters = [pointer(table), pointer(z)]
     module = LoadedModule(FOLLOW)
-    module.launch("test", 1, 32, parameters, allocations, lenient=True)
+    launch(module, parameters, allocations, lenient=True)
     np.testing.assert_array_equal(z, np.stack([x[:16], y[:16]], axis=1).reshape(-1))
     with pytest.raises(OutOfBoundsError, match="which is in no buffer"):
-        module.launch("test", 1, 32, parameters, allocations)
+        launch(module, parameters, allocations)
     with pytest.raises(OutOfBoundsError, match=f"address {x.ctypes.data:#x}"):
-        module.launch("test", 1, 32, parameters, allocations[1:], lenient=True)
+        launch(module, parameters, allocations[1:], lenient=True)
 
 
 @LENIENT
@@ -145,14 +147,12 @@ def test_memory_that_is_barred(lenient):
     x, y = numbers(), memory(size=32)
     allocations = [allocation(x, barred="freed"), allocation(y)]
     with pytest.raises(OutOfBoundsError) as info:
-        LoadedModule(COPY).launch(
-            "test", 1, 32, [pointer(x, 8), pointer(y)], allocations, lenient=lenient
-        )
+        launch(COPY, [pointer(x, 8), pointer(y)], allocations, lenient=lenient)
     assert f"byte 8 of the allocation at {x.ctypes.data:#x}, which has 128" in str(info.value)
     assert f"address {x.ctypes.data + 8:#x}: it is freed" in str(info.value)
     barred = allocation(x, barred="freed", initialized=False)  # is nobody's to write
     text = kernel("st.global.u32 [%aty], %t;", "y")
-    LoadedModule(text).launch("test", 1, 32, [pointer(y)], [barred, allocation(y)], lenient=lenient)
+    launch(text, [pointer(y)], [barred, allocation(y)], lenient=lenient)
 
 
 @LENIENT
@@ -160,28 +160,26 @@ def test_flags_of_allocations(lenient):
     x, y = numbers(), memory(size=33)
     module, parameters = LoadedModule(COPY), [pointer(x), pointer(y)]
 
-    def launch(*allocations: Allocation) -> None:
-        module.launch("test", 1, 32, parameters, allocations, lenient=lenient)
+    def copy(*allocations: Allocation) -> None:
+        launch(module, parameters, list(allocations), lenient=lenient)
 
     where = f"byte 0 of the allocation at {y.ctypes.data:#x}, which has 132.*: it is read-only"
     with pytest.raises(ReadOnlyError, match=f"4-byte write at {where}"):
-        launch(allocation(x), allocation(y, writable=False))
+        copy(allocation(x), allocation(y, writable=False))
     where = f"byte 0 of the allocation at {x.ctypes.data:#x}, which has 128.*: nothing has written"
     with pytest.raises(UninitializedError, match=f"4-byte read at {where}"):
-        launch(allocation(x, initialized=False), allocation(y))
+        copy(allocation(x, initialized=False), allocation(y))
     with pytest.raises(UnwrittenError, match=r"4 of 132 bytes of weights .*, the first .* 128"):
-        launch(allocation(x), allocation(y, initialized=False, name="weights"))
-    launch(allocation(x), allocation(y, stop=32, initialized=False))
+        copy(allocation(x), allocation(y, initialized=False, name="weights"))
+    copy(allocation(x), allocation(y, stop=32, initialized=False))
 
 
 def test_an_allocation_at_an_odd_address():
     """What is remembered of bytes is remembered of the right ones, at any alignment."""
     x, y = numbers(64), memory(size=65)
     for shift in (0, 1, 2, 3):
-        LoadedModule(COPY).launch(
-            "test",
-            1,
-            32,
+        launch(
+            COPY,
             [pointer(x, 4 * shift), pointer(y, 4 * shift)],
             [
                 allocation(x, shift, writable=False),
@@ -194,12 +192,9 @@ def test_an_allocation_at_an_odd_address():
 def test_races_are_found():
     y = memory(size=1)
     text = kernel("st.global.u32 [%y], %t;", "y")
-    for lenient in (True, False):
-        if lenient:
-            LoadedModule(text).launch("test", 1, 32, [pointer(y)], [allocation(y)], lenient=True)
-        else:
-            with pytest.raises(RaceError):
-                LoadedModule(text).launch("test", 1, 32, [pointer(y)], [allocation(y)])
+    launch(text, [pointer(y)], [allocation(y)], lenient=True)
+    with pytest.raises(RaceError):
+        launch(text, [pointer(y)], [allocation(y)])
 
 
 def test_arguments_that_are_wrong():
@@ -207,15 +202,13 @@ def test_arguments_that_are_wrong():
     module = LoadedModule(COPY)
     good = [allocation(x), allocation(y)]
     with pytest.raises(TypeError, match=r"parameters of \[8, 8\] bytes, and gets \[8\]"):
-        module.launch("test", 1, 32, [pointer(x)], good)
+        launch(module, [pointer(x)], good)
     with pytest.raises(TypeError, match=r"gets \[8, 4\]"):
-        module.launch("test", 1, 32, [pointer(x), bytes(4)], good)
+        launch(module, [pointer(x), bytes(4)], good)
     with pytest.raises(ValueError, match="overlap"):
-        module.launch("test", 1, 32, [pointer(x)] * 2, [*good, allocation(x, 31)], lenient=True)
+        launch(module, [pointer(x)] * 2, [*good, allocation(x, 31)], lenient=True)
     with pytest.raises(ValueError, match="another alignment"):
-        module.launch(
-            "test", 1, 32, [bytes(8)] * 2, [Allocation(4, x.view(np.uint8))], lenient=True
-        )
+        launch(module, [bytes(8)] * 2, [Allocation(4, x.view(np.uint8))], lenient=True)
     with pytest.raises(TypeError, match="contiguous uint8"):
         Allocation(0, x)
     with pytest.raises(ValueError, match="neither writable nor initialized"):
@@ -256,11 +249,7 @@ def test_parameters_of_several_values():
     assert module.facts("second").max_threads == 1024
     # The last parameter is a number that looks like an address, and stays what it is.
     (number,) = struct.unpack("<d", pointer(y))
-    parameters = [
-        struct.pack("<IIQ", 5, 6, y.ctypes.data),
-        bytes([7]),
-        struct.pack("<d", number),
-    ]
+    parameters = [struct.pack("<IIQ", 5, 6, y.ctypes.data), bytes([7]), struct.pack("<d", number)]
     module.launch("first", 1, 1, parameters, [allocation(y)], lenient=True)
     assert y[:3].tolist() == [5, 6, 7]
     assert y.view(np.uint64)[2] == y.ctypes.data
@@ -275,17 +264,17 @@ VARIABLES = kernel(
 def test_variables_live_as_long_as_their_module(lenient):
     module, y = LoadedModule(VARIABLES), memory(size=32)
 
-    def launch() -> None:
-        module.launch("test", 1, 32, [pointer(y)], [allocation(y)], lenient=lenient)
+    def add() -> None:
+        launch(module, [pointer(y)], [allocation(y)], lenient=lenient)
 
     total, step = module.variable("total"), module.variable("step")
     assert (total.data.nbytes, step.data.nbytes) == (4, 8)
     assert total.address == total.data.ctypes.data
-    launch()
-    launch()
+    add()
+    add()
     assert total.data.view(np.uint32) == 5 + 2 * 32
     step.data.view(np.uint32)[:] = 9
-    launch()
+    add()
     np.testing.assert_array_equal(y, 9)
     assert LoadedModule(VARIABLES).variable("total").data.view(np.uint32) == 5
     with pytest.raises(KeyError):

@@ -175,7 +175,8 @@ def test_generic_addresses_of_every_space_in_one_instruction():
         "st.shared.u32 [%r2], %r3;\n cvt.u64.u32 %d1, %r2;\n cvta.shared.u64 %d1, %d1;\n"
         "rem.u32 %r4, %t, 3;\n setp.eq.u32 %p0, %r4, 0;\n setp.eq.u32 %p1, %r4, 1;\n"
         "selp.b64 %d2, %SP, %atx, %p0;\n selp.b64 %d2, %d1, %d2, %p1;\n"
-        "ld.u32 %r0, [%d2];\n st.global.u32 [%aty], %r0;",
+        "ld.u32 %r0, [%d2];\n cvta.to.shared.u64 %d3, %d1;\n ld.shared.u32 %r5, [%d3];\n"
+        "sub.u32 %r5, %r5, %r3;\n add.u32 %r0, %r0, %r5;\n st.global.u32 [%aty], %r0;",
         "x y",
         DEPOT + "\n.shared .u32 s[32];",
     )

@@ -61,6 +61,31 @@ def by_halves(expected: Callable[..., int]) -> Callable[..., int]:
     return both
 
 
+def check_numbers(
+    instruction: str,
+    operands: int,
+    expected: Callable[..., int],
+    *,
+    any_nan: bool = True,
+    result: int | None = None,
+) -> None:
+    """Compares an instruction with `expected` of one number, and of both in packed halves.
+
+    Args:
+      instruction: the name; it ends in the type of the operands.
+      operands: how many there are.
+      expected: from the operands' bit patterns to the result's.
+      any_nan: whether any NaN is right.
+      result: bits of the result, where they are not those of an operand.
+    """
+    dtype = instruction.split(".")[-1]
+    format = FORMATS[dtype.removesuffix("x2")]
+    inputs = float_inputs(format, operands, instruction)
+    if dtype.endswith("x2"):
+        inputs, expected, result = packed(inputs), by_halves(expected), 32
+    check(instruction, inputs, result or format.bits, expected, format if any_nan else None)
+
+
 ARITHMETIC = [
     *(f"{op}.{t}" for op in ("add", "sub", "mul") for t in ("f32", "f64", "f16", "f16x2")),
     *(f"{op}.rn.{t}" for op in ("add", "sub", "mul") for t in ("f32", "f64", "f16", "f16x2")),
@@ -79,12 +104,8 @@ ARITHMETIC = [
 @pytest.mark.parametrize("instruction", ARITHMETIC)
 def test_arithmetic_is_rounded_once(instruction):
     operation, *modifiers, dtype = instruction.split(".")
-    format = FORMATS[dtype.removesuffix("x2")]
-    inputs = float_inputs(format, OPERATIONS[operation][0], instruction)
-    expected = rounded(operation, format, modifiers)
-    if dtype.endswith("x2"):
-        inputs, expected = packed(inputs), by_halves(expected)
-    check(instruction, inputs, inputs[0].itemsize * 8, expected, nan_of=format)
+    expected = rounded(operation, FORMATS[dtype.removesuffix("x2")], modifiers)
+    check_numbers(instruction, OPERATIONS[operation][0], expected)
 
 
 def minimum(format: Format, sign: int, modifiers: list[str]) -> Callable[[int, int], int]:
@@ -116,14 +137,9 @@ def minimum(format: Format, sign: int, modifiers: list[str]) -> Callable[[int, i
 )
 def test_min_and_max(operation, modifiers):
     *flags, dtype = modifiers.split(".")
-    format = FORMATS[dtype.removesuffix("x2")]
-    inputs = float_inputs(format, 2, operation + modifiers)
-    expected = minimum(format, int(operation == "max"), flags)
-    if dtype.endswith("x2"):
-        inputs, expected = packed(inputs), by_halves(expected)
+    expected = minimum(FORMATS[dtype.removesuffix("x2")], int(operation == "max"), flags)
     # With .NaN, "the result is canonical NaN": every bit counts.
-    nan_of = None if "NaN" in flags else format
-    check(f"{operation}.{modifiers}", inputs, inputs[0].itemsize * 8, expected, nan_of)
+    check_numbers(f"{operation}.{modifiers}", 2, expected, any_nan="NaN" not in flags)
 
 
 @pytest.mark.parametrize("operation", ["abs", "neg"])
@@ -133,17 +149,13 @@ def test_min_and_max(operation, modifiers):
 def test_abs_and_neg(operation, modifiers):
     *flags, dtype = modifiers.split(".")
     format = FORMATS[dtype.removesuffix("x2")]
-    inputs = float_inputs(format, 1, operation + modifiers)
     sign = 1 << (format.bits - 1)
 
     def expected(a: int) -> int:
         a = format.flush(a) if flags else a
         return a & ~sign if operation == "abs" else a ^ sign
 
-    compare = expected
-    if dtype.endswith("x2"):
-        inputs, compare = packed(inputs), by_halves(expected)
-    check(f"{operation}.{modifiers}", inputs, inputs[0].itemsize * 8, compare, nan_of=format)
+    check_numbers(f"{operation}.{modifiers}", 1, expected)
 
 
 ORDERINGS: dict[str, Callable[[Exact, Exact], bool]] = {
@@ -227,10 +239,8 @@ def test_selp_and_mov_keep_every_bit(dtype):
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_copysign_takes_the_sign_of_its_first_operand(dtype):
-    format = FORMATS[dtype]
-    sign = 1 << (format.bits - 1)
-    inputs = float_inputs(format, 2, "copysign")
-    check(f"copysign.{dtype}", inputs, format.bits, lambda a, b: (b & ~sign) | (a & sign))
+    sign = 1 << (FORMATS[dtype].bits - 1)
+    check_numbers(f"copysign.{dtype}", 2, lambda a, b: (b & ~sign) | (a & sign), any_nan=False)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -259,7 +269,6 @@ def test_testp(dtype):
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f16x2", "bf16x2"])
 def test_fma_with_relu(dtype):
     format = FORMATS[dtype.removesuffix("x2")]
-    inputs = float_inputs(format, 3, f"relu {dtype}")
     plain = rounded("fma", format, ["rn"])
 
     def expected(*bits: int) -> int:
@@ -267,10 +276,7 @@ def test_fma_with_relu(dtype):
         result = plain(*bits)
         return 0 if result >> (format.bits - 1) else result
 
-    compare = expected
-    if dtype.endswith("x2"):
-        inputs, compare = packed(inputs), by_halves(expected)
-    check(f"fma.rn.relu.{dtype}", inputs, inputs[0].itemsize * 8, compare)
+    check_numbers(f"fma.rn.relu.{dtype}", 3, expected, any_nan=False)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
@@ -302,22 +308,15 @@ def test_set(operator, types):
     result, source = types.split(".")
     format = FORMATS[source.removesuffix("x2")]
     width = format.bits if result.startswith("f") else 32
-    inputs = float_inputs(format, 2, f"set {operator}")
-    one = (
-        format.round(exact.from_int(1))
-        if result.startswith("f")
-        else (1 << min(width, format.bits)) - 1
-    )
-    if types == "s32.f64":
-        one = 0xFFFFFFFF
+    if result.startswith("f"):
+        one = format.round(exact.from_int(1))
+    else:
+        one = (1 << min(width, format.bits)) - 1
 
     def expected(a: int, b: int) -> int:
         return one * compared(operator, format.decode(a), format.decode(b))
 
-    compare = expected
-    if source.endswith("x2"):
-        inputs, compare, width = packed(inputs), by_halves(expected), 32
-    check(f"set.{operator}.{types}", inputs, width, compare)
+    check_numbers(f"set.{operator}.{types}", 2, expected, any_nan=False, result=width)
 
 
 # Maximal errors that the ISA gives for approximations: relative, or absolute where negative

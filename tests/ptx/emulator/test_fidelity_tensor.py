@@ -15,8 +15,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.elementwise import COUNT, apply
+from support.hand_written import kernel, run
 
-from ptx.emulator import Buffer, launch
+from ptx.emulator import Buffer
 
 # (group, member, i) -> row or column
 Coordinate = Callable[[int, int, int], int]
@@ -39,6 +40,14 @@ class Table:
         ]
 
 
+def of_group(group: int, member: int, i: int) -> int:
+    return group
+
+
+def of_member(group: int, member: int, i: int) -> int:
+    return member
+
+
 # Accumulators of every m16n8 shape: "row = groupID for c0 and c1, groupID + 8 for c2 and c3;
 # col = (threadID_in_group * 2) + (i & 0x1)".
 C_16X8 = Table(
@@ -48,25 +57,17 @@ C_16X8 = Table(
 )
 
 # mma.m8n8k4, .f64
-A_8X4_F64 = Table(1, lambda group, member, i: group, lambda group, member, i: member)
-B_4X8_F64 = Table(1, lambda group, member, i: member, lambda group, member, i: group)
-C_8X8_F64 = Table(2, lambda group, member, i: group, lambda group, member, i: member * 2 + (i & 1))
+A_8X4_F64 = Table(1, of_group, of_member)
+B_4X8_F64 = Table(1, of_member, of_group)
+C_8X8_F64 = Table(2, of_group, lambda group, member, i: member * 2 + (i & 1))
 
 # mma.m16n8k4, .tf32 and .f64
-A_16X4 = Table(
-    2,
-    lambda group, member, i: {0: group, 1: group + 8}[i],
-    lambda group, member, i: member,
-)
-B_4X8 = Table(1, lambda group, member, i: member, lambda group, member, i: group)
+A_16X4 = Table(2, lambda group, member, i: {0: group, 1: group + 8}[i], of_member)
+B_4X8 = B_4X8_F64
 
 # mma.m16n8k8, .f16 and .bf16
-A_16X8_HALF = Table(
-    4,
-    lambda group, member, i: group if i in (0, 1) else group + 8,
-    lambda group, member, i: member * 2 + (i & 1),
-)
-B_8X8_HALF = Table(2, lambda group, member, i: member * 2 + i, lambda group, member, i: group)
+A_16X8_HALF = C_16X8
+B_8X8_HALF = Table(2, lambda group, member, i: member * 2 + i, of_group)
 
 # mma.m16n8k8, .tf32 and .f64
 A_16X8 = Table(
@@ -74,11 +75,7 @@ A_16X8 = Table(
     lambda group, member, i: group if i in (0, 2) else group + 8,
     lambda group, member, i: member if i in (0, 1) else member + 4,
 )
-B_8X8 = Table(
-    2,
-    lambda group, member, i: {0: member, 1: member + 4}[i],
-    lambda group, member, i: group,
-)
+B_8X8 = Table(2, lambda group, member, i: {0: member, 1: member + 4}[i], of_group)
 
 # mma.m16n8k16, .f16 and .bf16
 A_16X16_HALF = Table(
@@ -87,9 +84,7 @@ A_16X16_HALF = Table(
     lambda group, member, i: member * 2 + (i & 1) + (0 if i < 4 else 8),
 )
 B_16X8_HALF = Table(
-    4,
-    lambda group, member, i: member * 2 + (i & 1) + (0 if i < 2 else 8),
-    lambda group, member, i: group,
+    4, lambda group, member, i: member * 2 + (i & 1) + (0 if i < 2 else 8), of_group
 )
 
 # mma.m16n8k16, .f64
@@ -98,16 +93,12 @@ A_16X16_F64 = Table(
     lambda group, member, i: group if i % 2 == 0 else group + 8,
     lambda group, member, i: i * 2 + member if i % 2 == 0 else i * 2 - 2 + member,
 )
-B_16X8_F64 = Table(4, lambda group, member, i: member + i * 4, lambda group, member, i: group)
+B_16X8_F64 = Table(4, lambda group, member, i: member + i * 4, of_group)
 
 # mma.m8n8k16, mma.m16n8k16 and mma.m16n8k32, .s8 and .u8
-A_8X16_BYTE = Table(
-    4, lambda group, member, i: group, lambda group, member, i: member * 4 + (i & 3)
-)
-B_16X8_BYTE = Table(
-    4, lambda group, member, i: member * 4 + (i & 3), lambda group, member, i: group
-)
-C_8X8_BYTE = Table(2, lambda group, member, i: group, lambda group, member, i: member * 2 + i)
+A_8X16_BYTE = Table(4, of_group, lambda group, member, i: member * 4 + (i & 3))
+B_16X8_BYTE = Table(4, lambda group, member, i: member * 4 + (i & 3), of_group)
+C_8X8_BYTE = C_8X8_F64
 A_16X16_BYTE = Table(
     8,
     lambda group, member, i: group if i < 4 else group + 8,
@@ -119,9 +110,7 @@ A_16X32_BYTE = Table(
     lambda group, member, i: member * 4 + (i & 3) + (0 if i < 8 else 16),
 )
 B_32X8_BYTE = Table(
-    8,
-    lambda group, member, i: member * 4 + (i & 3) + (0 if i < 4 else 16),
-    lambda group, member, i: group,
+    8, lambda group, member, i: member * 4 + (i & 3) + (0 if i < 4 else 16), of_group
 )
 
 
@@ -220,37 +209,21 @@ def kernel_text(mma: Mma) -> str:
         "c": mma.c.count * accumulator * 8 // bits,
     }
     counts["d"] = counts["c"]
-    lines = [
-        ".version 7.8",
-        f".target {mma.target}",
-        ".address_size 64",
-        ".visible .entry multiply(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)",
-        "{",
-        "  .reg .b32 %i<4>;",
-        "  .reg .b64 %p<4>;",
-        *(f"  .reg .b{bits} %{x}<{count}>;" for x, count in counts.items()),
-        "  mov.u32 %i0, %ctaid.x;",
-        "  mov.u32 %i1, %tid.x;",
-        "  mad.lo.u32 %i2, %i0, 32, %i1;",
-    ]
-    registers = {x: [f"%{x}{j}" for j in range(count)] for x, count in counts.items()}
+    registers = {x: [f"%m{x}{j}" for j in range(count)] for x, count in counts.items()}
+    lines = []
     for x in "abcd":
-        lines += [
-            f"  ld.param.u64 %p0, [{x}];",
-            "  cvta.to.global.u64 %p1, %p0;",
-            f"  mad.wide.u32 %p2, %i2, {counts[x] * bits // 8}, %p1;",
-        ]
+        lines.append(f"mad.wide.u32 %d0, %i, {counts[x] * bits // 8}, %{x};")
         if x == "d":
             operands = ", ".join("{" + ", ".join(registers[y]) + "}" for y in "dabc")
-            lines.append(f"  {mma.name} {operands};")
+            lines.append(f"{mma.name} {operands};")
         for j, register in enumerate(registers[x]):
-            address = f"[%p2+{j * bits // 8}]"
-            moves = (
-                f"st.global.b{bits} {address}, {register}",
-                f"ld.global.b{bits} {register}, {address}",
-            )
-            lines.append(f"  {moves[x != 'd']};")
-    return "\n".join([*lines, "  ret;", "}", ""])
+            address = f"[%d0+{j * bits // 8}]"
+            if x == "d":
+                lines.append(f"st.global.b{bits} {address}, {register};")
+            else:
+                lines.append(f"ld.global.b{bits} {register}, {address};")
+    declared = "\n".join(f".reg .b{bits} %m{x}<{count}>;" for x, count in counts.items())
+    return kernel("\n".join(lines), "a b c d", declared).replace("sm_90", mma.target)
 
 
 def multiply(mma: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -266,7 +239,7 @@ def multiply(mma: Mma, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarra
             (mma.c, c, accumulator),
         )
     ]
-    launch(kernel_text(mma), grid=warps, block=32, arguments=[*fragments, out])
+    run(kernel_text(mma), *fragments, out, grid=warps)
     return to_matrices(mma.c, out.array, rows, columns)
 
 
@@ -274,11 +247,6 @@ def sizes(mma: Mma) -> tuple[int, int, int]:
     m, rest = mma.shape[1:].split("n")
     n, k = rest.split("k")
     return int(m), int(n), int(k)
-
-
-each_integer_instruction = pytest.mark.parametrize(
-    "mma", INTEGER_INSTRUCTIONS, ids=[f"{m.shape}.{m.types}" for m in INTEGER_INSTRUCTIONS]
-)
 
 
 @pytest.mark.parametrize("mma", [*INSTRUCTIONS, *INTEGER_INSTRUCTIONS], ids=lambda m: m.name)
@@ -289,32 +257,21 @@ def test_the_tables_cover_each_matrix_once(mma):
         assert places == [(row, col) for row in range(rows) for col in range(columns)]
 
 
-@each_instruction
+@pytest.mark.parametrize("mma", [*INSTRUCTIONS, *INTEGER_INSTRUCTIONS], ids=lambda m: m.name)
 def test_mma_equals_numpy(mma):
-    m, n, k = sizes(mma)
-    random = np.random.default_rng(1)
-    a, b, c = (
-        random.integers(-mma.limit + 1, mma.limit, (8, *shape)).astype(np.float64)
-        for shape in ((m, k), (k, n), (m, n))
-    )
-    got = multiply(mma, a, b, c).astype(np.float64)
-    np.testing.assert_array_equal(got, a @ b + c)
-
-
-@each_integer_instruction
-def test_integer_mma_equals_numpy(mma):
-    """Accumulators near the ends of their range wrap around, or saturate."""
-    (m, n, k), (multiplicand, _) = sizes(mma), mma.dtypes
-    random, limits = np.random.default_rng(1), np.iinfo(multiplicand)
-    a, b = (
-        random.integers(limits.min, limits.max, (8, *shape), endpoint=True)
-        for shape in ((m, k), (k, n))
-    )
-    c = random.choice([-(2**31), -5, 7, 2**31 - 1], (8, m, n))
+    """Integer accumulators near the ends of their range wrap around, or saturate."""
+    (m, n, k), (multiplicand, accumulator) = sizes(mma), mma.dtypes
+    random, low, high = np.random.default_rng(1), -mma.limit + 1, mma.limit
+    if multiplicand.kind in "iu":
+        low, high = np.iinfo(multiplicand).min, np.iinfo(multiplicand).max + 1
+    a, b, c = (random.integers(low, high, (8, *shape)) for shape in ((m, k), (k, n), (m, n)))
+    if accumulator.kind == "i":
+        c = random.choice([-(2**31), -5, 7, 2**31 - 1], c.shape)
     total = a @ b + c
     if "satfinite" in mma.types:
         total = np.clip(total, -(2**31), 2**31 - 1)
-    np.testing.assert_array_equal(multiply(mma, a, b, c), total.astype(np.int32))
+    expected = total.astype(np.int32) if accumulator.kind == "i" else total
+    np.testing.assert_array_equal(multiply(mma, a, b, c).astype(np.float64), expected)
 
 
 def test_signed_times_unsigned():
@@ -323,33 +280,6 @@ def test_signed_times_unsigned():
     a, b = random.integers(0, 256, (1, 16, 32)), random.integers(-128, 128, (1, 32, 8))
     c = np.zeros((1, 16, 8), np.int64)
     np.testing.assert_array_equal(multiply(mma, a, b.astype(np.uint8), c), a @ b)
-
-
-@each_instruction
-def test_each_element_of_a_multiplies_its_row_of_b(mma):
-    """One one in A, at every place: D has a row of B, in the right row, and C elsewhere."""
-    m, n, k = sizes(mma)
-    a = np.eye(m * k).reshape(m * k, m, k)
-    b = np.broadcast_to(np.arange(1, k * n + 1).reshape(k, n), (m * k, k, n))
-    c = np.broadcast_to(-np.arange(m * n).reshape(m, n), (m * k, m, n))
-    expected = c.astype(np.float64)
-    for place in range(m * k):
-        row, inner = divmod(place, k)
-        expected[place, row] += b[place, inner]
-    np.testing.assert_array_equal(multiply(mma, a, b, c).astype(np.float64), expected)
-
-
-@each_instruction
-def test_each_element_of_b_multiplies_its_column_of_a(mma):
-    m, n, k = sizes(mma)
-    a = np.broadcast_to(np.arange(1, m * k + 1).reshape(m, k), (k * n, m, k))
-    b = np.eye(k * n).reshape(k * n, k, n)
-    c = np.zeros((k * n, m, n))
-    expected = c.copy()
-    for place in range(k * n):
-        inner, column = divmod(place, n)
-        expected[place, :, column] = a[place, :, inner]
-    np.testing.assert_array_equal(multiply(mma, a, b, c).astype(np.float64), expected)
 
 
 @each_instruction
@@ -366,16 +296,7 @@ def test_infinities_and_nans_stay_in_their_row_and_column(mma):
 
 # ldmatrix, "fragment layout for one 8x8 Matrix with 16-bit elements": the thread that holds each
 # element, which is in the low half of its register in even columns and in the high half in odd.
-THREAD_OF_ELEMENT = (
-    (0, 0, 1, 1, 2, 2, 3, 3),
-    (4, 4, 5, 5, 6, 6, 7, 7),
-    (8, 8, 9, 9, 10, 10, 11, 11),
-    (12, 12, 13, 13, 14, 14, 15, 15),
-    (16, 16, 17, 17, 18, 18, 19, 19),
-    (20, 20, 21, 21, 22, 22, 23, 23),
-    (24, 24, 25, 25, 26, 26, 27, 27),
-    (28, 28, 29, 29, 30, 30, 31, 31),
-)
+THREAD_OF_ELEMENT = [[4 * row + column // 2 for column in range(8)] for row in range(8)]
 # The threads whose addresses are those of each matrix's rows, by .num.
 ADDRESSES = {
     1: (range(0, 8),),
@@ -383,6 +304,11 @@ ADDRESSES = {
     4: (range(0, 8), range(8, 16), range(16, 24), range(24, 32)),
 }
 _ROW_STRIDE = 48
+TILE = f".shared .align 16 .b8 tile[{32 * _ROW_STRIDE}];"
+
+
+def _matrices(count: int, trans: bool) -> str:
+    return f"sync.aligned.m8n8.x{count}{'.trans' * trans}.shared.b16"
 
 
 def load_matrices(
@@ -401,57 +327,28 @@ def load_matrices(
       [32, count, 2]: each thread's registers, low half first.
     """
     registers = [f"%r{j}" for j in range(count)]
-    text = "\n".join(
-        [
-            ".version 7.8",
-            ".target sm_80",
-            ".address_size 64",
-            ".visible .entry load(.param .u64 rows, .param .u64 places, .param .u64 addresses,",
-            "  .param .u64 out)",
-            "{",
-            f"  .shared .align 16 .b8 tile[{32 * _ROW_STRIDE}];",
-            "  .reg .b32 %i<8>, %r<4>, %v<4>;",
-            "  .reg .b64 %p<4>;",
-            "  mov.u32 %i0, %tid.x;",
-            "  mov.u32 %i1, tile;",
-            "  ld.param.u64 %p0, [places];",
-            "  cvta.to.global.u64 %p0, %p0;",
-            "  mad.wide.u32 %p1, %i0, 4, %p0;",
-            "  ld.global.u32 %i2, [%p1];",
-            "  add.u32 %i2, %i2, %i1;",
-            "  ld.param.u64 %p0, [rows];",
-            "  cvta.to.global.u64 %p0, %p0;",
-            "  mad.wide.u32 %p1, %i0, 16, %p0;",
-            "  ld.global.v4.b32 {%v0, %v1, %v2, %v3}, [%p1];",
-            "  st.shared.v4.b32 [%i2], {%v0, %v1, %v2, %v3};",
-            "  bar.sync 0;",
-            "  ld.param.u64 %p0, [addresses];",
-            "  cvta.to.global.u64 %p0, %p0;",
-            "  mad.wide.u32 %p1, %i0, 4, %p0;",
-            "  ld.global.u32 %i2, [%p1];",
-            "  add.u32 %i2, %i2, %i1;",
-            f"  ldmatrix.sync.aligned.m8n8.x{count}{'.trans' * trans}.shared.b16 "
-            f"{{{', '.join(registers)}}}, [%i2];",
-            "  ld.param.u64 %p0, [out];",
-            "  cvta.to.global.u64 %p0, %p0;",
-            f"  mad.wide.u32 %p1, %i0, {4 * count}, %p0;",
-            *(
-                f"  st.global.b32 [%p1+{4 * j}], {register};"
-                for j, register in enumerate(registers)
-            ),
-            "  ret;",
-            "}",
-            "",
-        ]
+    stores = [f"st.global.b32 [%d1+{4 * j}], {register};" for j, register in enumerate(registers)]
+    text = kernel(
+        f"""
+        mov.u32 %r5, tile;
+        ld.global.u32 %r6, [%atplaces];
+        add.u32 %r6, %r6, %r5;
+        mad.wide.u32 %d0, %t, 16, %rows;
+        ld.global.v4.b32 {{%r0, %r1, %r2, %r3}}, [%d0];
+        st.shared.v4.b32 [%r6], {{%r0, %r1, %r2, %r3}};
+        bar.sync 0;
+        ld.global.u32 %r6, [%ataddresses];
+        add.u32 %r6, %r6, %r5;
+        ldmatrix.{_matrices(count, trans)} {{{", ".join(registers)}}}, [%r6];
+        mad.wide.u32 %d1, %t, {4 * count}, %out;
+        """
+        + "\n".join(stores),
+        "rows places addresses out",
+        TILE,
     )
     out = Buffer(np.empty((32, count, 2), rows.dtype), initialized=False)
     inputs = [rows, places.astype(np.uint32), addresses.astype(np.uint32)]
-    launch(
-        text,
-        grid=1,
-        block=32,
-        arguments=[*(Buffer(x, writable=False) for x in inputs), out],
-    )
+    run(text, *(Buffer(x, writable=False) for x in inputs), out)
     return out.array
 
 
@@ -513,44 +410,28 @@ def test_stmatrix_puts_each_element_where_ldmatrix_finds_it(count, trans):
     elements = np.arange(1, 32 * count * 2 + 1, dtype=np.uint16).reshape(32, count, 2)
     places = np.random.default_rng(3).permutation(32) * _ROW_STRIDE
     registers = [f"%r{j}" for j in range(count)]
-    lines = [
-        ".version 7.8",
-        ".target sm_90",
-        ".address_size 64",
-        ".visible .entry store(.param .u64 elements, .param .u64 places, .param .u64 out)",
-        "{",
-        f"  .shared .align 16 .b8 tile[{32 * _ROW_STRIDE}];",
-        "  .reg .pred p;",
-        "  .reg .b32 %i<8>, %r<4>, %v<4>;",
-        "  .reg .b64 %p<4>;",
-        "  mov.u32 %i0, %tid.x;",
-        "  mov.u32 %i1, tile;",
-        "  ld.param.u64 %p0, [places];",
-        "  cvta.to.global.u64 %p0, %p0;",
-        "  mad.wide.u32 %p1, %i0, 4, %p0;",
-        "  ld.global.u32 %i2, [%p1];",
-        "  add.u32 %i2, %i2, %i1;",
-        "  ld.param.u64 %p0, [elements];",
-        "  cvta.to.global.u64 %p0, %p0;",
-        f"  mad.wide.u32 %p1, %i0, {4 * count}, %p0;",
-        *(f"  ld.global.b32 {register}, [%p1+{4 * j}];" for j, register in enumerate(registers)),
-        f"  stmatrix.sync.aligned.m8n8.x{count}{'.trans' * trans}.shared.b16 "
-        f"[%i2], {{{', '.join(registers)}}};",
-        "  bar.sync 0;",
-        f"  setp.ge.u32 p, %i0, {8 * count};",
-        "  @p ret;",
-        "  ld.shared.v4.b32 {%v0, %v1, %v2, %v3}, [%i2];",
-        "  ld.param.u64 %p0, [out];",
-        "  cvta.to.global.u64 %p0, %p0;",
-        "  mad.wide.u32 %p1, %i0, 16, %p0;",
-        "  st.global.v4.b32 [%p1], {%v0, %v1, %v2, %v3};",
-        "  ret;",
-        "}",
-        "",
-    ]
+    loads = [f"ld.global.b32 {register}, [%d0+{4 * j}];" for j, register in enumerate(registers)]
+    text = kernel(
+        f"mad.wide.u32 %d0, %t, {4 * count}, %elements;\n"
+        + "\n".join(loads)
+        + f"""
+        mov.u32 %r5, tile;
+        ld.global.u32 %r6, [%atplaces];
+        add.u32 %r6, %r6, %r5;
+        stmatrix.{_matrices(count, trans)} [%r6], {{{", ".join(registers)}}};
+        bar.sync 0;
+        setp.ge.u32 %p0, %t, {8 * count};
+        @%p0 ret;
+        ld.shared.v4.b32 {{%r0, %r1, %r2, %r3}}, [%r6];
+        mad.wide.u32 %d1, %t, 16, %out;
+        st.global.v4.b32 [%d1], {{%r0, %r1, %r2, %r3}};
+        """,
+        "elements places out",
+        TILE,
+    )
     out = Buffer(np.empty((8 * count, 8), np.uint16), initialized=False)
     inputs = [Buffer(x, writable=False) for x in (elements, places.astype(np.uint32))]
-    launch("\n".join(lines), grid=1, block=32, arguments=[*inputs, out])
+    run(text, *inputs, out)
     for j, threads in enumerate(ADDRESSES[count]):
         matrix = out.array[list(threads)]
         if trans:

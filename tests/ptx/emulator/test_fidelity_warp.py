@@ -125,6 +125,16 @@ def test_match_any():
     )
 
 
+def test_match_all():
+    text = "match.all.sync.b32 %w5|p, {0}, -1;\n@!p add.u32 %w5, %w5, 7;\nmov.b32 {d}, %w5;"
+    check_warps(text, [few("match all")], lambda x: [FULL if len(set(x)) == 1 else 7] * WARP)
+
+
+def test_elect():
+    text = "elect.sync %w5|p, -1;\nselp.b32 %w6, 16, 0, p;\nadd.u32 {d}, %w5, %w6;"
+    check_warps(text, [few("elect")], lambda x: [16] + [0] * (WARP - 1))
+
+
 @pytest.mark.parametrize("dtype", ["u32", "s32"])
 @pytest.mark.parametrize(("name", "reduce"), [("add", sum), ("min", min), ("max", max)])
 def test_redux_of_integers(name, reduce, dtype):

@@ -1,4 +1,4 @@
-"""What a trace has of each warp: branches, accesses, and when they happened."""
+"""The trace of each warp: branches, accesses, and their times."""
 
 import numpy as np
 
