@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ptx.builder.emitter import Emitter
+from ptx.builder.text import check_dtype
 from ptx.builder.values import Val
 from ptx.isa.dtypes import (
     DTYPES,
@@ -11,7 +12,6 @@ from ptx.isa.dtypes import (
     b64,
     bf16,
     bf16x2,
-    check_dtype,
     f16,
     f32,
     f64,

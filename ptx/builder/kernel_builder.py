@@ -12,10 +12,10 @@ from ptx.builder.control import Control
 from ptx.builder.conversion import Conversion
 from ptx.builder.pointers import Pointer
 from ptx.builder.tensor_core import TensorCore
-from ptx.builder.text import Address, Register, Symbol
+from ptx.builder.text import Address, Register, Symbol, check_dtype
 from ptx.builder.values import Val
 from ptx.builder.warp import Warp
-from ptx.isa.dtypes import DType, b8, check_dtype, u32, u64
+from ptx.isa.dtypes import DType, b8, u32, u64
 from ptx.isa.targets import Target, UnsupportedError
 
 __all__ = ["Kernel"]

@@ -7,9 +7,9 @@ import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
-from ptx.builder.text import Address, Constant, Register, Symbol, Vector, register_type
+from ptx.builder.text import Address, Constant, Register, Symbol, Vector, check_dtype, register_type
 from ptx.builder.values import Scalar, Val, Var
-from ptx.isa.dtypes import DType, bf16, check_dtype, f16, s32, s64, u32, u64
+from ptx.isa.dtypes import DType, bf16, f16, s32, s64, u32, u64
 
 if TYPE_CHECKING:
     from ptx.builder.kernel_builder import Kernel

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from ptx.builder.provenance import Origin
-from ptx.isa.dtypes import DType, b16, b32, check_dtype
+from ptx.isa.dtypes import DTYPES, DType, b16, b32
 
 __all__ = [
     "Address",
@@ -18,6 +18,7 @@ __all__ = [
     "Register",
     "Symbol",
     "Vector",
+    "check_dtype",
     "declarations",
     "printed",
     "register_type",
@@ -36,6 +37,14 @@ def register_type(dtype: DType) -> DType:
     if dtype.name in ("f16", "bf16"):
         return b16
     return b32 if dtype.name in ("f16x2", "bf16x2", "tf32") else dtype
+
+
+def check_dtype(dtype: object) -> None:
+    """Raises TypeError, which lists the types, unless it is one of them."""
+    if not isinstance(dtype, DType):
+        raise TypeError(
+            f"a dtype must be one of ptx.isa.dtypes, {', '.join(DTYPES)}, got {dtype!r}"
+        )
 
 
 @dataclasses.dataclass(eq=False)
