@@ -181,7 +181,7 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         for items in (self._prologue, self._body):
             lines += [""] if items else []
             for item in items:
-                lines += text.printed([item])
+                lines.append(text.printed(item))
                 if isinstance(item, text.Instruction) and item.origin is not None:
                     origins[len(lines)] = item.origin
         lines += ["    ret;", "}", ""]

@@ -1,4 +1,4 @@
-"""What a kernel consists of while it is being written, and how that is printed."""
+"""The parts of a kernel while it is being written, and their printed form."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -8,12 +8,11 @@ from ptx.isa.dtypes import DTYPES, DType, b16, b32
 
 __all__ = [
     "Address",
-    "Comment",
     "Constant",
-    "Directive",
     "Instruction",
     "Item",
     "Label",
+    "Line",
     "Operand",
     "Register",
     "Symbol",
@@ -121,18 +120,14 @@ class Instruction:
 
 
 @dataclasses.dataclass(eq=False)
-class Comment:
+class Line:
+    """A comment or directive, as it is printed."""
+
     text: str
     depth: int
 
 
-@dataclasses.dataclass(eq=False)
-class Directive:
-    text: str
-    depth: int
-
-
-Item = Instruction | Label | Comment | Directive
+Item = Instruction | Label | Line
 
 
 def declarations(items: Iterable[Item]) -> list[str]:
@@ -158,21 +153,17 @@ def declarations(items: Iterable[Item]) -> list[str]:
     return [f"    .reg .{declared:<5}{names};" for declared, names in lines]
 
 
-def printed(items: Iterable[Item]) -> Iterator[str]:
-    """The lines of a kernel's body, operands aligned."""
-    for item in items:
-        indent = "    " * (item.depth + 1)
-        match item:
-            case Comment():
-                yield from (f"{indent}// {line}" for line in item.text.splitlines())
-            case Directive():
-                yield f"{indent}{item.text};"
-            case Label():
-                yield f"{indent[4:]}{item.name}:"
-            case Instruction():
-                guard = f"@{'!' if item.negated else ''}{item.predicate} " if item.predicate else ""
-                operands = ", ".join(map(str, item.operands))
-                yield f"{indent}{f'{guard}{item.name}':<22} {operands}".rstrip() + ";"
+def printed(item: Item) -> str:
+    """A line of a kernel's body, operands aligned."""
+    indent = "    " * (item.depth + 1)
+    match item:
+        case Line():
+            return f"{indent}{item.text}"
+        case Label():
+            return f"{indent[4:]}{item.name}:"
+    guard = f"@{'!' if item.negated else ''}{item.predicate} " if item.predicate else ""
+    operands = ", ".join(map(str, item.operands))
+    return f"{indent}{f'{guard}{item.name}':<22} {operands}".rstrip() + ";"
 
 
 def _registers(items: Iterable[Item]) -> Iterator[Register]:
@@ -189,5 +180,3 @@ def _registers(items: Iterable[Item]) -> Iterator[Register]:
                     yield from operand.registers
                 case Address(base=Register() as base):
                     yield base
-                case _:
-                    pass

@@ -1,4 +1,4 @@
-"""What ptxas has made of a kernel: its machine code (SASS), loop by loop."""
+"""The machine code (SASS) that ptxas has made of a kernel, loop by loop."""
 
 from __future__ import annotations
 
@@ -85,18 +85,6 @@ class Sass:
 
     instructions: tuple[Instruction, ...]
     loops: tuple[Loop, ...]
-
-    @property
-    def main_loop(self) -> Loop:
-        """The innermost loop with tensor-core instructions.
-
-        Raises:
-          ValueError: there is none, or more than one.
-        """
-        found = [loop for loop in self.loops if loop.count(*_TENSOR)]
-        if len(found) != 1:
-            raise ValueError(f"one loop with tensor-core instructions is expected, got {found}")
-        return found[0]
 
     @property
     def straight(self) -> tuple[str, ...]:

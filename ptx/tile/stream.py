@@ -19,7 +19,7 @@ from ptx.builder import Atom, Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, DType, f32, tf32, u32
 from ptx.tile.layout import ROW_BYTES, Layout
 from ptx.tile.loop import Cursor
-from ptx.tile.math import Row
+from ptx.tile.math import Row, TileMath
 from ptx.tile.shared import SharedTile, Stage
 
 __all__ = [
@@ -186,7 +186,7 @@ class StreamedTile:
         """Does nothing: what `begin` has started goes past the registers."""
 
 
-class StreamedProduct:
+class StreamedProduct(TileMath):
     """C += A @ B: a warp has its rows of C and all columns.
 
     The rows of A of one step are in registers; those of the next one are made while they are
@@ -201,7 +201,6 @@ class StreamedProduct:
       columns: which columns it has, the same as those of the tile.
     """
 
-    accumulator = f32
     row_lanes = (1, 2)
 
     def __init__(
@@ -216,12 +215,10 @@ class StreamedProduct:
         assert (atom.a.registers, atom.b.registers, atom.m, atom.n) == (4, 2, 16, 8)
         assert b.layout.rows % 32 == 0
         assert b.layout.conflict_free(rows=2)
-        self.k, self.atom, self.a, self.b, self.lane_rows = k, atom, a, b, lane_rows
+        super().__init__(k, f32)
+        self.atom, self.a, self.b, self.lane_rows = atom, a, b, lane_rows
         self.n_tiles = b.layout.rows // 8
-        self.sums = [
-            [[k.var(f32, 0.0) for _ in range(4)] for _ in range(self.n_tiles)]
-            for _ in range(lane_rows.m_tiles)
-        ]
+        self.sums = [[self.zeros(4) for _ in range(self.n_tiles)] for _ in range(lane_rows.m_tiles)]
         self.words = [
             [k.var(atom.a.register, self._zero(), f"a{row}") for _ in range(4)]
             for row in range(len(lane_rows))
@@ -229,10 +226,6 @@ class StreamedProduct:
         self.columns = columns
         row = columns.row(lane_rows.group)
         self.lane_b = b.first.add_bytes(row * ROW_BYTES + lane_rows.member * 16)
-
-    def clear(self) -> None:
-        for value in (v for tiles in self.sums for tile in tiles for v in tile):
-            value.set(0.0)
 
     def start(self) -> None:
         """Makes the rows of A of the first step."""
