@@ -1,4 +1,4 @@
-"""Checks of what the functions of a kernel's definition are given and return."""
+"""Checks of the arguments and results of the functions of a kernel's definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel as one value: its parameters are named once, and everything else is read off them.
+"""A kernel as one value, whose parameters are named once, and everything else is read off them.
 
 From a `KernelDefinition` come the parameters of the PTX text, the launch with its dynamic shared
 memory, the call from JAX, the documentation of the parameters, the bytes that a launch moves, and
@@ -224,8 +224,7 @@ class KernelDefinition(Generic[Config]):
           ValueError: arrays that disagree with each other or with the configuration.
         """
         sizes, ones = self.known_sizes(config), {}
-        operands = self.operands(config)
-        arrays = {**operands, **self.results(config)}
+        operands, arrays = self.operands(config), self._arrays(config)
         for name, shape in shapes.items():
             dims, shared = arrays[name].layout_of(config), arrays[name].shareable(config)
             if shared is not None and len(shape) == len(dims) - 1:
@@ -258,7 +257,7 @@ class KernelDefinition(Generic[Config]):
         sizes = {**self.known_sizes(config), **sizes}
         if isinstance(config, Description):
             sizes = config.complete(sizes)
-        arrays = {**self.operands(config), **self.results(config)}
+        arrays = self._arrays(config)
         for name, array in arrays.items():
             if missing := [dim for dim in array.layout_of(config) if dim not in sizes]:
                 raise ValueError(
@@ -272,9 +271,9 @@ class KernelDefinition(Generic[Config]):
 
     def moved_bytes(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Bytes of all arrays of a call: what a launch moves if it touches each element once."""
-        arrays = {**self.operands(config), **self.results(config)}
         return sum(
-            math.prod(shapes[name]) * array.dtype_of(config).bytes for name, array in arrays.items()
+            math.prod(shapes[name]) * array.dtype_of(config).bytes
+            for name, array in self._arrays(config).items()
         )
 
     def present_parameters(self, config: Config, plan: Any) -> list[In | Out | Size]:
@@ -382,7 +381,7 @@ class KernelDefinition(Generic[Config]):
         grid = self.grid(instance)
         check_grid(self.name, grid)
         written = _written(self, config, instance.target, instance.plan)
-        buffers = list(self.operands(config)) + list(self.results(config))
+        buffers = [*self.operands(config), *self.results(config)]
         arguments: list[BufferAddress | np.generic] = []
         for parameter in self.present_parameters(config, instance.plan):
             if not isinstance(parameter, Size):
@@ -402,17 +401,10 @@ class KernelDefinition(Generic[Config]):
         *,
         plan: PlanLike | None = None,
     ) -> Origin | None:
-        """What wrote a line of the text of a launch, which is written again for this answer.
+        """The place in Python that wrote a line, from 1, of the text of a `launch`.
 
-        Args:
-          config: the configuration.
-          target: the GPU.
-          shapes: as for `launch`.
-          line: of the text, from 1.
-          plan: instead of the one that the kernel would choose.
-
-        Returns:
-          The place in Python; None for a line without an instruction of the builder.
+        The text is written again for this answer, which is None for a line without an instruction
+        of the builder.
         """
         instance = self.instance(config, target, shapes, plan=plan)
         with provenance.recorded() as found:
@@ -424,6 +416,10 @@ class KernelDefinition(Generic[Config]):
         validate = getattr(config, "validate", None)
         if validate is not None:
             validate()
+
+    def _arrays(self, config: Config) -> dict[str, Array]:
+        """The operands and the results, by name and in order."""
+        return {**self.operands(config), **self.results(config)}
 
     def _checked_plan(
         self, config: Config, target: Target, sizes: Sizes | None, plan: PlanLike | None

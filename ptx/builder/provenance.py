@@ -1,4 +1,4 @@
-"""What wrote each line of a kernel's text, for those who ask before it is generated."""
+"""The origin of each line of a kernel's text, recorded where it is asked for beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assembling PTX with ptxas: what a kernel costs, and whether a target takes it at all."""
+"""The assembly of PTX with ptxas, which says what a kernel costs and what a target rejects."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What becomes of a block's sums: each is finished and stored once."""
+"""The epilogue of a block's product: each sum is finished and stored once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a tile of an operand lies in shared memory: a value that says where each element is."""
+"""The layout of an operand's tile in shared memory, a value that says where each element is."""
 
 from __future__ import annotations
 
