@@ -19,8 +19,6 @@ from ptx.kernels.gemm.plan import choose
 from ptx.tile.vectors import accumulator_of, vector_width
 
 __all__ = [
-    "REFERENCE_BANDWIDTH_TBPS",
-    "REFERENCE_COMPUTE_TFLOPS",
     "ArithmeticIntensityAnalysis",
     "BandwidthGemmConfig",
     "BandwidthPrecision",
