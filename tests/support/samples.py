@@ -1,20 +1,14 @@
-"""Sample kernels, written with the builder: each is a function of a configuration and a target.
-
-The tile GEMM is in `sample_gemm`.
-"""
+"""Sample kernels, written with the builder: each is a function of a configuration and a target."""
 
 import dataclasses
 
 from ptx import DType, Kernel, Target, Val, f32, u32, u64
-from support.sample_gemm import Gemm, gemm
 
 __all__ = [
-    "Gemm",
     "Reduction",
     "ScaleAndAdd",
     "Scatter",
     "Transpose",
-    "gemm",
     "reduction",
     "scale_and_add",
     "scatter",

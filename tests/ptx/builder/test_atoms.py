@@ -138,6 +138,21 @@ def test_targets(name, lowest):
                 product(ATOMS[name], target.name)
 
 
+def test_ldmatrix_of_words():
+    """Lane l gets word l%4 of row l/4 of each matrix."""
+    k = Kernel("load", "sm_75", block=32)
+    x, out = k.pointer("x", f32, readonly=True), k.pointer("out", f32)
+    tile, lane = k.shared("tile", f32, 32 * 4), k.laneid()
+    tile.store(lane * 4, x.load(lane * 4, 4))
+    k.barrier()
+    for matrix, word in enumerate(k.ldmatrix(tile + lane * 4, 4, dtype=f32)):
+        out.store(lane + 32 * matrix, word)
+    values = np.arange(128, dtype=np.float32)
+    result = Buffer(np.empty_like(values), initialized=False)
+    launch(k.text(), grid=1, block=32, arguments=[Buffer(values), result])
+    np.testing.assert_array_equal(result.array, values)
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)

@@ -4,12 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.samples import (
-    Gemm,
     Reduction,
     ScaleAndAdd,
     Scatter,
     Transpose,
-    gemm,
     reduction,
     scale_and_add,
     scatter,
@@ -18,7 +16,7 @@ from support.samples import (
 
 import ptx
 from ptx import bf16, f16, f32
-from ptx.emulator import Buffer, Report, launch
+from ptx.emulator import Buffer, launch
 
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
@@ -32,13 +30,6 @@ SAMPLES = {
     "transpose f16": (transpose, Transpose(f16, rows=16), "sm_75"),
     "scatter f32": (scatter, Scatter(12), "sm_75"),
     "scatter f32 v4": (scatter, Scatter(12, vector=4), "sm_90"),
-    "gemm f16": (gemm, Gemm(64, 64, 576, f16), "sm_80"),
-    "gemm f16, 8-byte copies": (gemm, Gemm(65, 68, 36, f16), "sm_80"),
-    "gemm f16, 4-byte copies": (gemm, Gemm(65, 70, 34, f16), "sm_80"),
-    "gemm f16, odd": (gemm, Gemm(65, 67, 69, f16), "sm_80"),
-    "gemm bf16": (gemm, Gemm(64, 64, 576, bf16, stages=2), "sm_80"),
-    "gemm tf32": (gemm, Gemm(64, 64, 576, f32), "sm_80"),
-    "gemm tf32, odd": (gemm, Gemm(65, 67, 69, f32), "sm_80"),
 }
 
 
@@ -63,7 +54,6 @@ def test_text_is_deterministic(sample):
 
 def test_text_has_the_lowest_version():
     assert ".version 6.3\n.target sm_75" in scale_and_add(ScaleAndAdd(), "sm_75")
-    assert ".version 7.0\n.target sm_80" in gemm(Gemm(64, 64, 64, f16), "sm_80")
     assert ".version 7.8\n.target sm_90\n" in scatter(Scatter(12), "sm_90")
     assert ".version 8.1\n.target sm_90\n" in scatter(Scatter(12, vector=4), "sm_90")
 
@@ -144,59 +134,3 @@ def test_scatter(vector, target, schedule):
     expected = start.astype(np.float64)
     np.add.at(expected, index, value.astype(np.float64))
     np.testing.assert_array_equal(out.array.astype(np.float64), expected)
-
-
-def run_gemm(config: Gemm, schedule: int | None = None) -> tuple[np.ndarray, np.ndarray, Report]:
-    """The kernel's result, the exact one, and what the emulator saw."""
-    rng = np.random.default_rng(config.k)
-    a, b = (
-        rng.standard_normal(shape).astype(NUMPY[config.dtype.name])
-        for shape in ((config.m, config.k), (config.k, config.n))
-    )
-    out = Buffer(np.empty((config.m, config.n), np.float32), initialized=False)
-    report = launch(
-        gemm(config, "sm_80"),
-        grid=config.grid,
-        block=config.threads,
-        arguments=[Buffer(a, writable=False), Buffer(b, writable=False), out],
-        schedule=schedule,
-    )
-    if config.dtype is f32:
-        a, b = round_to_tf32(a), round_to_tf32(b)
-    return out.array, a.astype(np.float64) @ b.astype(np.float64), report
-
-
-def round_to_tf32(x: np.ndarray) -> np.ndarray:
-    """To nearest, ties away from zero: `cvt.rna.tf32.f32`."""
-    return ((x.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
-
-
-@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
-@pytest.mark.parametrize(
-    ("m", "n", "k", "stages"),
-    [(64, 64, 64, 3), (1, 1, 1, 3), (65, 72, 40, 2), (17, 68, 36, 4), (70, 66, 34, 3),
-     (3, 67, 69, 2)],
-)  # fmt: skip
-def test_gemm(dtype, m, n, k, stages):
-    result, expected, report = run_gemm(Gemm(m, n, k, dtype, stages))
-    error = np.linalg.norm(result - expected) / np.linalg.norm(expected)
-    assert error < 1e-6  # products are exact in f32, sums are rounded
-    if min(m, n) >= 64:  # a whole tile, so that each store is some thread's
-        assert report.never_executed == []
-
-
-@pytest.mark.parametrize("dtype", [f16, f32], ids=str)
-@pytest.mark.parametrize("schedule", [0, 1])
-def test_gemm_in_any_order_of_warps(dtype, schedule):
-    result, expected, _ = run_gemm(Gemm(65, 66, 100, dtype), schedule)
-    assert np.linalg.norm(result - expected) / np.linalg.norm(expected) < 1e-6
-
-
-@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
-def test_fragments_of_the_gemm_are_read_without_bank_conflicts(dtype):
-    config = Gemm(64, 64, 64, dtype)
-    _, _, report = run_gemm(config)
-    lines = gemm(config, "sm_80").splitlines()
-    reads = [n for n in report.bank_conflicts if "cp.async" not in lines[n - 1]]
-    assert any("ldmatrix" in lines[n - 1] for n in reads)
-    assert {report.bank_conflicts[n].worst for n in reads} == {1}

@@ -401,10 +401,14 @@ def test_custom_tiles_compute_the_product(name):
         arguments = [
             buffers[a.buffer] if isinstance(a, BufferAddress) else a for a in plan.arguments
         ]
-        launch(
+        report = launch(
             plan.text, plan.grid, plan.block, arguments,
             schedule=number, dynamic_shared=plan.dynamic_shared,
         )  # fmt: skip
+        lines = plan.text.splitlines()
+        conflicts = [c for n, c in report.bank_conflicts.items() if "ldmatrix" in lines[n - 1]]
+        assert all(conflict.worst == 1 for conflict in conflicts)
+        assert bool(conflicts) == ("ldmatrix" in plan.text)
         wanted = expected if added is None else expected + added.astype(np.float64)
         limit = TOLERANCES[problem.input_type] * np.abs(wanted).max()
         np.testing.assert_allclose(y.array.astype(np.float64), wanted, rtol=0, atol=limit)
