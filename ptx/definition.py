@@ -18,7 +18,7 @@ import numpy as np
 
 from ptx.builder import Kernel, provenance
 from ptx.builder.provenance import Origin
-from ptx.checks import Named, Parameters, check_grid, check_plan, check_text, checked_u32
+from ptx.checks import Named, Parameters, check_grid, check_plan, check_text, parse_u32
 from ptx.isa.dtypes import u32
 from ptx.isa.targets import TARGETS, Target, as_target
 from ptx.launch import BufferAddress, Launch
@@ -387,7 +387,7 @@ class KernelDefinition(Generic[Config]):
             if not isinstance(parameter, Size):
                 arguments.append(BufferAddress(buffers.index(parameter.name)))
             else:
-                value = checked_u32(self.name, parameter.name, parameter.value(instance))
+                value = parse_u32(self.name, parameter.name, parameter.value(instance))
                 arguments.append(np.uint32(value))
         block = (instance.plan.threads, 1, 1)
         return Launch(grid, block, tuple(arguments), written.text, written.dynamic_shared)

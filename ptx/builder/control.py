@@ -79,9 +79,7 @@ class Control(Emitter):
             yield Val(self._kernel, counter.register, self._blocks[-1])
             if down and counter_type.kind == "unsigned":
                 # counter -= |step| would wrap below zero: stop before it does.
-                again = counter > stop + -step if isinstance(stop, Val) else (
-                    counter > stop - step
-                )  # fmt: skip
+                again = counter > stop + -step
                 counter -= -step
             else:
                 counter += step

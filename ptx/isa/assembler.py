@@ -219,7 +219,7 @@ _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 
 _SHOWN_LINES = 12  # of rejected PTX, in one message
 
-_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)([^{]*)")  # a name, and its header
 _DIAGNOSTIC = re.compile(r"ptxas (?:[^,\n]*, line (\d+); )?(?:error|fatal)\s*: (.*)")
 _COMPILING = re.compile(r"ptxas info\s*: Compiling entry function '([^']+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -282,26 +282,20 @@ def _parse_report(printed: str, text: str, target: Target) -> tuple[Assembled, .
     assert version is not None  # ptxas has taken the text
     warnings = tuple(match[0] for match in _REMARK.finditer(printed))
 
-    # One part per kernel, in ptxas's own order; before the first, what is said of the file.
-    starts = [*_COMPILING.finditer(printed)]
-    ends = [*(start.start() for start in starts[1:]), len(printed)]
-    sections = {
-        start[1]: printed[start.end() : end] for start, end in zip(starts, ends, strict=True)
-    }
+    # A name and a section per kernel, in ptxas's own order, after what is said of the file.
+    _, *parts = _COMPILING.split(printed)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
 
-    entries = [*_ENTRY.finditer(text)]
     kernels = []
-    for index, entry in enumerate(entries):
-        after = entries[index + 1].start() if index + 1 < len(entries) else len(text)
-        header = text[entry.end() : after].partition("{")[0]
-        section = sections.get(entry[1], "")
+    for name, header in _ENTRY.findall(text):
+        section = sections.get(name, "")
         used = re.search(r"Used (\d+) registers.*", section)
         stacks = _STACK.findall(section)  # of the kernel, and of the functions that it calls
         if used is None or not stacks:
-            raise RuntimeError(f"ptxas -v says nothing of kernel {entry[1]}:\n{printed}")
+            raise RuntimeError(f"ptxas -v says nothing of kernel {name}:\n{printed}")
         kernels.append(
             Assembled(
-                kernel=entry[1],
+                kernel=name,
                 target=target,
                 ptx_version=(int(version[1]), int(version[2])),
                 registers=int(used[1]),

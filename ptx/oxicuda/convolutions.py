@@ -9,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
-from ptx.builder import ATOMS
 from ptx.definition import In, Written
 from ptx.isa.dtypes import DType, f32
 from ptx.isa.targets import Target, as_target
@@ -19,7 +18,7 @@ from ptx.kernels.conv.plan import tiled_forward_plan
 from ptx.kernels.deform_conv import DeformConvConfig
 from ptx.launch import Launch
 from ptx.tile.layout import Layout
-from ptx.tile.plan import TilePlan, atom_name, streams
+from ptx.tile.plan import TilePlan, atom_of, streams
 from ptx.tile.shared import STAGES
 from ptx.tile.stream import ROW_BYTES, StreamedTile
 
@@ -291,7 +290,7 @@ class TileConfig:
 
     def _requirements(self, config: ConvConfig, target: Target) -> Iterator[tuple[bool, str]]:
         """The same, for a configuration on a target."""
-        name, width = atom_name(config, target), config.float_type.bytes
+        atom, width = atom_of(config, target), config.float_type.bytes
         kind = f"{config.float_type}{' exact' if config.exact else ''} on {target}"
         yield self.tile_m <= self.threads, "a thread for each row of tile_m"
         if self.stages > STAGES:
@@ -310,12 +309,11 @@ class TileConfig:
         vector = 16 // width
         yield self.tile_k % vector == 0, f"a tile_k in multiples of {vector}"
         yield self.threads % self.tile_k == 0, "a tile_k that divides the threads"
-        if name is None:
+        if atom is None:
             down = self.threads // 16
             yield self.tile_m % down == 0, f"a tile_m in multiples of {down}"
             yield self.tile_n % 16 == 0, "a tile_n in multiples of 16"
             return
-        atom = ATOMS[name]
         for field, unit in (("warp_m", atom.m), ("warp_n", 2 * atom.n), ("tile_k", atom.k)):
             yield getattr(self, field) % unit == 0, f"{field} in multiples of {unit} for {kind}"
 

@@ -220,7 +220,10 @@ class StreamedProduct(TileMath):
         self.n_tiles = b.layout.rows // 8
         self.sums = [[self.zeros(4) for _ in range(self.n_tiles)] for _ in range(lane_rows.m_tiles)]
         self.words = [
-            [k.var(atom.a.register, self._zero(), f"a{row}") for _ in range(4)]
+            [
+                k.var(atom.a.register, k.bitcast(k.var(u32, 0), atom.a.register), f"a{row}")
+                for _ in range(4)
+            ]
             for row in range(len(lane_rows))
         ]
         self.columns = columns
@@ -283,7 +286,3 @@ class StreamedProduct(TileMath):
                 upper, lower = self.words[2 * i], self.words[2 * i + 1]
                 a = [upper[2 * half], lower[2 * half], upper[2 * half + 1], lower[2 * half + 1]]
                 self.k.mma(self.atom, tiles[j], a, words[2 * half : 2 * half + 2])
-
-    def _zero(self) -> Val:
-        zero = self.k.var(u32, 0)
-        return self.k.bitcast(zero, self.atom.a.register)

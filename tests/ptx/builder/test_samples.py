@@ -46,18 +46,6 @@ def test_assembles_for_every_target_that_has_it(sample):
         assert assembled.local_bytes == 0, target
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_text_is_deterministic(sample):
-    function, config, _ = SAMPLES[sample]
-    assert function(config, "sm_90") == function(config, "sm_90")
-
-
-def test_text_has_the_lowest_version():
-    assert ".version 6.3\n.target sm_75" in scale_and_add(ScaleAndAdd(), "sm_75")
-    assert ".version 7.8\n.target sm_90\n" in scatter(Scatter(12), "sm_90")
-    assert ".version 8.1\n.target sm_90\n" in scatter(Scatter(12, vector=4), "sm_90")
-
-
 @pytest.mark.parametrize("target", ["sm_75", "sm_80"])
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 @pytest.mark.parametrize(("n", "vector"), [(1, 4), (1003, 4), (1000, 2), (77, 1)])
