@@ -1,5 +1,6 @@
 """The parts of a kernel while it is being written, and their printed form."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator
 
@@ -132,22 +133,17 @@ Item = Instruction | Label | Line
 
 def declarations(items: Iterable[Item]) -> list[str]:
     """Numbers the registers in order of appearance; the `.reg` lines, a class a line."""
-    counts: dict[str, tuple[str, int]] = {}
+    counts = collections.Counter[tuple[str, str]]()
     named: dict[str, list[str]] = {}
-    seen: set[int] = set()
-    for register in _registers(items):
-        if id(register) in seen:
-            continue
-        seen.add(id(register))
+    for register in dict.fromkeys(_registers(items)):
         declared = register_type(register.dtype).name
         if register.name is not None:
             named.setdefault(declared, []).append(register.name)
             continue
         prefix = "%" + _PREFIX_OF[register.dtype.name]
-        _, number = counts.get(prefix, (declared, 0))
-        counts[prefix] = declared, number + 1
-        register.numbered = f"{prefix}{number}"
-    lines = [(declared, f"{prefix}<{count}>") for prefix, (declared, count) in counts.items()]
+        register.numbered = f"{prefix}{counts[declared, prefix]}"
+        counts[declared, prefix] += 1
+    lines = [(declared, f"{prefix}<{count}>") for (declared, prefix), count in counts.items()]
     for declared, names in named.items():
         lines += [(declared, ", ".join(names[i : i + 8])) for i in range(0, len(names), 8)]
     return [f"    .reg .{declared:<5}{names};" for declared, names in lines]

@@ -1,4 +1,4 @@
-"""Output pixels: how a kernel counts them, and where each is."""
+"""Output pixels: their indices and their positions in images."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ def _size_of(name: str, dim: str) -> Size:
 
 
 # Parameters of kernels on images n of h x w pixels, whose outputs have p x q pixels.
-SIZES = (
-    _size_of("batch_size", "n"),
-    _size_of("in_h", "h"),
-    _size_of("in_w", "w"),
-    _size_of("out_h", "p"),
-    _size_of("out_w", "q"),
-)
+SIZES = tuple(map(_size_of, ("batch_size", "in_h", "in_w", "out_h", "out_w"), "nhwpq"))
 
 
 def pixel_index(image: Val, y: Val, x: Val, height: Val, width: Val) -> Val:
