@@ -44,11 +44,11 @@ Shapes = Sequence[tuple[int, ...]]  # of a call's operands, then of its results
 
 
 class PlanLike(Protocol):
-    """What every plan says of a block.
+    """The fields of every plan.
 
     Attributes:
-      threads: of a block.
-      min_blocks: that fit on an SM, which limits registers; None is no limit.
+      threads: threads of a block.
+      min_blocks: blocks that fit on an SM, which limits registers; None is no limit.
     """
 
     @property
@@ -70,7 +70,7 @@ class Size:
     """A parameter that is a number, a u32, known when the kernel is launched.
 
     Attributes:
-      name: in the PTX text.
+      name: the name in the PTX text.
       value: the number that a launch passes, of an `Instance`.
       present: whether the kernel of a configuration and a plan has it.
     """
@@ -87,9 +87,9 @@ class Instance:
     Attributes:
       config: the configuration.
       target: the GPU.
-      plan: what was chosen for them and for the sizes.
-      sizes: of every dimension of the arrays, by name.
-      shapes: of every array that is present, by name.
+      plan: the plan that was chosen for them and for the sizes.
+      sizes: the size of every dimension of the arrays, by name.
+      shapes: the shape of every array that is present, by name.
     """
 
     config: Any
@@ -313,7 +313,7 @@ class KernelDefinition(Generic[Config]):
         Args:
           config: the configuration.
           target: the GPU.
-          sizes: of the launch; None is a large one.
+          sizes: sizes of the launch; None is a large one.
           plan: instead of the one that the kernel would choose.
 
         Raises:
@@ -370,7 +370,7 @@ class KernelDefinition(Generic[Config]):
         Args:
           config: the configuration.
           target: the GPU.
-          shapes: of the part of a call that runs on one device.
+          shapes: shapes of the part of a call that runs on one device.
           plan: instead of the one that the kernel would choose.
 
         Raises:

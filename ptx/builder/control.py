@@ -36,11 +36,11 @@ class Control(Emitter):
           start: an integer, or a register.
           stop: the same; registers have one type.
           step: not 0; a register is taken to be positive.
-          name: of the counter.
+          name: the counter's name.
           dtype: the counter's type where none is a register; by default u32, or s32 where a
             number is negative. The counter steps past the last value, and that has to fit too.
           unroll: whether ptxas may unroll it.
-          label: what the label begins with; "loop_" and the name by default.
+          label: the beginning of the label; "loop_" and the name by default.
 
         Yields:
           The counter, which only the loop changes.

@@ -117,7 +117,7 @@ class Conversion(Emitter):
             32-bit types a b64.
           high: the same type.
           dtype: f16x2 or bf16x2 for two f32.
-          rounding: of f32, "rn" or "rz".
+          rounding: the rounding of f32, "rn" or "rz".
         """
         source = low.dtype
         if high.dtype is not source:

@@ -43,7 +43,7 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
     Attributes:
       block: most threads that the kernel is launched with; None where the text does not say.
       min_blocks: blocks that shall fit an SM; None is no demand.
-      dynamic_shared_bytes: of dynamic shared memory of a launch.
+      dynamic_shared_bytes: bytes of dynamic shared memory of a launch.
     """
 
     def __init__(

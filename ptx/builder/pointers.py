@@ -19,7 +19,7 @@ __all__ = ["Pointer"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pointer:
-    """A place in memory, in elements of one type; made by `Kernel.pointer` and `.shared`.
+    """An address, in elements of one type; made by `Kernel.pointer` and `.shared`.
 
     An index is a number of elements: a Python integer becomes part of the instruction, a register
     costs one multiply-add. Global addresses are 64-bit: a 32-bit index is widened before it is
@@ -123,7 +123,7 @@ class Pointer:
           count: 1, 2 or 4; None for a single value instead of a tuple. The vector has 16 bytes at
             most and lies at a multiple of its size.
           where: a predicate; lanes where it is off do not read.
-          otherwise: what those lanes get.
+          otherwise: the value of those lanes.
           hint: cache modifiers of global loads, as in PTX: "cg", "L1::no_allocate", "L2::128B".
 
         Returns:

@@ -12,13 +12,13 @@ __all__ = ["Origin", "Provenance", "is_recorded", "note", "origin", "recorded"]
 
 
 class Origin(NamedTuple):
-    """What emitted an instruction.
+    """The code that emitted an instruction.
 
     Attributes:
       functions: the functions of `ptx` that were active: qualified names, the outermost first. Of
         the builder only loops and branches are among them.
-      file: of the Python code that called the builder.
-      line: in that file.
+      file: the file of the Python code that called the builder.
+      line: the line in that file.
     """
 
     functions: tuple[str, ...]

@@ -27,13 +27,13 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Assembled:
-    """What ptxas says of one kernel on one target.
+    """The report of ptxas on one kernel for one target.
 
     Attributes:
       kernel: name of the entry function.
       target: the GPU that it was assembled for.
-      ptx_version: of the text's `.version`, as (major, minor).
-      registers: of one thread.
+      ptx_version: the text's `.version`, as (major, minor).
+      registers: registers of one thread.
       spill_stores: bytes of one thread that registers were too few for, written to memory.
       spill_loads: bytes of one thread that are read back.
       shared_bytes: static shared memory of one block.
@@ -66,7 +66,7 @@ class Assembled:
         """Blocks (CTAs) that one SM holds at the same time.
 
         Args:
-          threads: of one block; None takes `threads_per_block`.
+          threads: threads of one block; None takes `threads_per_block`.
           dynamic_shared: bytes of dynamic shared memory of one block.
 
         Raises:
@@ -102,9 +102,9 @@ class Diagnostic:
     """One complaint of ptxas.
 
     Attributes:
-      message: as ptxas words it.
+      message: the words of ptxas.
       line: 1-based line of the PTX text; None where the complaint is about no single line.
-      text: that line.
+      text: the text of that line.
     """
 
     message: str
@@ -140,7 +140,7 @@ def assemble(text: str, target: Target | str) -> dict[str, Assembled]:
       target: the GPU, or the name of one of `ptx.TARGETS`.
 
     Returns:
-      What ptxas says of each kernel, by its name, in the order of the text.
+      The report on each kernel, by its name, in the order of the text.
 
     Raises:
       AssemblyError: ptxas rejects the text.
@@ -178,11 +178,11 @@ def find_tool(name: str, wheels: Sequence[str]) -> pathlib.Path:
     """A program of the CUDA toolkit: the one on PATH, else that of the first wheel that has it.
 
     Args:
-      name: of the program.
+      name: the program's name.
       wheels: names of Python packages.
 
     Raises:
-      ToolNotFoundError: there is neither.
+      ToolNotFoundError: neither has it.
     """
     if on_path := shutil.which(name):
         return pathlib.Path(on_path)

@@ -33,7 +33,7 @@ class DType:
     """A PTX type.
 
     Attributes:
-      name: as PTX spells it, for example "f16x2".
+      name: PTX's name, for example "f16x2".
       bits: width of one value; a predicate has 1.
       kind: "float", "unsigned", "signed", "bits" or "predicate". Packed halves and tf32,
         which live in 32-bit registers, are "bits" to registers and "float" to arithmetic:

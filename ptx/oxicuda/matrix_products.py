@@ -241,7 +241,7 @@ class BandwidthTileConfig:
       tile_m, tile_n: rows and columns of the output.
       tile_k: a step along K.
       pipeline_stages: steps that shared memory holds.
-      warps_m, warps_n: along M and N.
+      warps_m, warps_n: warps along M and N.
       vector_width: elements of a load.
       prefetch_distance: steps that loads are ahead of their use.
     """

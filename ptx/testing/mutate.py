@@ -1,4 +1,4 @@
-"""Breaking PTX one instruction at a time, to learn whether anything notices.
+"""Mutants of PTX, one instruction changed at a time, which show whether a check notices.
 
 A test that passes on a kernel proves little until it is known to fail on a broken one. `mutants`
 makes the broken ones; `study` runs a check on each, and lists those that the check lets through.
@@ -25,7 +25,7 @@ class Mutant:
 
     Attributes:
       line: 1-based number of the changed line.
-      kind: what was done to it, for example "constant +1" or "deleted".
+      kind: the change, for example "constant +1" or "deleted".
       original: the instruction as it was.
       replacement: the instruction as it is; empty where it was deleted.
       unchanged: the lines of the original text.
@@ -50,7 +50,7 @@ class Mutant:
 
 @dataclasses.dataclass(frozen=True)
 class MutationReport:
-    """What became of the mutants of one text.
+    """The fate of the mutants of one text.
 
     Attributes:
       total: mutants that the text has; those of the report are a sample where it has fewer.
@@ -151,10 +151,10 @@ def study(
       text: PTX that passes the check.
       notices: the check: takes a text, and raises any exception if it notices that something is
         wrong. A mutant may loop for ever: the check has to set a bound, as the emulator does.
-      target: where it is given, what ptxas rejects for it, and what it makes the same code of,
-        are told apart. So are changes of instructions that ptxas removes.
+      target: where it is given, mutants that ptxas rejects for it, or that it makes the same code
+        of, are told apart. So are changes of instructions that ptxas removes.
       limit: mutants to try at most, drawn at random; None tries all.
-      seed: of the draw.
+      seed: the seed of the draw.
 
     Raises:
       ValueError: the unchanged text does not pass.

@@ -20,8 +20,8 @@ class FusedMultiplyAdd(TileMath):
     Args:
       k: the kernel.
       a, b: the tiles.
-      threads: of the block, or of a part of it that has its own part of K.
-      split: how many such parts the threads make.
+      threads: threads of the block, or of a part of it that has its own part of K.
+      split: number of such parts.
     """
 
     across = 16  # threads along N

@@ -19,7 +19,7 @@ class Cursor:
 
     Args:
       k: the kernel.
-      **extents: how far each counter goes, the outermost first: integers or registers.
+      **extents: each counter's end, the outermost first: integers or registers.
     """
 
     def __init__(self, k: Kernel, **extents: Val | int):
@@ -72,8 +72,8 @@ class PartedSource(Source, Protocol):
     """A source that would take too many registers if it loaded all of a chunk at once.
 
     Attributes:
-      parts: that it loads one after the other. `begin` loads the first; `finish` puts into the
-        stage what is loaded, and then loads what is left.
+      parts: number of parts, loaded one after the other. `begin` loads the first; `finish` puts
+        into the stage what is loaded, and then loads what is left.
     """
 
     parts: int
@@ -94,7 +94,7 @@ class Loop:
         is multiplied.
       sources: fill a stage with the chunk that the cursor is at.
       stages: stages of the sources' rings, at least 2.
-      chunks: how many there are; all of the cursor's unless it is given.
+      chunks: number of chunks; all of the cursor's unless it is given.
     """
 
     def __init__(

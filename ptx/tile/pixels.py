@@ -37,8 +37,8 @@ class OutputPixel:
     """One pixel of the outputs.
 
     Attributes:
-      index: among the pixels of all outputs.
-      image, y, x: where that is.
+      index: its index among the pixels of all outputs.
+      image, y, x: its image, row and column.
       exists: predicate: whether there is such a pixel.
     """
 
@@ -54,10 +54,10 @@ class Geometry:
     """The sizes that a kernel learns when it is launched.
 
     Attributes:
-      images: how many.
-      in_h, in_w: of the images.
-      out_h, out_w: of the output.
-      pixels: of all outputs together.
+      images: number of images.
+      in_h, in_w: height and width of the images.
+      out_h, out_w: height and width of the output.
+      pixels: pixels of all outputs together.
     """
 
     images: Val

@@ -81,7 +81,7 @@ def make_math(
 
     Args:
       k: the kernel, of `split` times as many threads as the plan has.
-      config: which instruction.
+      config: decides the instruction.
       a: tile of A.
       b: tile of B.
       plan: warps.
@@ -100,7 +100,7 @@ def make_product(
 
     Args:
       k: the kernel.
-      config: which instruction.
+      config: decides the instruction.
       plan: sizes of the tiles, and warps.
       k_axis: axis of both tiles that the products run along.
       dynamic: whether they are in dynamic shared memory.

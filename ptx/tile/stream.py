@@ -85,7 +85,7 @@ class LaneRows:
 
 @dataclasses.dataclass(frozen=True)
 class ColumnOrder:
-    """Which columns of C a lane has: of each 32, for each member of a group of four lanes, 8.
+    """The columns of C that a lane has: of each 32, for each member of a group of four lanes, 8.
 
     Attributes:
       run: neighbours. With 8, a lane stores 16 bytes of halves at once. With 4, the four lanes have
@@ -134,13 +134,13 @@ class StreamedTile:
       k: the kernel, for sm_80 or newer.
       dtype: the type of an element.
       rows: columns of C.
-      stages: of the ring.
+      stages: stages of the ring.
       locate: (row, column) of the step -> where that element is, and a function of further rows ->
         a predicate: whether the row so much further on exists, or None where all do. Called for the
         first of 16 bytes, with a row of which `pitch` elements on the next one follows.
       pitch: elements in global memory; see `locate`.
       threads: threads of the block, a multiple of 32.
-      columns: which columns a lane has.
+      columns: the columns of a lane.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class StreamedProduct(TileMath):
       a: makes the rows of A.
       b: rows of 64 bytes, as many as C has columns, a multiple of 32.
       lane_rows: the rows of this lane.
-      columns: which columns it has, the same as those of the tile.
+      columns: the columns of this lane, the same as those of the tile.
     """
 
     row_lanes = (1, 2)

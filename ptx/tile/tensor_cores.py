@@ -102,7 +102,7 @@ class TensorCores(TileMath):
                 yield Row(self.first_row + group + (i * self.atom.m + down), parts)
 
     def _lane_offset(self, layout: Layout, fragment: Fragment, first: Val) -> Val:
-        """Where this lane reads its fragments, or its rows for ldmatrix."""
+        """The offset of this lane's fragments, or of its rows for ldmatrix."""
         lane = self.lane
         if not self.halves:
             group, member = lane >> 2, (lane & 3) * fragment.stride
