@@ -130,7 +130,7 @@ class Pointer:
           Registers of the pointer's type; 8-bit integers arrive as 32-bit ones.
         """
         self._check_count(count)
-        place = self._moved(index, self.dtype.bytes)
+        moved = self._moved(index, self.dtype.bytes)
         parts = ["ld", self.space, *self._load_modifiers(hint), *_vector(count), self._memory_type]
         values = [self._fresh(".".join(parts[:2])) for _ in range(count or 1)]
         if where is not None:
@@ -138,7 +138,7 @@ class Pointer:
                 fill = self.kernel.literal(otherwise, value.dtype)
                 self.kernel.emit(f"mov.{register_type(value.dtype)}", value, fill)
         destination = values[0] if count in (None, 1) else values
-        self.kernel.emit(".".join(parts), destination, place.address(), where=where)
+        self.kernel.emit(".".join(parts), destination, moved.address(), where=where)
         return values[0] if count is None else tuple(values)
 
     def store(
@@ -153,11 +153,11 @@ class Pointer:
         self._check_writable("store")
         count = len(value) if isinstance(value, Sequence) else None
         self._check_count(count)
-        place = self._moved(index, self.dtype.bytes)
+        moved = self._moved(index, self.dtype.bytes)
         modifiers = hint.split(".") if hint else []
         name = ".".join(["st", self.space, *modifiers, *_vector(count), self._memory_type])
         source = self.stored(value)
-        self.kernel.emit(name, place.address(), source, where=where)
+        self.kernel.emit(name, moved.address(), source, where=where)
 
     def red(
         self, index: Val | int, value: Scalar | Sequence[Scalar], *, where: Val | None = None
@@ -175,13 +175,13 @@ class Pointer:
           UnsupportedError: the target lacks it, for example bf16 below sm_90.
         """
         self._check_writable("red")
-        place = self._moved(index, self.dtype.bytes)
+        moved = self._moved(index, self.dtype.bytes)
         source = self.stored(value)
         halves = self.dtype.lanes == 2 or self.dtype in (f16, bf16)
         count = len(value) if isinstance(value, Sequence) else None
         dtype = u64 if self.dtype is s64 else self.dtype  # which PTX adds 64-bit integers as
         parts = ["red", self.space, "add", *["noftz"] * halves, *_vector(count), dtype.name]
-        self.kernel.emit(".".join(parts), place.address(), source, where=where)
+        self.kernel.emit(".".join(parts), moved.address(), source, where=where)
 
     # ---- the machinery
 

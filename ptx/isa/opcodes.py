@@ -71,9 +71,9 @@ def lookup(name: str) -> Opcode:
         return OPCODES[name]
     except KeyError:
         near = _nearest(name)
-        there = f"there {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
+        hint = f"there {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
         raise ValueError(
-            f"no instruction {name!r} in ptx/isa/opcodes.py: {there if near else 'none is like it'}"
+            f"no instruction {name!r} in ptx/isa/opcodes.py: {hint if near else 'none is like it'}"
         ) from None
 
 

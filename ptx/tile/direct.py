@@ -109,8 +109,8 @@ def add_up(
     k.barrier()
     with k.loop(k.tid(), len(sums) * plan.across, THREADS, name="sum") as number:
         column, element = number % plan.across, number // plan.across
-        place = shared + (element * THREADS + column)
+        first = shared + (element * THREADS + column)
         total = k.var(dtype, 0.0)
         for row in range(plan.down):
-            total += place.load(row * plan.across)
+            total += first.load(row * plan.across)
         write(thread.first_unit + column, element, total)
