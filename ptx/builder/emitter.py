@@ -74,7 +74,7 @@ class Emitter:
         self._blocks = [self._root]
         self._names: set[str] = set()
         self._labels: dict[str, int] = {}
-        self._whose = "its configuration"
+        self._cause = "its configuration"
         self._deadline = math.inf
 
     def limit_time(self, config: object) -> None:
@@ -82,7 +82,7 @@ class Emitter:
 
         Without it, as for a kernel that a person writes line by line, time does not count.
         """
-        self._whose = f"its configuration {config}"
+        self._cause = f"its configuration {config}"
         self._deadline = time.monotonic() + MOST_SECONDS
 
     # ---- for kernels that need an instruction which has no method
@@ -111,13 +111,13 @@ class Emitter:
         """Emits instruction `name` of the opcode table; for arguments and errors see `op`."""
         if len(self._items) >= MOST_LINES:
             raise ValueError(
-                f"kernel {self.kernel_name} would have more than {MOST_LINES} lines: {self._whose} "
+                f"kernel {self.kernel_name} would have more than {MOST_LINES} lines: {self._cause} "
                 "unrolls too much"
             )
         if time.monotonic() > self._deadline:
             raise ValueError(
                 f"kernel {self.kernel_name} would take more than {MOST_SECONDS:g} seconds to "
-                f"write, and has {len(self._items)} lines by now: {self._whose} asks for too much"
+                f"write, and has {len(self._items)} lines by now: {self._cause} asks for too much"
             )
         opcode = lookup(name)
         opcode.require(self.target, self.kernel_name)

@@ -146,30 +146,30 @@ def launch(
       EmulatorError: a fault of the kernel.
     """
     names = [*kernel.operands(config), *kernel.results(config)]
-    every = {name: buffers[name].array.shape for name in names} | dict(shapes or {})
-    ordered = [every[name] for name in names]
+    all_shapes = {name: buffers[name].array.shape for name in names} | dict(shapes or {})
+    ordered = [all_shapes[name] for name in names]
     instance = kernel.instance(config, target, ordered, plan=plan)
-    how = kernel.launch(config, target, ordered, plan=plan)
+    prepared = kernel.launch(config, target, ordered, plan=plan)
     present = [p.name for p in kernel.present_parameters(config, instance.plan)]
-    replaced = dict(values or {})
+    overrides = dict(values or {})
     arguments: list[Buffer | np.generic] = []
-    for name, argument in zip(present, how.arguments, strict=True):
+    for name, argument in zip(present, prepared.arguments, strict=True):
         if isinstance(argument, BufferAddress):
             arguments.append(buffers[names[argument.buffer]])
         else:
-            arguments.append(np.uint32(replaced.pop(name)) if name in replaced else argument)
-    if replaced:
-        raise TypeError(f"kernel {kernel.name} has no size {', '.join(replaced)} here")
-    blocks = how.grid if grid is None else grid(how.grid)
+            arguments.append(np.uint32(overrides.pop(name)) if name in overrides else argument)
+    if overrides:
+        raise TypeError(f"kernel {kernel.name} has no size {', '.join(overrides)} here")
+    blocks = prepared.grid if grid is None else grid(prepared.grid)
     if 0 in blocks:
         return None
     try:
         return emulator.launch(
-            how.text if text is None else text,
+            prepared.text if text is None else text,
             blocks,
-            how.block,
+            prepared.block,
             arguments,
-            dynamic_shared=how.dynamic_shared,
+            dynamic_shared=prepared.dynamic_shared,
             **{"statistics": False, **options},
         )
     except EmulatorError as error:

@@ -167,12 +167,12 @@ def study(
     except Exception as error:
         raise ValueError(f"the unchanged text does not pass: {error}") from error
     code = None if target is None else cubin(text, target)
-    every = picked = list(mutants(text))
-    if limit is not None and limit < len(every):
-        chosen = random.Random(seed).sample(range(len(every)), limit)
-        picked = [every[index] for index in sorted(chosen)]
+    found = picked = list(mutants(text))
+    if limit is not None and limit < len(found):
+        chosen = random.Random(seed).sample(range(len(found)), limit)
+        picked = [found[index] for index in sorted(chosen)]
     outcomes = tuple((mutant, _outcome(mutant, notices, target, code)) for mutant in picked)
-    return MutationReport(len(every), outcomes)
+    return MutationReport(len(found), outcomes)
 
 
 def _outcome(

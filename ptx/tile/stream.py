@@ -267,10 +267,10 @@ class StreamedProduct(TileMath):
                 for j in range(0, self.n_tiles, 4):
                     values = [v for tile in tiles[j : j + 4] for v in tile[2 * half : 2 * half + 2]]
                     run = self.columns.run
-                    for first, (own, all_) in zip(
+                    for first, (of_member, start) in zip(
                         range(0, 8, run), self.columns.starts(), strict=True
                     ):
-                        column = lanes.member * own + (8 * j + all_)
+                        column = lanes.member * of_member + (8 * j + start)
                         parts.append((column, values[first : first + run]))
                 yield Row(lanes.first + lanes.offset(2 * i + half), parts)
 
