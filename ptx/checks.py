@@ -9,7 +9,16 @@ from typing import Any, TypeVar
 
 from ptx.isa.targets import Target
 
-__all__ = ["GRID", "Named", "Parameters", "check_grid", "check_plan", "check_text", "parse_u32"]
+__all__ = [
+    "GRID",
+    "Named",
+    "Parameters",
+    "check_at_least",
+    "check_grid",
+    "check_plan",
+    "check_text",
+    "parse_u32",
+]
 
 Value = TypeVar("Value")
 
@@ -79,6 +88,13 @@ def check_text(kernel: str, text: Any) -> None:
             f"kernel {kernel}: body must return None, or a text in place of the builder's, got "
             f"{type(text).__name__}"
         )
+
+
+def check_at_least(lowest: int, **values: int) -> None:
+    """Raises ValueError, which names the value, if one is lower."""
+    for name, value in values.items():
+        if value < lowest:
+            raise ValueError(f"{name} must be at least {lowest}, got {value}")
 
 
 def parse_u32(kernel: str, name: str, value: Any) -> int:

@@ -131,13 +131,10 @@ class Conversion(Emitter):
             return self.op("mov.b32", dtype, [low, high])
         if dtype is not None and dtype.name != f"{source}x2":
             raise TypeError(f"k.pack makes no {dtype} of two {source}")
-        if source in (f16, bf16):
-            return self.op("mov.b32", DTYPES[f"{source}x2"], [low, high])
-        if source.bits == 16:
-            return self.op("mov.b32", b32, [low, high])
-        if source.bits == 32:
-            return self.op("mov.b64", b64, [low, high])
-        raise TypeError(f"k.pack takes 16- and 32-bit values, not {source}")
+        if source.bits not in (16, 32):
+            raise TypeError(f"k.pack takes 16- and 32-bit values, not {source}")
+        packed = DTYPES.get(f"{source}x2", b32 if source.bits == 16 else b64)
+        return self.op(f"mov.b{packed.bits}", packed, [low, high])
 
     def unpack(self, value: Val, dtype: DType | None = None) -> tuple[Val, Val]:
         """The lower and upper half of a register.

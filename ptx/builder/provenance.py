@@ -6,9 +6,9 @@ import contextlib
 import contextvars
 import sys
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-__all__ = ["Origin", "Provenance", "is_recorded", "note", "origin", "recorded"]
+__all__ = ["Origin", "is_recorded", "note", "origin", "recorded"]
 
 
 class Origin(NamedTuple):
@@ -26,14 +26,12 @@ class Origin(NamedTuple):
     line: int
 
 
-Provenance: TypeAlias = Mapping[str, Mapping[int, Origin]]
-
 _found: contextvars.ContextVar[dict[str, Mapping[int, Origin]] | None]
 _found = contextvars.ContextVar("provenance", default=None)
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[Provenance]:
+def recorded() -> Iterator[Mapping[str, Mapping[int, Origin]]]:
     """Notes, of every text that is finished inside, what emitted each instruction.
 
     Yields:

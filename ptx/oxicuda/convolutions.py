@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
+from ptx.checks import check_at_least
 from ptx.definition import In, Written
 from ptx.isa.dtypes import DType, f32
 from ptx.isa.targets import Target, as_target
@@ -136,8 +137,7 @@ class ConvProblem:
                 raise ValueError(f"{name} must have {len(self.in_dims)} numbers, got {sizes}")
             if min(sizes) < lowest:
                 raise ValueError(f"{name} must be at least {lowest}, got {sizes}")
-        if self.batch < 0:
-            raise ValueError(f"batch must be at least 0, got {self.batch}")
+        check_at_least(0, batch=self.batch)
         if self.output_type not in (None, self.input_type):
             raise ValueError(
                 f"output_type must be input_type, {self.input_type}, got {self.output_type}"
@@ -266,8 +266,10 @@ class TileConfig:
         streamed = self.stages > STAGES
         plan = TilePlan(self.tile_m, self.tile_n, self.tile_k, warps, self.stages, streamed)
         room = target.shared_per_block if streamed else target.static_shared_per_block
-        need = sum(_tile_bytes(plan, config.float_type)) + 16 * self.tile_m  # windows of rows
-        sums = self.tile_m * self.tile_n // self.threads * max(1, config.float_type.bytes // 4)
+        width = config.float_type.bytes
+        windows = 16 * self.tile_m  # of rows
+        need = width * sum(_tile_elements(plan, config.float_type)) + windows
+        sums = self.tile_m * self.tile_n // self.threads * max(1, width // 4)
         # Half of a thread's registers for sums: the rest is needed to make the operands.
         most = min(256, target.registers_per_sm // self.threads) // 2
         self._check(
@@ -323,15 +325,15 @@ class TileConfig:
                 raise ValueError(f"tiles must have {requirement}: got {self}")
 
 
-def _tile_bytes(plan: TilePlan, dtype: DType) -> tuple[int, int]:
-    """Shared memory of images and of filters."""
+def _tile_elements(plan: TilePlan, dtype: DType) -> list[int]:
+    """Elements of images and of filters in shared memory."""
     if plan.streamed:
-        return 0, StreamedTile.shared_bytes(plan.n, plan.stages)
-    a, b = (
-        plan.stages * Layout.padded(dtype, k_extent=plan.k, extent=extent, k_axis=1).bytes
+        return [0, StreamedTile.shared_bytes(plan.n, plan.stages) // dtype.bytes]
+    layouts = (
+        Layout.padded(dtype, k_extent=plan.k, extent=extent, k_axis=1)
         for extent in (plan.m, plan.n)
     )
-    return a, b
+    return [plan.stages * layout.rows * layout.pitch for layout in layouts]
 
 
 # The forward kernel, with tiles also for tiny groups.
@@ -377,14 +379,12 @@ class ImplicitGemmConv:
     @property
     def smem_input_elements(self) -> int:
         """Elements of images in shared memory: 0 where they go straight into registers."""
-        dtype = self.problem.input_type
-        return _tile_bytes(self.plan, dtype)[0] // dtype.bytes
+        return _tile_elements(self.plan, self.problem.input_type)[0]
 
     @property
     def smem_filter_elements(self) -> int:
         """Elements of filters in shared memory, of all stages."""
-        dtype = self.problem.input_type
-        return _tile_bytes(self.plan, dtype)[1] // dtype.bytes
+        return _tile_elements(self.plan, self.problem.input_type)[1]
 
     @property
     def workspace_bytes(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from ptx.checks import check_at_least
 from ptx.devices import DataSheet, data_sheet
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.isa.targets import Target, as_target
@@ -151,11 +152,8 @@ def analyze_intensity(
       ValueError: a size that is negative, elem_bytes that no type of the device has, or an
         unknown device, by name.
     """
-    for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch)):
-        if value < 0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
-    if elem_bytes < 1:
-        raise ValueError(f"elem_bytes must be at least 1, got {elem_bytes}")
+    check_at_least(0, m=m, n=n, k=k, batch=batch)
+    check_at_least(1, elem_bytes=elem_bytes)
     compute, bandwidth = _peaks(elem_bytes, device, exact)
     flops = 2 * batch * m * n * k
     moved = batch * elem_bytes * (m * k + k * n + (2 if reads_c else 1) * m * n)
@@ -209,9 +207,7 @@ class BandwidthGemmConfig:
 
     def validate(self) -> None:
         """Raises ValueError or TypeError that names the field at fault, if one is."""
-        for name in ("m", "n", "k"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_at_least(1, m=self.m, n=self.n, k=self.k)
         as_target(self.target)
         for name, kind in (("precision", BandwidthPrecision), ("strategy", BandwidthStrategy)):
             value = getattr(self, name)
