@@ -7,50 +7,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 from ptx.builder import ATOMS, Atom, Fragment, Kernel, Pointer, Val, Var
+from ptx.isa import dtypes
 from ptx.isa.assembler import AssemblyError, assemble
-from ptx.isa.dtypes import (
-    DTYPES,
-    DType,
-    b8,
-    b16,
-    b32,
-    b64,
-    bf16,
-    bf16x2,
-    f16,
-    f16x2,
-    f32,
-    f64,
-    pred,
-    s8,
-    s16,
-    s32,
-    s64,
-    tf32,
-    u8,
-    u16,
-    u32,
-    u64,
-)
+from ptx.isa.dtypes import *  # noqa: F403
 from ptx.isa.targets import TARGETS, Target, UnsupportedError, target_for
 
 if TYPE_CHECKING:
-    from ptx.kernels.conv import ConvConfig
-    from ptx.oxicuda.bandwidth_gemm import (
-        BandwidthGemmConfig,
-        BandwidthTileConfig,
-        generate_bandwidth_gemm_ptx,
-        select_bandwidth_tiles,
-    )
-    from ptx.oxicuda.deformable import (
-        DeformableConvConfig,
-        generate_deformable_conv_backward_input_ptx,
-        generate_deformable_conv_backward_offset_ptx,
-        generate_deformable_conv_backward_weight_ptx,
-        generate_deformable_conv_forward_ptx,
-    )
-    from ptx.oxicuda.implicit_gemm import (
+    from ptx.oxicuda.convolutions import (
+        ConvConfig,
         ConvProblem,
+        DeformableConvConfig,
         ImplicitGemmConv,
         TileConfig,
         gemm_k_to_filter_coords,
@@ -58,19 +24,26 @@ if TYPE_CHECKING:
         generate_conv_backward_input_ptx,
         generate_conv_backward_weight_ptx,
         generate_conv_forward_ptx,
+        generate_deformable_conv_backward_input_ptx,
+        generate_deformable_conv_backward_offset_ptx,
+        generate_deformable_conv_backward_weight_ptx,
+        generate_deformable_conv_forward_ptx,
         input_coord,
     )
-    from ptx.oxicuda.intensity import (
+    from ptx.oxicuda.matrix_products import (
         ArithmeticIntensityAnalysis,
+        BandwidthGemmConfig,
         BandwidthPrecision,
         BandwidthStrategy,
+        BandwidthTileConfig,
         analyze_intensity,
+        generate_bandwidth_gemm_ptx,
         is_bandwidth_limited,
+        select_bandwidth_tiles,
     )
 
 __all__ = [
     "ATOMS",
-    "DTYPES",
     "TARGETS",
     "ArithmeticIntensityAnalysis",
     "AssemblyError",
@@ -81,7 +54,6 @@ __all__ = [
     "BandwidthTileConfig",
     "ConvConfig",
     "ConvProblem",
-    "DType",
     "DeformableConvConfig",
     "Fragment",
     "ImplicitGemmConv",
@@ -94,16 +66,6 @@ __all__ = [
     "Var",
     "analyze_intensity",
     "assemble",
-    "b8",
-    "b16",
-    "b32",
-    "b64",
-    "bf16",
-    "bf16x2",
-    "f16",
-    "f16x2",
-    "f32",
-    "f64",
     "gemm_k_to_filter_coords",
     "gemm_m_to_conv_coords",
     "generate_bandwidth_gemm_ptx",
@@ -116,28 +78,14 @@ __all__ = [
     "generate_deformable_conv_forward_ptx",
     "input_coord",
     "is_bandwidth_limited",
-    "pred",
-    "s8",
-    "s16",
-    "s32",
-    "s64",
     "select_bandwidth_tiles",
     "target_for",
-    "tf32",
-    "u8",
-    "u16",
-    "u32",
-    "u64",
 ]
 
-# Where those names of `__all__` are that only those need who have kernels written.
-_KERNEL_MODULES = (
-    "ptx.kernels.conv",
-    "ptx.oxicuda.bandwidth_gemm",
-    "ptx.oxicuda.deformable",
-    "ptx.oxicuda.implicit_gemm",
-    "ptx.oxicuda.intensity",
-)
+__all__ += dtypes.__all__
+
+# The modules of the names that need kernels, in which `__getattr__` looks them up.
+_KERNEL_MODULES = ("ptx.oxicuda.convolutions", "ptx.oxicuda.matrix_products")
 
 
 def __getattr__(name: str) -> object:

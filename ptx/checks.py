@@ -1,4 +1,4 @@
-"""Checks of what the functions of a kernel's definition are given and return."""
+"""Checks of the arguments and results of the functions of a kernel's definition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any, TypeVar
 
 from ptx.isa.targets import Target
 
-__all__ = ["GRID", "Named", "Parameters", "check_grid", "check_plan", "check_text", "checked_u32"]
+__all__ = [
+    "GRID",
+    "Named",
+    "Parameters",
+    "check_at_least",
+    "check_grid",
+    "check_plan",
+    "check_text",
+    "parse_u32",
+]
 
 Value = TypeVar("Value")
 
@@ -20,8 +29,8 @@ class Named(dict[str, Value]):
     """Values by name, for example sizes of dimensions; a KeyError lists the names that there are.
 
     Attributes:
-      kernel: whose they are, by name.
-      what: the values are, for example "dimension".
+      kernel: the name of their kernel.
+      what: the values' kind, for example "dimension".
     """
 
     def __init__(self, kernel: str, what: str, values: Mapping[str, Value]):
@@ -40,12 +49,7 @@ class Parameters(types.SimpleNamespace):
 
 
 def check_plan(kernel: str, plan: Any, target: Target) -> None:
-    """Checks what a kernel's `plan` has returned.
-
-    Raises:
-      TypeError: it is no plan.
-      ValueError: blocks that the target cannot have.
-    """
+    """Raises TypeError unless it is a plan, ValueError for blocks that the target cannot have."""
     threads: Any = getattr(plan, "threads", None)
     if not _is_int(threads) or not hasattr(plan, "min_blocks"):
         raise TypeError(
@@ -61,12 +65,7 @@ def check_plan(kernel: str, plan: Any, target: Target) -> None:
 
 
 def check_grid(kernel: str, grid: Any) -> None:
-    """Checks what a kernel's `grid` has returned.
-
-    Raises:
-      TypeError: it is no grid.
-      ValueError: more blocks than a launch can have.
-    """
+    """Raises TypeError unless it is a grid, ValueError for more blocks than a launch can have."""
     if not isinstance(grid, tuple) or len(grid) != 3 or not all(map(_is_int, grid)):
         raise TypeError(
             f"kernel {kernel}: a grid must be the ints (x, y, z), for example (blocks, 1, 1), got "
@@ -91,13 +90,15 @@ def check_text(kernel: str, text: Any) -> None:
         )
 
 
-def checked_u32(kernel: str, name: str, value: Any) -> int:
-    """The value of a `Size`, as a launch passes it.
+def check_at_least(lowest: int, **values: int) -> None:
+    """Raises ValueError, which names the value, if one is lower."""
+    for name, value in values.items():
+        if value < lowest:
+            raise ValueError(f"{name} must be at least {lowest}, got {value}")
 
-    Raises:
-      TypeError: it is no int.
-      ValueError: it has more than 32 bits.
-    """
+
+def parse_u32(kernel: str, name: str, value: Any) -> int:
+    """The value of a `Size`, as a launch passes it; TypeError or ValueError unless it is a u32."""
     if not _is_int(value):
         raise TypeError(f"kernel {kernel}: {name} must be an int, got {value!r}")
     if not 0 <= value < 2**32:

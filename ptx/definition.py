@@ -1,4 +1,4 @@
-"""A kernel as one value: its parameters are named once, and everything else is read off them.
+"""A kernel as one value, whose parameters are named once, and everything else is read off them.
 
 From a `KernelDefinition` come the parameters of the PTX text, the launch with its dynamic shared
 memory, the call from JAX, the documentation of the parameters, the bytes that a launch moves, and
@@ -18,7 +18,7 @@ import numpy as np
 
 from ptx.builder import Kernel, provenance
 from ptx.builder.provenance import Origin
-from ptx.checks import Named, Parameters, check_grid, check_plan, check_text, checked_u32
+from ptx.checks import Named, Parameters, check_grid, check_plan, check_text, parse_u32
 from ptx.isa.dtypes import u32
 from ptx.isa.targets import TARGETS, Target, as_target
 from ptx.launch import BufferAddress, Launch
@@ -44,11 +44,11 @@ Shapes = Sequence[tuple[int, ...]]  # of a call's operands, then of its results
 
 
 class PlanLike(Protocol):
-    """What every plan says of a block.
+    """The fields of every plan.
 
     Attributes:
-      threads: of a block.
-      min_blocks: that fit on an SM, which limits registers; None is no limit.
+      threads: threads of a block.
+      min_blocks: blocks that fit on an SM, which limits registers; None is no limit.
     """
 
     @property
@@ -70,7 +70,7 @@ class Size:
     """A parameter that is a number, a u32, known when the kernel is launched.
 
     Attributes:
-      name: in the PTX text.
+      name: the name in the PTX text.
       value: the number that a launch passes, of an `Instance`.
       present: whether the kernel of a configuration and a plan has it.
     """
@@ -87,9 +87,9 @@ class Instance:
     Attributes:
       config: the configuration.
       target: the GPU.
-      plan: what was chosen for them and for the sizes.
-      sizes: of every dimension of the arrays, by name.
-      shapes: of every array that is present, by name.
+      plan: the plan that was chosen for them and for the sizes.
+      sizes: the size of every dimension of the arrays, by name.
+      shapes: the shape of every array that is present, by name.
     """
 
     config: Any
@@ -224,8 +224,7 @@ class KernelDefinition(Generic[Config]):
           ValueError: arrays that disagree with each other or with the configuration.
         """
         sizes, ones = self.known_sizes(config), {}
-        operands = self.operands(config)
-        arrays = {**operands, **self.results(config)}
+        operands, arrays = self.operands(config), self._arrays(config)
         for name, shape in shapes.items():
             dims, shared = arrays[name].layout_of(config), arrays[name].shareable(config)
             if shared is not None and len(shape) == len(dims) - 1:
@@ -258,7 +257,7 @@ class KernelDefinition(Generic[Config]):
         sizes = {**self.known_sizes(config), **sizes}
         if isinstance(config, Description):
             sizes = config.complete(sizes)
-        arrays = {**self.operands(config), **self.results(config)}
+        arrays = self._arrays(config)
         for name, array in arrays.items():
             if missing := [dim for dim in array.layout_of(config) if dim not in sizes]:
                 raise ValueError(
@@ -272,9 +271,9 @@ class KernelDefinition(Generic[Config]):
 
     def moved_bytes(self, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
         """Bytes of all arrays of a call: what a launch moves if it touches each element once."""
-        arrays = {**self.operands(config), **self.results(config)}
         return sum(
-            math.prod(shapes[name]) * array.dtype_of(config).bytes for name, array in arrays.items()
+            math.prod(shapes[name]) * array.dtype_of(config).bytes
+            for name, array in self._arrays(config).items()
         )
 
     def present_parameters(self, config: Config, plan: Any) -> list[In | Out | Size]:
@@ -314,7 +313,7 @@ class KernelDefinition(Generic[Config]):
         Args:
           config: the configuration.
           target: the GPU.
-          sizes: of the launch; None is a large one.
+          sizes: sizes of the launch; None is a large one.
           plan: instead of the one that the kernel would choose.
 
         Raises:
@@ -371,7 +370,7 @@ class KernelDefinition(Generic[Config]):
         Args:
           config: the configuration.
           target: the GPU.
-          shapes: of the part of a call that runs on one device.
+          shapes: shapes of the part of a call that runs on one device.
           plan: instead of the one that the kernel would choose.
 
         Raises:
@@ -382,13 +381,13 @@ class KernelDefinition(Generic[Config]):
         grid = self.grid(instance)
         check_grid(self.name, grid)
         written = _written(self, config, instance.target, instance.plan)
-        buffers = list(self.operands(config)) + list(self.results(config))
+        buffers = [*self.operands(config), *self.results(config)]
         arguments: list[BufferAddress | np.generic] = []
         for parameter in self.present_parameters(config, instance.plan):
             if not isinstance(parameter, Size):
                 arguments.append(BufferAddress(buffers.index(parameter.name)))
             else:
-                value = checked_u32(self.name, parameter.name, parameter.value(instance))
+                value = parse_u32(self.name, parameter.name, parameter.value(instance))
                 arguments.append(np.uint32(value))
         block = (instance.plan.threads, 1, 1)
         return Launch(grid, block, tuple(arguments), written.text, written.dynamic_shared)
@@ -402,17 +401,10 @@ class KernelDefinition(Generic[Config]):
         *,
         plan: PlanLike | None = None,
     ) -> Origin | None:
-        """What wrote a line of the text of a launch, which is written again for this answer.
+        """The place in Python that wrote a line, from 1, of the text of a `launch`.
 
-        Args:
-          config: the configuration.
-          target: the GPU.
-          shapes: as for `launch`.
-          line: of the text, from 1.
-          plan: instead of the one that the kernel would choose.
-
-        Returns:
-          The place in Python; None for a line without an instruction of the builder.
+        The text is written again for this answer, which is None for a line without an instruction
+        of the builder.
         """
         instance = self.instance(config, target, shapes, plan=plan)
         with provenance.recorded() as found:
@@ -424,6 +416,10 @@ class KernelDefinition(Generic[Config]):
         validate = getattr(config, "validate", None)
         if validate is not None:
             validate()
+
+    def _arrays(self, config: Config) -> dict[str, Array]:
+        """The operands and the results, by name and in order."""
+        return {**self.operands(config), **self.results(config)}
 
     def _checked_plan(
         self, config: Config, target: Target, sizes: Sizes | None, plan: PlanLike | None

@@ -1,4 +1,4 @@
-"""How a kernel is launched: grid, block and arguments."""
+"""The launch of a kernel: its grid, block and arguments."""
 
 import dataclasses
 import re

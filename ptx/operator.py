@@ -1,4 +1,4 @@
-"""Declarations of operators: the arrays of their operations, and what is static in them.
+"""Declarations of operators: the arrays of their operations, and their static part.
 
 An operator has a description, a frozen dataclass, which is a parameter of its JAX primitives, the
 configuration of its kernels, and what a compiled program says of a launch. Its operations, such as
@@ -25,7 +25,7 @@ class Array:
     """A parameter that points to an array.
 
     Attributes:
-      name: what callers, the PTX text and tests call it.
+      name: the name that callers, the PTX text and tests use.
       dims: the names of its dimensions in the caller's order, for example "n h w c", or a function
         of the configuration that returns them. A leading one with a question mark may be 1 where
         other arrays have more, or be left out.
@@ -141,7 +141,7 @@ class Operation:
     """One operation of an operator: a primitive in JAX, which kernels implement.
 
     Attributes:
-      name: of the primitive.
+      name: the primitive's name.
       operands: the arrays that it reads, in the order of the call.
       results: the arrays that it returns. Each has the dtype of an operand.
       unused: fields of the description that mean nothing here. They have their defaults, so that
@@ -180,8 +180,8 @@ class Operation:
 
         Args:
           description: says what does not follow from the operands.
-          shapes: of the operands that are present, by name.
-          dtypes: of the same operands.
+          shapes: shapes of the operands that are present, by name.
+          dtypes: dtypes of the same operands.
         """
         defaults = {field.name: field.default for field in dataclasses.fields(description)}
         fields: dict[str, Any] = {name: defaults[name] for name in self.unused}

@@ -28,51 +28,50 @@ class Arithmetic(Emitter):
         """`a + b`; integers wrap, floats round to nearest even."""
         if (same := _unchanged(a, b, 0)) is not None:
             return same
-        return self._binary("add", a, b)
+        return self._operate("add", a, b)
 
     def sub(self, a: Scalar, b: Scalar) -> Val:
         """`a - b`; integers wrap, floats round to nearest even."""
-        return self._binary("sub", a, b)
+        return self._operate("sub", a, b)
 
     def mul(self, a: Scalar, b: Scalar) -> Val:
         """`a * b`; of integers the low half, of floats rounded to nearest even."""
         if (same := _unchanged(a, b, 1)) is not None:
             return same
-        return self._binary("mul", a, b)
+        return self._operate("mul", a, b)
 
     def div(self, a: Scalar, b: Scalar) -> Val:
         """`a / b` of integers, f32 or f64; integers round toward zero, floats to nearest even."""
         if isinstance(a, Val) and (power := _power_of_two(a, b)) is not None:
             return self.shift_right(a, power)
-        return self._binary("div", a, b)
+        return self._operate("div", a, b)
 
     def rem(self, a: Scalar, b: Scalar) -> Val:
         """Remainder of integers, with the sign of a."""
         if isinstance(a, Val) and (power := _power_of_two(a, b)) is not None:
             return self.bitwise("and", a, (1 << power) - 1)
-        return self._binary("rem", a, b)
+        return self._operate("rem", a, b)
 
     def neg(self, a: Val) -> Val:
-        return self._unary("neg", a)
+        return self._operate("neg", a)
 
     def abs(self, a: Val) -> Val:
-        return self._unary("abs", a)
+        return self._operate("abs", a)
 
     def compare(self, order: str, a: Scalar, b: Scalar) -> Val:
         """The predicate a `order` b: "eq", "ne", "lt", "le", "gt", "ge", for floats "neu"."""
         dtype = self.common_type(a, b)
         if dtype is pred:
             raise TypeError("predicates are not compared: a ^ b says whether they differ")
-        return self.op(f"setp.{order}.{dtype}", pred, *self._pair(a, b))
+        return self.op(f"setp.{order}.{dtype}", pred, *self._literals(a, b))
 
     def bitwise(self, name: str, a: Val | int, b: Val | int) -> Val:
         """The "and", "or" or "xor" of integers, bits or predicates."""
-        dtype = self.common_type(a, b)
-        return self.op(self._mnemonic(name, dtype), dtype, *self._pair(a, b))
+        return self._operate(name, a, b)
 
     def invert(self, a: Val) -> Val:
         """All bits, or the predicate, reversed."""
-        return self._unary("not", a)
+        return self._operate("not", a)
 
     def shift_left(self, a: Val, amount: Val | int) -> Val:
         return self._shift("shl", a, amount)
@@ -93,30 +92,30 @@ class Arithmetic(Emitter):
 
     def fma(self, a: Scalar, b: Scalar, c: Scalar) -> Val:
         """`a * b + c` of floats, rounded once, to nearest even."""
-        return self._ternary("fma", a, b, c)
+        return self._operate("fma", a, b, c)
 
     def mad(self, a: Scalar, b: Scalar, c: Scalar) -> Val:
         """`a * b + c` of integers, low half."""
-        return self._ternary("mad", a, b, c)
+        return self._operate("mad", a, b, c)
 
     def mul_wide(self, a: Scalar, b: Scalar) -> Val:
         """The whole product of integers, in a type twice as wide."""
         dtype = self.common_type(a, b)
-        return self.op(f"mul.wide.{dtype}", _twice(dtype), *self._pair(a, b))
+        return self.op(f"mul.wide.{dtype}", _twice(dtype), *self._literals(a, b))
 
     def mad_wide(self, a: Scalar, b: Scalar, c: Scalar) -> Val:
         """`a * b + c`, the product whole, c and the result twice as wide as a and b."""
         dtype = self.common_type(a, b)
         wide = _twice(dtype)
-        return self.op(f"mad.wide.{dtype}", wide, *self._pair(a, b), self.literal(c, wide))
+        return self.op(f"mad.wide.{dtype}", wide, *self._literals(a, b), self.literal(c, wide))
 
     def min(self, a: Scalar, b: Scalar) -> Val:
         """The smaller; of a float and NaN, the float."""
-        return self._binary("min", a, b)
+        return self._operate("min", a, b)
 
     def max(self, a: Scalar, b: Scalar) -> Val:
         """The larger; of a float and NaN, the float."""
-        return self._binary("max", a, b)
+        return self._operate("max", a, b)
 
     def sqrt(self, a: Val) -> Val:
         """Square root of f32 or f64, rounded to nearest even."""
@@ -144,21 +143,14 @@ class Arithmetic(Emitter):
 
     # ---- the machinery
 
-    def _pair(self, a: Scalar, b: Scalar) -> tuple[Register | Constant, Register | Constant]:
-        dtype = self.common_type(a, b)
-        return self.literal(a, dtype), self.literal(b, dtype)
+    def _operate(self, name: str, *values: Scalar) -> Val:
+        """An operation on values of one type, which is the result's too."""
+        dtype = self.common_type(*values)
+        return self.op(self._mnemonic(name, dtype), dtype, *self._literals(*values))
 
-    def _binary(self, name: str, a: Scalar, b: Scalar) -> Val:
-        dtype = self.common_type(a, b)
-        return self.op(self._mnemonic(name, dtype), dtype, *self._pair(a, b))
-
-    def _unary(self, name: str, a: Val) -> Val:
-        return self.op(self._mnemonic(name, a.dtype), a.dtype, a)
-
-    def _ternary(self, name: str, a: Scalar, b: Scalar, c: Scalar) -> Val:
-        dtype = self.common_type(a, b, c)
-        sources = [self.literal(v, dtype) for v in (a, b, c)]
-        return self.op(self._mnemonic(name, dtype), dtype, *sources)
+    def _literals(self, *values: Scalar) -> list[Register | Constant]:
+        dtype = self.common_type(*values)
+        return [self.literal(value, dtype) for value in values]
 
     def _shift(self, name: str, a: Val, amount: Val | int) -> Val:
         return self.op(self._mnemonic(name, a.dtype), a.dtype, a, self._shift_amount(amount))

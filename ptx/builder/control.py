@@ -36,11 +36,11 @@ class Control(Emitter):
           start: an integer, or a register.
           stop: the same; registers have one type.
           step: not 0; a register is taken to be positive.
-          name: of the counter.
+          name: the counter's name.
           dtype: the counter's type where none is a register; by default u32, or s32 where a
             number is negative. The counter steps past the last value, and that has to fit too.
           unroll: whether ptxas may unroll it.
-          label: what the label begins with; "loop_" and the name by default.
+          label: the beginning of the label; "loop_" and the name by default.
 
         Yields:
           The counter, which only the loop changes.
@@ -79,9 +79,7 @@ class Control(Emitter):
             yield Val(self._kernel, counter.register, self._blocks[-1])
             if down and counter_type.kind == "unsigned":
                 # counter -= |step| would wrap below zero: stop before it does.
-                again = counter > stop + -step if isinstance(stop, Val) else (
-                    counter > stop - step
-                )  # fmt: skip
+                again = counter > stop + -step
                 counter -= -step
             else:
                 counter += step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ptx.builder.emitter import Emitter
+from ptx.builder.text import check_dtype
 from ptx.builder.values import Val
 from ptx.isa.dtypes import (
     DTYPES,
@@ -11,7 +12,6 @@ from ptx.isa.dtypes import (
     b64,
     bf16,
     bf16x2,
-    check_dtype,
     f16,
     f32,
     f64,
@@ -117,7 +117,7 @@ class Conversion(Emitter):
             32-bit types a b64.
           high: the same type.
           dtype: f16x2 or bf16x2 for two f32.
-          rounding: of f32, "rn" or "rz".
+          rounding: the rounding of f32, "rn" or "rz".
         """
         source = low.dtype
         if high.dtype is not source:
@@ -131,13 +131,10 @@ class Conversion(Emitter):
             return self.op("mov.b32", dtype, [low, high])
         if dtype is not None and dtype.name != f"{source}x2":
             raise TypeError(f"k.pack makes no {dtype} of two {source}")
-        if source in (f16, bf16):
-            return self.op("mov.b32", DTYPES[f"{source}x2"], [low, high])
-        if source.bits == 16:
-            return self.op("mov.b32", b32, [low, high])
-        if source.bits == 32:
-            return self.op("mov.b64", b64, [low, high])
-        raise TypeError(f"k.pack takes 16- and 32-bit values, not {source}")
+        if source.bits not in (16, 32):
+            raise TypeError(f"k.pack takes 16- and 32-bit values, not {source}")
+        packed = DTYPES.get(f"{source}x2", b32 if source.bits == 16 else b64)
+        return self.op(f"mov.b{packed.bits}", packed, [low, high])
 
     def unpack(self, value: Val, dtype: DType | None = None) -> tuple[Val, Val]:
         """The lower and upper half of a register.

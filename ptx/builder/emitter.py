@@ -16,11 +16,10 @@ import numpy as np
 from ptx.builder import provenance, text
 from ptx.builder.text import (
     Address,
-    Comment,
     Constant,
-    Directive,
     Instruction,
     Label,
+    Line,
     Register,
     Symbol,
     Vector,
@@ -75,7 +74,7 @@ class Emitter:
         self._blocks = [self._root]
         self._names: set[str] = set()
         self._labels: dict[str, int] = {}
-        self._whose = "its configuration"
+        self._cause = "its configuration"
         self._deadline = math.inf
 
     def limit_time(self, config: object) -> None:
@@ -83,7 +82,7 @@ class Emitter:
 
         Without it, as for a kernel that a person writes line by line, time does not count.
         """
-        self._whose = f"its configuration {config}"
+        self._cause = f"its configuration {config}"
         self._deadline = time.monotonic() + MOST_SECONDS
 
     # ---- for kernels that need an instruction which has no method
@@ -112,13 +111,13 @@ class Emitter:
         """Emits instruction `name` of the opcode table; for arguments and errors see `op`."""
         if len(self._items) >= MOST_LINES:
             raise ValueError(
-                f"kernel {self.kernel_name} would have more than {MOST_LINES} lines: {self._whose} "
+                f"kernel {self.kernel_name} would have more than {MOST_LINES} lines: {self._cause} "
                 "unrolls too much"
             )
         if time.monotonic() > self._deadline:
             raise ValueError(
                 f"kernel {self.kernel_name} would take more than {MOST_SECONDS:g} seconds to "
-                f"write, and has {len(self._items)} lines by now: {self._whose} asks for too much"
+                f"write, and has {len(self._items)} lines by now: {self._cause} asks for too much"
             )
         opcode = lookup(name)
         opcode.require(self.target, self.kernel_name)
@@ -133,11 +132,11 @@ class Emitter:
 
     def comment(self, text: str) -> None:
         """Writes a comment line: what the next step of the algorithm is."""
-        self._items.append(Comment(text, len(self._blocks) - 1))
+        self._items += [Line(f"// {line}", len(self._blocks) - 1) for line in text.splitlines()]
 
     def directive(self, text: str) -> None:
         """Puts a directive between the instructions, for example `.pragma "nounroll"`."""
-        self._items.append(Directive(text, len(self._blocks) - 1))
+        self._items.append(Line(f"{text};", len(self._blocks) - 1))
 
     def name(self, **values: Val) -> None:
         """Names registers in the text: `k.name(row=row, col=col)` prints %row and %col."""
@@ -312,43 +311,32 @@ def _integer(value: int, dtype: DType) -> str:
     return str(value)
 
 
+_WITHOUT_TYPE = {"address": Address, "constant": Constant, "label": Label}
+
+
 def _fits(kind: OperandKind, operand: text.Operand) -> bool:
-    match kind.kind:
-        case "address":
-            return isinstance(operand, Address)
-        case "constant":
-            return isinstance(operand, Constant)
-        case "label":
-            return isinstance(operand, Label)
-        case "register":
-            if isinstance(operand, Register):
-                return kind.accepts(operand.dtype)
-            return isinstance(operand, Constant | Symbol)
-    if kind.kind == "memory" and kind.count == 1:
-        return isinstance(operand, Constant) or (
-            isinstance(operand, Register) and kind.accepts(operand.dtype)
-        )
-    return (
-        isinstance(operand, Vector)
-        and len(operand.registers) == kind.count
-        and all(kind.accepts(register.dtype) for register in operand.registers)
-    )
+    if kind.kind in _WITHOUT_TYPE:
+        return isinstance(operand, _WITHOUT_TYPE[kind.kind])
+    if kind.kind == "vector" or kind.count > 1:
+        registers = operand.registers if isinstance(operand, Vector) else ()
+        return len(registers) == kind.count and all(kind.accepts(r.dtype) for r in registers)
+    if isinstance(operand, Register):
+        return kind.accepts(operand.dtype)
+    return isinstance(operand, Constant | Symbol if kind.kind == "register" else Constant)
 
 
 def _described(operand: Any) -> str:
     match operand:
-        case OperandKind(kind="register", dtype=dtype):
-            return str(dtype)
         case OperandKind(kind="memory" | "vector", dtype=dtype, count=count):
             return f"{count} x {dtype}"
-        case OperandKind(kind=kind):
-            return f"a {kind}" if kind != "address" else "an address"
-        case Register(dtype=dtype):
-            return str(dtype)
         case Vector(registers=registers):
             return f"{len(registers)} x {registers[0].dtype if registers else 'nothing'}"
-        case Address():
+        case OperandKind(kind="register", dtype=dtype) | Register(dtype=dtype):
+            return str(dtype)
+        case OperandKind(kind="address") | Address():
             return "an address"
-        case Label():
+        case OperandKind(kind="label") | Label():
             return "a label"
+        case OperandKind():
+            return "a constant"
     return f"a constant {operand}"

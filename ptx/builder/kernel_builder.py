@@ -12,10 +12,10 @@ from ptx.builder.control import Control
 from ptx.builder.conversion import Conversion
 from ptx.builder.pointers import Pointer
 from ptx.builder.tensor_core import TensorCore
-from ptx.builder.text import Address, Register, Symbol
+from ptx.builder.text import Address, Register, Symbol, check_dtype
 from ptx.builder.values import Val
 from ptx.builder.warp import Warp
-from ptx.isa.dtypes import DType, b8, check_dtype, u32, u64
+from ptx.isa.dtypes import DType, b8, u32, u64
 from ptx.isa.targets import Target, UnsupportedError
 
 __all__ = ["Kernel"]
@@ -43,7 +43,7 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
     Attributes:
       block: most threads that the kernel is launched with; None where the text does not say.
       min_blocks: blocks that shall fit an SM; None is no demand.
-      dynamic_shared_bytes: of dynamic shared memory of a launch.
+      dynamic_shared_bytes: bytes of dynamic shared memory of a launch.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
         for items in (self._prologue, self._body):
             lines += [""] if items else []
             for item in items:
-                lines += text.printed([item])
+                lines.append(text.printed(item))
                 if isinstance(item, text.Instruction) and item.origin is not None:
                     origins[len(lines)] = item.origin
         lines += ["    ret;", "}", ""]

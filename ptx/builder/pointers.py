@@ -7,9 +7,9 @@ import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
-from ptx.builder.text import Address, Constant, Register, Symbol, Vector, register_type
+from ptx.builder.text import Address, Constant, Register, Symbol, Vector, check_dtype, register_type
 from ptx.builder.values import Scalar, Val, Var
-from ptx.isa.dtypes import DType, bf16, check_dtype, f16, s32, s64, u32, u64
+from ptx.isa.dtypes import DType, bf16, f16, s32, s64, u32, u64
 
 if TYPE_CHECKING:
     from ptx.builder.kernel_builder import Kernel
@@ -19,7 +19,7 @@ __all__ = ["Pointer"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pointer:
-    """A place in memory, in elements of one type; made by `Kernel.pointer` and `.shared`.
+    """An address, in elements of one type; made by `Kernel.pointer` and `.shared`.
 
     An index is a number of elements: a Python integer becomes part of the instruction, a register
     costs one multiply-add. Global addresses are 64-bit: a 32-bit index is widened before it is
@@ -123,14 +123,14 @@ class Pointer:
           count: 1, 2 or 4; None for a single value instead of a tuple. The vector has 16 bytes at
             most and lies at a multiple of its size.
           where: a predicate; lanes where it is off do not read.
-          otherwise: what those lanes get.
+          otherwise: the value of those lanes.
           hint: cache modifiers of global loads, as in PTX: "cg", "L1::no_allocate", "L2::128B".
 
         Returns:
           Registers of the pointer's type; 8-bit integers arrive as 32-bit ones.
         """
         self._check_count(count)
-        place = self._moved(index, self.dtype.bytes)
+        moved = self._moved(index, self.dtype.bytes)
         parts = ["ld", self.space, *self._load_modifiers(hint), *_vector(count), self._memory_type]
         values = [self._fresh(".".join(parts[:2])) for _ in range(count or 1)]
         if where is not None:
@@ -138,7 +138,7 @@ class Pointer:
                 fill = self.kernel.literal(otherwise, value.dtype)
                 self.kernel.emit(f"mov.{register_type(value.dtype)}", value, fill)
         destination = values[0] if count in (None, 1) else values
-        self.kernel.emit(".".join(parts), destination, place.address(), where=where)
+        self.kernel.emit(".".join(parts), destination, moved.address(), where=where)
         return values[0] if count is None else tuple(values)
 
     def store(
@@ -153,11 +153,11 @@ class Pointer:
         self._check_writable("store")
         count = len(value) if isinstance(value, Sequence) else None
         self._check_count(count)
-        place = self._moved(index, self.dtype.bytes)
+        moved = self._moved(index, self.dtype.bytes)
         modifiers = hint.split(".") if hint else []
         name = ".".join(["st", self.space, *modifiers, *_vector(count), self._memory_type])
         source = self.stored(value)
-        self.kernel.emit(name, place.address(), source, where=where)
+        self.kernel.emit(name, moved.address(), source, where=where)
 
     def red(
         self, index: Val | int, value: Scalar | Sequence[Scalar], *, where: Val | None = None
@@ -175,13 +175,13 @@ class Pointer:
           UnsupportedError: the target lacks it, for example bf16 below sm_90.
         """
         self._check_writable("red")
-        place = self._moved(index, self.dtype.bytes)
+        moved = self._moved(index, self.dtype.bytes)
         source = self.stored(value)
         halves = self.dtype.lanes == 2 or self.dtype in (f16, bf16)
         count = len(value) if isinstance(value, Sequence) else None
         dtype = u64 if self.dtype is s64 else self.dtype  # which PTX adds 64-bit integers as
         parts = ["red", self.space, "add", *["noftz"] * halves, *_vector(count), dtype.name]
-        self.kernel.emit(".".join(parts), place.address(), source, where=where)
+        self.kernel.emit(".".join(parts), moved.address(), source, where=where)
 
     # ---- the machinery
 

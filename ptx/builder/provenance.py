@@ -1,4 +1,4 @@
-"""What wrote each line of a kernel's text, for those who ask before it is generated."""
+"""The origin of each line of a kernel's text, recorded where it is asked for beforehand."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import contextlib
 import contextvars
 import sys
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-__all__ = ["Origin", "Provenance", "is_recorded", "note", "origin", "recorded"]
+__all__ = ["Origin", "is_recorded", "note", "origin", "recorded"]
 
 
 class Origin(NamedTuple):
-    """What emitted an instruction.
+    """The code that emitted an instruction.
 
     Attributes:
       functions: the functions of `ptx` that were active: qualified names, the outermost first. Of
         the builder only loops and branches are among them.
-      file: of the Python code that called the builder.
-      line: in that file.
+      file: the file of the Python code that called the builder.
+      line: the line in that file.
     """
 
     functions: tuple[str, ...]
@@ -26,14 +26,12 @@ class Origin(NamedTuple):
     line: int
 
 
-Provenance: TypeAlias = Mapping[str, Mapping[int, Origin]]
-
 _found: contextvars.ContextVar[dict[str, Mapping[int, Origin]] | None]
 _found = contextvars.ContextVar("provenance", default=None)
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[Provenance]:
+def recorded() -> Iterator[Mapping[str, Mapping[int, Origin]]]:
     """Notes, of every text that is finished inside, what emitted each instruction.
 
     Yields:

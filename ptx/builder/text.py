@@ -1,23 +1,24 @@
-"""What a kernel consists of while it is being written, and how that is printed."""
+"""The parts of a kernel while it is being written, and their printed form."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator
 
 from ptx.builder.provenance import Origin
-from ptx.isa.dtypes import DType, b16, b32, check_dtype
+from ptx.isa.dtypes import DTYPES, DType, b16, b32
 
 __all__ = [
     "Address",
-    "Comment",
     "Constant",
-    "Directive",
     "Instruction",
     "Item",
     "Label",
+    "Line",
     "Operand",
     "Register",
     "Symbol",
     "Vector",
+    "check_dtype",
     "declarations",
     "printed",
     "register_type",
@@ -36,6 +37,14 @@ def register_type(dtype: DType) -> DType:
     if dtype.name in ("f16", "bf16"):
         return b16
     return b32 if dtype.name in ("f16x2", "bf16x2", "tf32") else dtype
+
+
+def check_dtype(dtype: object) -> None:
+    """Raises TypeError, which lists the types, unless it is one of them."""
+    if not isinstance(dtype, DType):
+        raise TypeError(
+            f"a dtype must be one of ptx.isa.dtypes, {', '.join(DTYPES)}, got {dtype!r}"
+        )
 
 
 @dataclasses.dataclass(eq=False)
@@ -112,58 +121,45 @@ class Instruction:
 
 
 @dataclasses.dataclass(eq=False)
-class Comment:
+class Line:
+    """A comment or directive, as it is printed."""
+
     text: str
     depth: int
 
 
-@dataclasses.dataclass(eq=False)
-class Directive:
-    text: str
-    depth: int
-
-
-Item = Instruction | Label | Comment | Directive
+Item = Instruction | Label | Line
 
 
 def declarations(items: Iterable[Item]) -> list[str]:
     """Numbers the registers in order of appearance; the `.reg` lines, a class a line."""
-    counts: dict[str, tuple[str, int]] = {}
+    counts = collections.Counter[tuple[str, str]]()
     named: dict[str, list[str]] = {}
-    seen: set[int] = set()
-    for register in _registers(items):
-        if id(register) in seen:
-            continue
-        seen.add(id(register))
+    for register in dict.fromkeys(_registers(items)):
         declared = register_type(register.dtype).name
         if register.name is not None:
             named.setdefault(declared, []).append(register.name)
             continue
         prefix = "%" + _PREFIX_OF[register.dtype.name]
-        _, number = counts.get(prefix, (declared, 0))
-        counts[prefix] = declared, number + 1
-        register.numbered = f"{prefix}{number}"
-    lines = [(declared, f"{prefix}<{count}>") for prefix, (declared, count) in counts.items()]
+        register.numbered = f"{prefix}{counts[declared, prefix]}"
+        counts[declared, prefix] += 1
+    lines = [(declared, f"{prefix}<{count}>") for (declared, prefix), count in counts.items()]
     for declared, names in named.items():
         lines += [(declared, ", ".join(names[i : i + 8])) for i in range(0, len(names), 8)]
     return [f"    .reg .{declared:<5}{names};" for declared, names in lines]
 
 
-def printed(items: Iterable[Item]) -> Iterator[str]:
-    """The lines of a kernel's body, operands aligned."""
-    for item in items:
-        indent = "    " * (item.depth + 1)
-        match item:
-            case Comment():
-                yield from (f"{indent}// {line}" for line in item.text.splitlines())
-            case Directive():
-                yield f"{indent}{item.text};"
-            case Label():
-                yield f"{indent[4:]}{item.name}:"
-            case Instruction():
-                guard = f"@{'!' if item.negated else ''}{item.predicate} " if item.predicate else ""
-                operands = ", ".join(map(str, item.operands))
-                yield f"{indent}{f'{guard}{item.name}':<22} {operands}".rstrip() + ";"
+def printed(item: Item) -> str:
+    """A line of a kernel's body, operands aligned."""
+    indent = "    " * (item.depth + 1)
+    match item:
+        case Line():
+            return f"{indent}{item.text}"
+        case Label():
+            return f"{indent[4:]}{item.name}:"
+    guard = f"@{'!' if item.negated else ''}{item.predicate} " if item.predicate else ""
+    operands = ", ".join(map(str, item.operands))
+    return f"{indent}{f'{guard}{item.name}':<22} {operands}".rstrip() + ";"
 
 
 def _registers(items: Iterable[Item]) -> Iterator[Register]:
@@ -180,5 +176,3 @@ def _registers(items: Iterable[Item]) -> Iterator[Register]:
                     yield from operand.registers
                 case Address(base=Register() as base):
                     yield base
-                case _:
-                    pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -20,6 +21,62 @@ class Block:
 
     def __init__(self, name: str):
         self.name = name
+
+
+def _operator(method: str, *leading: str) -> Callable[[Val, Scalar], Val]:
+    """`value <operator> other`, by a method of the kernel."""
+
+    def operate(value: Val, other: Scalar) -> Val:
+        return getattr(value.kernel, method)(*leading, value, other)
+
+    return operate
+
+
+def _operators(
+    method: str, check: Callable[[Val, str], None] | None = None
+) -> tuple[Callable[[Val, Scalar], Val], Callable[[Val, Number], Val]]:
+    """`value <operator> other` and `number <operator> value`, by a method of the kernel."""
+
+    def operate(value: Val, other: Scalar) -> Val:
+        if check is not None:
+            check(value, method)
+        return getattr(value.kernel, method)(value, other)
+
+    def reflected(value: Val, number: Number) -> Val:
+        if check is not None:
+            check(value, method)
+        return getattr(value.kernel, method)(number, value)
+
+    return operate, reflected
+
+
+def _check_float(value: Val, method: str) -> None:
+    if not value.dtype.is_float:
+        raise TypeError(f"/ divides floats, and {value!r} is {value.dtype}: use //")
+
+
+def _check_unsigned(value: Val, method: str) -> None:
+    if value.dtype.kind != "unsigned":
+        symbol = {"div": "//", "rem": "%"}[method]
+        raise TypeError(
+            f"{symbol} is for unsigned integers, and {value!r} is {value.dtype}: PTX rounds "
+            f"toward zero where Python rounds down; k.{method}(a, b) is PTX's"
+        )
+
+
+def _refusal(message: str) -> Callable[..., Any]:
+    """A method that raises TypeError: `message` follows the value."""
+
+    def refuse(value: Val, *others: object) -> NoReturn:
+        raise TypeError(f"{value!r} {message}")
+
+    return refuse
+
+
+_immutable = _refusal(
+    "is immutable, so `+=` and the like cannot change its register: write b = a + 1 for a new "
+    "value, or carry it in a = k.var(...)"
+)
 
 
 class Val:
@@ -48,49 +105,20 @@ class Val:
         name = self.register.name or f"result of {self.register.origin}"
         return f"{type(self).__name__}({name}, {self.dtype})"
 
-    # ---- arithmetic
+    # ---- operators
 
-    def __add__(self, other: Scalar) -> Val:
-        return self.kernel.add(self, other)
-
-    def __radd__(self, other: Number) -> Val:
-        return self.kernel.add(other, self)
-
-    def __sub__(self, other: Scalar) -> Val:
-        return self.kernel.sub(self, other)
-
-    def __rsub__(self, other: Number) -> Val:
-        return self.kernel.sub(other, self)
-
-    def __mul__(self, other: Scalar) -> Val:
-        return self.kernel.mul(self, other)
-
-    def __rmul__(self, other: Number) -> Val:
-        return self.kernel.mul(other, self)
-
-    def __truediv__(self, other: Scalar) -> Val:
-        self._only_floats("/", "//")
-        return self.kernel.div(self, other)
-
-    def __rtruediv__(self, other: Number) -> Val:
-        self._only_floats("/", "//")
-        return self.kernel.div(other, self)
-
-    def __floordiv__(self, other: Scalar) -> Val:
-        self._only_unsigned("//", "div")
-        return self.kernel.div(self, other)
-
-    def __rfloordiv__(self, other: Number) -> Val:
-        self._only_unsigned("//", "div")
-        return self.kernel.div(other, self)
-
-    def __mod__(self, other: Scalar) -> Val:
-        self._only_unsigned("%", "rem")
-        return self.kernel.rem(self, other)
-
-    def __rmod__(self, other: Number) -> Val:
-        self._only_unsigned("%", "rem")
-        return self.kernel.rem(other, self)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("sub")
+    __mul__, __rmul__ = _operators("mul")
+    __truediv__, __rtruediv__ = _operators("div", _check_float)
+    __floordiv__, __rfloordiv__ = _operators("div", _check_unsigned)
+    __mod__, __rmod__ = _operators("rem", _check_unsigned)
+    __and__ = __rand__ = _operator("bitwise", "and")
+    __or__ = __ror__ = _operator("bitwise", "or")
+    __xor__ = __rxor__ = _operator("bitwise", "xor")
+    __lshift__, __rshift__ = _operator("shift_left"), _operator("shift_right")
+    __lt__, __le__ = _operator("compare", "lt"), _operator("compare", "le")
+    __gt__, __ge__ = _operator("compare", "gt"), _operator("compare", "ge")
 
     def __neg__(self) -> Val:
         return self.kernel.neg(self)
@@ -98,45 +126,8 @@ class Val:
     def __abs__(self) -> Val:
         return self.kernel.abs(self)
 
-    # ---- bits
-
-    def __and__(self, other: Val | int) -> Val:
-        return self.kernel.bitwise("and", self, other)
-
-    __rand__ = __and__
-
-    def __or__(self, other: Val | int) -> Val:
-        return self.kernel.bitwise("or", self, other)
-
-    __ror__ = __or__
-
-    def __xor__(self, other: Val | int) -> Val:
-        return self.kernel.bitwise("xor", self, other)
-
-    __rxor__ = __xor__
-
     def __invert__(self) -> Val:
         return self.kernel.invert(self)
-
-    def __lshift__(self, other: Val | int) -> Val:
-        return self.kernel.shift_left(self, other)
-
-    def __rshift__(self, other: Val | int) -> Val:
-        return self.kernel.shift_right(self, other)
-
-    # ---- comparisons
-
-    def __lt__(self, other: Scalar) -> Val:
-        return self.kernel.compare("lt", self, other)
-
-    def __le__(self, other: Scalar) -> Val:
-        return self.kernel.compare("le", self, other)
-
-    def __gt__(self, other: Scalar) -> Val:
-        return self.kernel.compare("gt", self, other)
-
-    def __ge__(self, other: Scalar) -> Val:
-        return self.kernel.compare("ge", self, other)
 
     def eq(self, other: Scalar) -> Val:
         """The predicate `self == other`; false for NaN."""
@@ -151,58 +142,24 @@ class Val:
     __array_ufunc__ = None  # numpy numbers leave `number + val` to Val
     __hash__ = object.__hash__
 
-    def __eq__(self, other: object) -> NoReturn:
-        raise TypeError(
-            f"{self!r} == ... has no answer while the kernel is being written (`in` asks it too): "
-            "for a predicate write a.eq(b)"
-        )
-
-    def __ne__(self, other: object) -> NoReturn:
-        raise TypeError(
-            f"{self!r} != ... has no answer while the kernel is being written: "
-            "for a predicate write a.ne(b)"
-        )
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} has no truth value while the kernel is being written: branch with "
-            "k.if_(p), choose with k.select(p, a, b), and combine predicates with & | ~ "
-            "(`and`, `or`, `not` and a < b < c ask for a truth value)"
-        )
-
-    def __index__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} has no number while the kernel is being written: loop with k.loop(...)"
-        )
-
-    def __float__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} has no number while the kernel is being written: convert with k.convert(...)"
-        )
-
-    def _immutable(self, other: object) -> Any:
-        raise TypeError(
-            f"{self!r} is immutable, so `+=` and the like cannot change its register: write "
-            "b = a + 1 for a new value, or carry it in a = k.var(...)"
-        )
-
+    __eq__ = _refusal(
+        "== ... has no answer while the kernel is being written (`in` asks it too): "
+        "for a predicate write a.eq(b)"
+    )
+    __ne__ = _refusal(
+        "!= ... has no answer while the kernel is being written: for a predicate write a.ne(b)"
+    )
+    __bool__ = _refusal(
+        "has no truth value while the kernel is being written: branch with k.if_(p), choose with "
+        "k.select(p, a, b), and combine predicates with & | ~ (`and`, `or`, `not` and a < b < c "
+        "ask for a truth value)"
+    )
+    __index__ = _refusal("has no number while the kernel is being written: loop with k.loop(...)")
+    __float__ = _refusal(
+        "has no number while the kernel is being written: convert with k.convert(...)"
+    )
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = _immutable
     __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _immutable
-
-    # ---- checks
-
-    def _only_floats(self, operator: str, instead: str) -> None:
-        if not self.dtype.is_float:
-            raise TypeError(
-                f"{operator} divides floats, and {self!r} is {self.dtype}: use {instead}"
-            )
-
-    def _only_unsigned(self, operator: str, method: str) -> None:
-        if self.dtype.kind != "unsigned":
-            raise TypeError(
-                f"{operator} is for unsigned integers, and {self!r} is {self.dtype}: PTX rounds "
-                f"toward zero where Python rounds down; k.{method}(a, b) is PTX's"
-            )
 
 
 def _update(name: str) -> Callable[[Var, Scalar], Var]:
@@ -213,6 +170,16 @@ def _update(name: str) -> Callable[[Var, Scalar], Var]:
         return variable
 
     return update
+
+
+def _reassignment(operate: Callable[[Any, Any], Val]) -> Callable[[Var, Scalar], Var]:
+    """A method that sets a variable to a result."""
+
+    def reassign(variable: Var, other: Scalar) -> Var:
+        variable.set(operate(variable, other))
+        return variable
+
+    return reassign
 
 
 class Var(Val):
@@ -234,18 +201,8 @@ class Var(Val):
     __iadd__, __isub__, __imul__ = (_update(name) for name in ("add", "sub", "mul"))
     __iand__, __ior__, __ixor__ = (_update(name) for name in ("and", "or", "xor"))
     __ilshift__, __irshift__ = (_update(name) for name in ("shl", "shr"))
-
-    def __itruediv__(self, other: Scalar) -> Var:
-        self.set(self / other)
-        return self
-
-    def __ifloordiv__(self, other: Scalar) -> Var:
-        self.set(self // other)
-        return self
-
-    def __imod__(self, other: Scalar) -> Var:
-        self.set(self % other)
-        return self
+    __itruediv__ = _reassignment(operator.truediv)
+    __ifloordiv__, __imod__ = _reassignment(operator.floordiv), _reassignment(operator.mod)
 
 
 Number: TypeAlias = int | float
@@ -253,5 +210,5 @@ Scalar: TypeAlias = Val | int | float
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a Python or numpy number; a bool is none."""
+    """Whether `value` is a Python or numpy number; a bool is not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

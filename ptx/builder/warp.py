@@ -1,4 +1,4 @@
-"""Warps and blocks: who a thread is, shuffles, votes, barriers."""
+"""Warps and blocks: indices of threads, shuffles, votes, barriers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Warp(Emitter):
           mode: "idx" (of lane `lane`), "up" (own minus `lane`), "down" (own plus `lane`) or
             "bfly" (own xor `lane`). A lane that would leave its segment gets its own value.
           value: 32 or 64 bits.
-          lane: see mode.
+          lane: the number that `mode` is about.
           width: lanes of a segment, a power of two.
           mask: the lanes that take part; all of them come here together.
         """

@@ -1,1 +1,1 @@
-"""What PTX is: types, GPUs and their limits, instructions, and NVIDIA's own assembler."""
+"""PTX itself: types, GPUs and their limits, instructions, and NVIDIA's own assembler."""

@@ -1,4 +1,4 @@
-"""Assembling PTX with ptxas: what a kernel costs, and whether a target takes it at all."""
+"""The assembly of PTX with ptxas, which says what a kernel costs and what a target rejects."""
 
 import dataclasses
 import functools
@@ -27,13 +27,13 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Assembled:
-    """What ptxas says of one kernel on one target.
+    """The report of ptxas on one kernel for one target.
 
     Attributes:
       kernel: name of the entry function.
       target: the GPU that it was assembled for.
-      ptx_version: of the text's `.version`, as (major, minor).
-      registers: of one thread.
+      ptx_version: the text's `.version`, as (major, minor).
+      registers: registers of one thread.
       spill_stores: bytes of one thread that registers were too few for, written to memory.
       spill_loads: bytes of one thread that are read back.
       shared_bytes: static shared memory of one block.
@@ -66,7 +66,7 @@ class Assembled:
         """Blocks (CTAs) that one SM holds at the same time.
 
         Args:
-          threads: of one block; None takes `threads_per_block`.
+          threads: threads of one block; None takes `threads_per_block`.
           dynamic_shared: bytes of dynamic shared memory of one block.
 
         Raises:
@@ -102,9 +102,9 @@ class Diagnostic:
     """One complaint of ptxas.
 
     Attributes:
-      message: as ptxas words it.
+      message: the words of ptxas.
       line: 1-based line of the PTX text; None where the complaint is about no single line.
-      text: that line.
+      text: the text of that line.
     """
 
     message: str
@@ -140,7 +140,7 @@ def assemble(text: str, target: Target | str) -> dict[str, Assembled]:
       target: the GPU, or the name of one of `ptx.TARGETS`.
 
     Returns:
-      What ptxas says of each kernel, by its name, in the order of the text.
+      The report on each kernel, by its name, in the order of the text.
 
     Raises:
       AssemblyError: ptxas rejects the text.
@@ -178,11 +178,11 @@ def find_tool(name: str, wheels: Sequence[str]) -> pathlib.Path:
     """A program of the CUDA toolkit: the one on PATH, else that of the first wheel that has it.
 
     Args:
-      name: of the program.
+      name: the program's name.
       wheels: names of Python packages.
 
     Raises:
-      ToolNotFoundError: there is neither.
+      ToolNotFoundError: neither has it.
     """
     if on_path := shutil.which(name):
         return pathlib.Path(on_path)
@@ -219,7 +219,7 @@ _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 
 _SHOWN_LINES = 12  # of rejected PTX, in one message
 
-_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)([^{]*)")  # a name, and its header
 _DIAGNOSTIC = re.compile(r"ptxas (?:[^,\n]*, line (\d+); )?(?:error|fatal)\s*: (.*)")
 _COMPILING = re.compile(r"ptxas info\s*: Compiling entry function '([^']+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -282,26 +282,20 @@ def _parse_report(printed: str, text: str, target: Target) -> tuple[Assembled, .
     assert version is not None  # ptxas has taken the text
     warnings = tuple(match[0] for match in _REMARK.finditer(printed))
 
-    # One part per kernel, in ptxas's own order; before the first, what is said of the file.
-    starts = [*_COMPILING.finditer(printed)]
-    ends = [*(start.start() for start in starts[1:]), len(printed)]
-    sections = {
-        start[1]: printed[start.end() : end] for start, end in zip(starts, ends, strict=True)
-    }
+    # A name and a section per kernel, in ptxas's own order, after what is said of the file.
+    _, *parts = _COMPILING.split(printed)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
 
-    entries = [*_ENTRY.finditer(text)]
     kernels = []
-    for index, entry in enumerate(entries):
-        after = entries[index + 1].start() if index + 1 < len(entries) else len(text)
-        header = text[entry.end() : after].partition("{")[0]
-        section = sections.get(entry[1], "")
+    for name, header in _ENTRY.findall(text):
+        section = sections.get(name, "")
         used = re.search(r"Used (\d+) registers.*", section)
         stacks = _STACK.findall(section)  # of the kernel, and of the functions that it calls
         if used is None or not stacks:
-            raise RuntimeError(f"ptxas -v says nothing of kernel {entry[1]}:\n{printed}")
+            raise RuntimeError(f"ptxas -v says nothing of kernel {name}:\n{printed}")
         kernels.append(
             Assembled(
-                kernel=entry[1],
+                kernel=name,
                 target=target,
                 ptx_version=(int(version[1]), int(version[2])),
                 registers=int(used[1]),

@@ -11,7 +11,6 @@ __all__ = [
     "b64",
     "bf16",
     "bf16x2",
-    "check_dtype",
     "f16",
     "f16x2",
     "f32",
@@ -34,7 +33,7 @@ class DType:
     """A PTX type.
 
     Attributes:
-      name: as PTX spells it, for example "f16x2".
+      name: PTX's name, for example "f16x2".
       bits: width of one value; a predicate has 1.
       kind: "float", "unsigned", "signed", "bits" or "predicate". Packed halves and tf32,
         which live in 32-bit registers, are "bits" to registers and "float" to arithmetic:
@@ -78,11 +77,3 @@ DTYPES = {
         f16, bf16, f16x2, bf16x2, tf32, f32, f64,
     )
 }  # fmt: skip
-
-
-def check_dtype(dtype: object) -> None:
-    """Raises TypeError, which lists the types, unless it is one of them."""
-    if not isinstance(dtype, DType):
-        raise TypeError(
-            f"a dtype must be one of ptx.isa.dtypes, {', '.join(DTYPES)}, got {dtype!r}"
-        )

@@ -1,4 +1,4 @@
-"""Every instruction that the builder can write: its operands, and what it needs of a GPU."""
+"""The instructions that the builder can write, with their operands and lowest targets."""
 
 import dataclasses
 import difflib
@@ -11,7 +11,7 @@ __all__ = ["OPCODES", "Opcode", "OperandKind", "lookup"]
 
 @dataclasses.dataclass(frozen=True)
 class OperandKind:
-    """What one operand has to be.
+    """The kind of one operand.
 
     Attributes:
       kind: "register" (or a constant), "vector" (registers in braces), "memory" (what a load or
@@ -43,7 +43,7 @@ class Opcode:
     """One instruction with all its modifiers.
 
     Attributes:
-      name: as PTX spells it, for example "ld.global.nc.v4.f32".
+      name: PTX's name, for example "ld.global.nc.v4.f32".
       forms: the operands in order, the destination first where there is one; more than one form
         where operands are optional.
       lowest_ptx: lowest PTX version that has it, as (major, minor). (6, 3) stands for "all that
@@ -71,9 +71,9 @@ def lookup(name: str) -> Opcode:
         return OPCODES[name]
     except KeyError:
         near = _nearest(name)
-        there = f"there {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
+        hint = f"there {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
         raise ValueError(
-            f"no instruction {name!r} in ptx/isa/opcodes.py: {there if near else 'none is like it'}"
+            f"no instruction {name!r} in ptx/isa/opcodes.py: {hint if near else 'none is like it'}"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""What ptxas has made of a kernel: its machine code (SASS), loop by loop."""
+"""The machine code (SASS) that ptxas has made of a kernel, loop by loop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Instruction:
     """An instruction of the machine code, with what ptxas tells the scheduler about it.
 
     Attributes:
-      text: as nvdisasm prints it.
-      line: of the PTX text that it comes from; 0 where ptxas does not say.
+      text: the instruction as nvdisasm prints it.
+      line: the line of the PTX text that it comes from; 0 where ptxas does not say.
       target: the instruction that it branches to, counted from the beginning of the kernel; None
         for one that does not branch.
       stall: cycles that the warp waits before its next instruction.
@@ -49,7 +49,7 @@ class Loop:
     """A loop of the machine code.
 
     Attributes:
-      first, last: of its instructions, counted from the beginning of the kernel.
+      first, last: its first and last instruction, counted from the beginning of the kernel.
       depth: 0 for one that no other loop contains.
       own: its instructions, but for those of the loops inside it.
       rare: those of them that a warp skips unless one of its threads votes to execute them
@@ -79,24 +79,12 @@ class Sass:
     """The machine code of one kernel.
 
     Attributes:
-      instructions: in the order of the code.
-      loops: in the order in which they begin, the outer first.
+      instructions: all instructions, in the order of the code.
+      loops: the loops, in the order in which they begin, the outer first.
     """
 
     instructions: tuple[Instruction, ...]
     loops: tuple[Loop, ...]
-
-    @property
-    def main_loop(self) -> Loop:
-        """The innermost loop with tensor-core instructions.
-
-        Raises:
-          ValueError: there is none, or more than one.
-        """
-        found = [loop for loop in self.loops if loop.count(*_TENSOR)]
-        if len(found) != 1:
-            raise ValueError(f"one loop with tensor-core instructions is expected, got {found}")
-        return found[0]
 
     @property
     def straight(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The GPUs that PTX is written for: what they have, and how much of it."""
+"""The GPUs that PTX is written for, with their limits."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ class Target:
     Targets are ordered by SM version; sm_90a comes after sm_90.
 
     Attributes:
-      name: as in PTX's `.target`, for example "sm_90a".
+      name: the name in PTX's `.target`, for example "sm_90a".
       sm: the SM version, for example 90.
       lowest_ptx: lowest PTX version that knows the target, as (major, minor).
       shared_per_block: bytes of shared memory that one block can have (dynamic, opted in).

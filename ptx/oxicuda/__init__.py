@@ -1,1 +1,1 @@
-"""The names and sizes of the documents that the kernels go back to, above the kernels."""
+"""The names of the OxiCUDA documents, an adapter above the kernels."""

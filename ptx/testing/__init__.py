@@ -1,1 +1,1 @@
-"""How kernels are tested: faults that a test must notice, and calls of kernels on arrays."""
+"""Tools of tests of kernels: faults that a test must notice, and calls of kernels on arrays."""

@@ -36,11 +36,11 @@ def numpy_dtype(dtype: DType) -> np.dtype:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a call has done.
+    """The outcome of a call.
 
     Attributes:
       results: the kernel's results by name, with dimensions in the order of their `dims`.
-      report: what the emulator says of the launch; None where there was nothing to launch.
+      report: the emulator's report on the launch; None where there was nothing to launch.
     """
 
     results: Mapping[str, np.ndarray]
@@ -63,11 +63,11 @@ def run(
 
     Args:
       kernel: the kernel.
-      config: its configuration, which says what operands there are.
+      config: its configuration, which decides the operands.
       target: the GPU.
       operands: arrays by the names of the kernel's operands, initial values of results among them,
         with dimensions in the order of their `dims`; None for one that is absent.
-      sizes: of dimensions that only results have, by name.
+      sizes: sizes of dimensions that only results have, by name.
       plan: instead of the one that the kernel would choose.
       **options: further ones of `launch`.
 
@@ -128,17 +128,17 @@ def launch(
       kernel: the kernel.
       config: its configuration.
       target: the GPU.
-      buffers: of the operands and the results, by name, as they lie in memory; the buffer of an
+      buffers: operands and results, by name, as they lie in memory; the buffer of an
         initial value is that of its result.
-      shapes: of those that are windows on larger arrays, by name: the shapes of these.
+      shapes: shapes of the larger arrays on which some buffers are windows, by name.
       plan: instead of the one that the kernel would choose.
       text: instead of the kernel's.
-      values: of some of the kernel's `Size` parameters, by name, instead of the launch's.
+      values: values of some `Size` parameters, by name, instead of the launch's.
       grid: makes other blocks of those that the launch has in x, y and z.
-      **options: of `ptx.emulator.launch`; statistics are not counted unless they are asked for.
+      **options: options of `ptx.emulator.launch`; statistics are counted where they are asked for.
 
     Returns:
-      What the emulator says; None where the grid has no blocks, and nothing is launched.
+      The emulator's report; None where the grid has no blocks, and nothing is launched.
 
     Raises:
       TypeError: `values` that the kernel does not have.
@@ -146,30 +146,30 @@ def launch(
       EmulatorError: a fault of the kernel.
     """
     names = [*kernel.operands(config), *kernel.results(config)]
-    every = {name: buffers[name].array.shape for name in names} | dict(shapes or {})
-    ordered = [every[name] for name in names]
+    all_shapes = {name: buffers[name].array.shape for name in names} | dict(shapes or {})
+    ordered = [all_shapes[name] for name in names]
     instance = kernel.instance(config, target, ordered, plan=plan)
-    how = kernel.launch(config, target, ordered, plan=plan)
+    prepared = kernel.launch(config, target, ordered, plan=plan)
     present = [p.name for p in kernel.present_parameters(config, instance.plan)]
-    replaced = dict(values or {})
+    overrides = dict(values or {})
     arguments: list[Buffer | np.generic] = []
-    for name, argument in zip(present, how.arguments, strict=True):
+    for name, argument in zip(present, prepared.arguments, strict=True):
         if isinstance(argument, BufferAddress):
             arguments.append(buffers[names[argument.buffer]])
         else:
-            arguments.append(np.uint32(replaced.pop(name)) if name in replaced else argument)
-    if replaced:
-        raise TypeError(f"kernel {kernel.name} has no size {', '.join(replaced)} here")
-    blocks = how.grid if grid is None else grid(how.grid)
+            arguments.append(np.uint32(overrides.pop(name)) if name in overrides else argument)
+    if overrides:
+        raise TypeError(f"kernel {kernel.name} has no size {', '.join(overrides)} here")
+    blocks = prepared.grid if grid is None else grid(prepared.grid)
     if 0 in blocks:
         return None
     try:
         return emulator.launch(
-            how.text if text is None else text,
+            prepared.text if text is None else text,
             blocks,
-            how.block,
+            prepared.block,
             arguments,
-            dynamic_shared=how.dynamic_shared,
+            dynamic_shared=prepared.dynamic_shared,
             **{"statistics": False, **options},
         )
     except EmulatorError as error:

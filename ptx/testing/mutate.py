@@ -1,4 +1,4 @@
-"""Breaking PTX one instruction at a time, to learn whether anything notices.
+"""Mutants of PTX, one instruction changed at a time, which show whether a check notices.
 
 A test that passes on a kernel proves little until it is known to fail on a broken one. `mutants`
 makes the broken ones; `study` runs a check on each, and lists those that the check lets through.
@@ -25,7 +25,7 @@ class Mutant:
 
     Attributes:
       line: 1-based number of the changed line.
-      kind: what was done to it, for example "constant +1" or "deleted".
+      kind: the change, for example "constant +1" or "deleted".
       original: the instruction as it was.
       replacement: the instruction as it is; empty where it was deleted.
       unchanged: the lines of the original text.
@@ -50,7 +50,7 @@ class Mutant:
 
 @dataclasses.dataclass(frozen=True)
 class MutationReport:
-    """What became of the mutants of one text.
+    """The fate of the mutants of one text.
 
     Attributes:
       total: mutants that the text has; those of the report are a sample where it has fewer.
@@ -151,10 +151,10 @@ def study(
       text: PTX that passes the check.
       notices: the check: takes a text, and raises any exception if it notices that something is
         wrong. A mutant may loop for ever: the check has to set a bound, as the emulator does.
-      target: where it is given, what ptxas rejects for it, and what it makes the same code of,
-        are told apart. So are changes of instructions that ptxas removes.
+      target: where it is given, mutants that ptxas rejects for it, or that it makes the same code
+        of, are told apart. So are changes of instructions that ptxas removes.
       limit: mutants to try at most, drawn at random; None tries all.
-      seed: of the draw.
+      seed: the seed of the draw.
 
     Raises:
       ValueError: the unchanged text does not pass.
@@ -167,12 +167,12 @@ def study(
     except Exception as error:
         raise ValueError(f"the unchanged text does not pass: {error}") from error
     code = None if target is None else cubin(text, target)
-    every = picked = list(mutants(text))
-    if limit is not None and limit < len(every):
-        chosen = random.Random(seed).sample(range(len(every)), limit)
-        picked = [every[index] for index in sorted(chosen)]
+    found = picked = list(mutants(text))
+    if limit is not None and limit < len(found):
+        chosen = random.Random(seed).sample(range(len(found)), limit)
+        picked = [found[index] for index in sorted(chosen)]
     outcomes = tuple((mutant, _outcome(mutant, notices, target, code)) for mutant in picked)
-    return MutationReport(len(every), outcomes)
+    return MutationReport(len(found), outcomes)
 
 
 def _outcome(
@@ -311,8 +311,8 @@ _OPERATORS = {
     "rni": "rzi", "rzi": "rni", "rmi": "rpi", "rpi": "rmi",
     "down": "up", "up": "down", "bfly": "down",
 }  # fmt: skip
-# Which half of the product; and what memory has in place of a subtraction.
-_PRODUCT_HALVES = {"mul": {"lo": "hi", "hi": "lo"}, "mad": {"lo": "hi", "hi": "lo"}}
+_PRODUCT_HALVES = {"lo": "hi", "hi": "lo"}  # of mul and mad
+# What memory has in place of a subtraction.
 _ATOMIC_OPERATORS = {"add": "max", "min": "max", "max": "min", "and": "or", "or": "and"}
 _DELETED = ("bar", "barrier", "bra", "cp", "fence", "membar", "mma", "red", "st")
 # Instructions whose operands of these places have one type and no order to spare.
@@ -333,34 +333,40 @@ def _changes(instruction: _Instruction, names: _Names) -> Iterator[tuple[str, st
     yield from _operators(instruction)
     yield from _swaps(instruction)
     for index, operand in enumerate(instruction.operands):
-        for match in _REGISTER.finditer(operand):
-            other = _other_register(match[0], names)
-            if other is not None:
-                changed = operand[: match.start()] + other + operand[match.end() :]
-                yield f"{match[0]} -> {other}", instruction.with_operand(index, changed)
-        if instruction.name.startswith("ld.param"):
-            name = operand.strip("[] ")
-            other = names.other_parameter(name) if operand.startswith("[") else None
-            if other is not None:
-                yield f"{name} -> {other}", instruction.with_operand(index, f"[{other}]")
-        elif operand.startswith("["):
-            yield from _offsets(instruction, index)
-        elif operand.startswith("{"):
-            yield from _neighbours(instruction, index)
-        elif _CONSTANT.fullmatch(operand):
-            yield from _constants(instruction, index)
+        for kind, changed in _operand_changes(instruction, operand, names):
+            yield kind, instruction.with_operand(index, changed)
+
+
+def _operand_changes(
+    instruction: _Instruction, operand: str, names: _Names
+) -> Iterator[tuple[str, str]]:
+    """(kind, changed operand) of each change."""
+    for match in _REGISTER.finditer(operand):
+        if other := _other_register(match[0], names):
+            changed = operand[: match.start()] + other + operand[match.end() :]
+            yield f"{match[0]} -> {other}", changed
+    if operand.startswith("[") and instruction.name.startswith("ld.param"):
+        name = operand.strip("[] ")
+        if other := names.other_parameter(name):
+            yield f"{name} -> {other}", f"[{other}]"
+    elif operand.startswith("["):
+        yield from _offsets(operand, _access_bytes(instruction))
+    elif operand.startswith("{"):
+        yield from _neighbours(operand)
+    elif _CONSTANT.fullmatch(operand):
+        yield from _constants(operand, instruction.parts)
 
 
 def _operators(instruction: _Instruction) -> Iterator[tuple[str, str]]:
     parts = instruction.parts
-    own = _PRODUCT_HALVES.get(parts[0], {})
+    operators = _OPERATORS | (_PRODUCT_HALVES if parts[0] in ("mul", "mad") else {})
     for index, part in enumerate(parts):
         if parts[0] == "setp" and index == 1:
             others = _COMPARISONS.get(part, ())
         elif parts[0] in ("atom", "red"):
             others = (_ATOMIC_OPERATORS[part],) if part in _ATOMIC_OPERATORS else ()
-        elif part in own or part in _OPERATORS:
-            others = (own.get(part) or _OPERATORS[part],)
+        elif part in operators:
+            others = (operators[part],)
         else:
             others = ("",) if part == "trans" else ()
         for other in others:
@@ -388,25 +394,20 @@ def _other_register(name: str, names: _Names) -> str | None:
     return names.other_register(name)
 
 
-def _neighbours(instruction: _Instruction, index: int) -> Iterator[tuple[str, str]]:
-    elements = [element.strip() for element in instruction.operands[index][1:-1].split(",")]
+def _neighbours(operand: str) -> Iterator[tuple[str, str]]:
+    elements = [element.strip() for element in operand[1:-1].split(",")]
     for first in range(len(elements) - 1):
         swapped = elements.copy()
         swapped[first : first + 2] = reversed(elements[first : first + 2])
-        changed = instruction.with_operand(index, "{" + ", ".join(swapped) + "}")
-        yield f"elements {first} and {first + 1} swapped", changed
+        yield f"elements {first} and {first + 1} swapped", "{" + ", ".join(swapped) + "}"
 
 
-def _offsets(instruction: _Instruction, index: int) -> Iterator[tuple[str, str]]:
-    found = re.fullmatch(r"\[\s*([^+\s]+?)\s*(?:\+\s*(-?\d+))?\s*\]", instruction.operands[index])
-    if found is None:
-        return
-    base, offset = found[1], int(found[2] or 0)
-    width = _access_bytes(instruction)
-    for change in (width, -width):
-        moved = offset + change  # PTX writes a negative offset as +-4
-        changed = instruction.with_operand(index, f"[{base}+{moved}]" if moved else f"[{base}]")
-        yield f"offset {change:+d}", changed
+def _offsets(operand: str, width: int) -> Iterator[tuple[str, str]]:
+    if found := re.fullmatch(r"\[\s*([^+\s]+?)\s*(?:\+\s*(-?\d+))?\s*\]", operand):
+        base, offset = found[1], int(found[2] or 0)
+        for change in (width, -width):
+            moved = offset + change  # PTX writes a negative offset as +-4
+            yield f"offset {change:+d}", f"[{base}+{moved}]" if moved else f"[{base}]"
 
 
 def _access_bytes(instruction: _Instruction) -> int:
@@ -417,32 +418,30 @@ def _access_bytes(instruction: _Instruction) -> int:
     if bits is None:
         return 4
     vector = re.search(r"\.v([24])\.", instruction.name)
-    width = int(bits[1]) * (2 if bits[2] else 1) // 8
-    return width * int(vector[1] if vector else 1)
+    return int(bits[1]) // 8 * (2 if bits[2] else 1) * int(vector[1] if vector else 1)
 
 
-def _constants(instruction: _Instruction, index: int) -> Iterator[tuple[str, str]]:
-    text = instruction.operands[index]
-    if instruction.parts[0] in ("bar", "barrier"):
+def _constants(constant: str, parts: list[str]) -> Iterator[tuple[str, str]]:
+    if parts[0] in ("bar", "barrier"):
         return  # another barrier's number does as well
-    if "wait_group" in instruction.parts:
-        yield "one group less", instruction.with_operand(index, str(int(text) + 1))
+    if "wait_group" in parts:
+        yield "one group less", str(int(constant) + 1)
         return
-    for kind, change in (("+1", 1), ("-1", -1), ("x2", None)):
-        if text[:2].lower() in ("0f", "0d"):
-            changed = _changed_float(text, change)
+    for kind, factor, change in (("+1", 1, 1), ("-1", 1, -1), ("x2", 2, 0)):
+        if constant[:2].lower() in ("0f", "0d"):
+            changed = _changed_float(constant, factor, change)
         else:
-            value = int(text, 0)
-            other = 2 * value if change is None else value + change
-            changed = text if other == value else str(other)
-        yield f"constant {kind}", instruction.with_operand(index, changed)
+            value = int(constant, 0)
+            other = factor * value + change
+            changed = constant if other == value else str(other)
+        yield f"constant {kind}", changed
 
 
-def _changed_float(text: str, change: int | None) -> str:
+def _changed_float(text: str, factor: int, change: int) -> str:
     single = text[:2].lower() == "0f"
     as_float, as_bits = (">f", ">I") if single else (">d", ">Q")
     (value,) = struct.unpack(as_float, bytes.fromhex(text[2:]))
-    value = 2 * value if change is None else value + change
+    value = factor * value + change
     try:
         (bits,) = struct.unpack(as_bits, struct.pack(as_float, value))
     except OverflowError:  # beyond the largest f32

@@ -16,13 +16,13 @@ _NEIGHBOURS = 16  # threads along channels: 256 bytes, where each has 16
 
 @dataclasses.dataclass(frozen=True)
 class DirectPlan:
-    """Who does what in a block of `THREADS` threads.
+    """The work of each thread of a block of `THREADS`.
 
     Attributes:
       channels: neighbours that a thread has at a time.
-      units: of one pixel; a unit is the work of `lanes` threads.
+      units: units of one pixel; a unit is the work of `lanes` threads.
       lanes: neighbouring threads, a power of two.
-      threads: of a block.
+      threads: threads of a block.
       min_blocks: see `ptx.definition.PlanLike`.
       across: units of a block that are of one pixel.
     """
@@ -52,12 +52,12 @@ class DirectPlan:
 
 
 class DirectThread:
-    """What a thread of a plan has.
+    """A thread of a plan, with its pixel and channels.
 
     Attributes:
-      lane: among the threads of its unit.
+      lane: its index among the threads of its unit.
       column: its unit's place among those of the block.
-      unit: of all of the pixel; in range, also where `unit_ok` is off.
+      unit: its unit's index among all of the pixel; in range, also where `unit_ok` is off.
       row: place of its pixel among those of the block.
       block: the block's number among those with the same units.
       unit_ok: predicate: whether there is such a unit; its pixel need not exist.
@@ -98,7 +98,7 @@ def add_up(
       k: the kernel.
       plan: without lanes.
       thread: this one.
-      sums: of each thread, of one type.
+      sums: the sums of each thread, of one type.
       write: (unit, which of the sums, total); a unit may be beyond the last one.
     """
     k.comment("sums over the threads with the same channels")
@@ -109,8 +109,8 @@ def add_up(
     k.barrier()
     with k.loop(k.tid(), len(sums) * plan.across, THREADS, name="sum") as number:
         column, element = number % plan.across, number // plan.across
-        place = shared + (element * THREADS + column)
+        first = shared + (element * THREADS + column)
         total = k.var(dtype, 0.0)
         for row in range(plan.down):
-            total += place.load(row * plan.across)
+            total += first.load(row * plan.across)
         write(thread.first_unit + column, element, total)

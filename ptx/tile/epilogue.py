@@ -1,4 +1,4 @@
-"""What becomes of a block's sums: each is finished and stored once."""
+"""The epilogue of a block's product: each sum is finished and stored once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def plus_bias(bias: Pointer, first: Val, columns: Val | None) -> Finish:
 
     Args:
       bias: the biases of all columns of the result.
-      first: which of them is that of the tile's first column.
+      first: the index of the bias of the tile's first column.
       columns: the number of the tile's columns that exist; None where all do.
     """
 

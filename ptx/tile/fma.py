@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ptx.builder import Kernel
-from ptx.tile.math import Row
+from ptx.tile.math import Row, TileMath
 from ptx.tile.shared import SharedTile, Stage
 from ptx.tile.vectors import accumulator_of
 
 __all__ = ["FusedMultiplyAdd"]
 
 
-class FusedMultiplyAdd:
+class FusedMultiplyAdd(TileMath):
     """Ordinary arithmetic: each thread has elements of C, spread evenly over it.
 
     Half a warp holds whole rows.
@@ -20,16 +20,16 @@ class FusedMultiplyAdd:
     Args:
       k: the kernel.
       a, b: the tiles.
-      threads: of the block, or of a part of it that has its own part of K.
-      split: how many such parts the threads make.
+      threads: threads of the block, or of a part of it that has its own part of K.
+      split: number of such parts.
     """
 
     across = 16  # threads along N
     row_lanes = (1, 2, 4, 8)
 
     def __init__(self, k: Kernel, a: SharedTile, b: SharedTile, threads: int, split: int = 1):
-        self.k, self.a, self.b = k, a, b
-        self.accumulator = accumulator_of(a.layout.dtype)
+        super().__init__(k, accumulator_of(a.layout.dtype))
+        self.a, self.b = a, b
         self.depth = a.layout.depth // split
         m, n = a.layout.extent, b.layout.extent
         self.down = threads // self.across
@@ -38,17 +38,7 @@ class FusedMultiplyAdd:
         thread = k.tid() if split == 1 else k.tid() % threads
         self.column, self.row = thread % self.across, thread // self.across
         self.first = k.tid() * 0 if split == 1 else k.tid() // threads * self.depth
-        self.sums = [
-            [k.var(self.accumulator, 0.0) for _ in range(n // self.across)]
-            for _ in range(m // self.down)
-        ]
-
-    def clear(self) -> None:
-        for register in (r for row in self.sums for r in row):
-            register.set(0.0)
-
-    def start(self) -> None:
-        """Does nothing: both operands are in stages."""
+        self.sums = [self.zeros(n // self.across) for _ in range(m // self.down)]
 
     def multiply(self, stage: Stage, stage_b: Stage | None = None) -> None:
         k, a, b = self.k, self.a.layout, self.b.layout

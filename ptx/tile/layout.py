@@ -1,4 +1,4 @@
-"""How a tile of an operand lies in shared memory: a value that says where each element is."""
+"""The layout of an operand's tile in shared memory, a value that says where each element is."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Layout:
 
     Attributes:
       dtype: the type of an element.
-      rows: how many rows there are.
-      columns: how many elements of a row are neighbours.
+      rows: number of rows.
+      columns: neighbouring elements of a row.
       pitch: elements from the start of a row to that of the next one.
       k_axis: the axis that counts along K: 0 for rows, 1 for columns.
       permuted: the element at position p across K is that of row or column `permuted_column(p)` of

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from ptx.builder import Kernel, Val, Var
 from ptx.isa.dtypes import u32
-from ptx.tile.arrival import arrival_of
 from ptx.tile.math import TileMath
 from ptx.tile.shared import STAGES, Stage
 from ptx.tile.tensor_cores import TensorCores
@@ -20,7 +19,7 @@ class Cursor:
 
     Args:
       k: the kernel.
-      **extents: how far each counter goes, the outermost first: integers or registers.
+      **extents: each counter's end, the outermost first: integers or registers.
     """
 
     def __init__(self, k: Kernel, **extents: Val | int):
@@ -73,8 +72,8 @@ class PartedSource(Source, Protocol):
     """A source that would take too many registers if it loaded all of a chunk at once.
 
     Attributes:
-      parts: that it loads one after the other. `begin` loads the first; `finish` puts into the
-        stage what is loaded, and then loads what is left.
+      parts: number of parts, loaded one after the other. `begin` loads the first; `finish` puts
+        into the stage what is loaded, and then loads what is left.
     """
 
     parts: int
@@ -95,7 +94,7 @@ class Loop:
         is multiplied.
       sources: fill a stage with the chunk that the cursor is at.
       stages: stages of the sources' rings, at least 2.
-      chunks: how many there are; all of the cursor's unless it is given.
+      chunks: number of chunks; all of the cursor's unless it is given.
     """
 
     def __init__(
@@ -110,7 +109,6 @@ class Loop:
         assert stages >= 2
         self.k, self.cursor, self.sources, self.stages = k, cursor, sources, stages
         self.chunks = cursor.chunks if chunks is None else chunks
-        self.arrival = arrival_of(k)
 
     def start(self) -> None:
         """Begins to fill all stages but one, from the first chunk on.
@@ -122,7 +120,7 @@ class Loop:
         self.cursor.reset()
         for ahead in range(self.stages - 1):
             if ahead:
-                self.arrival.commit()
+                self._commit()
             if isinstance(chunks, Val) or ahead < chunks:
                 self._begin(ahead, chunks > ahead if isinstance(chunks, Val) else None)
                 self._finish(ahead)
@@ -132,8 +130,8 @@ class Loop:
     def arrive(self) -> None:
         """Waits until the next chunk is in its stage, for all threads."""
         # Registers that sources have loaded stay out of the way where the commit comes this late.
-        self.arrival.commit()
-        self.arrival.wait(self.stages - 2)
+        self._commit()
+        self._wait(self.stages - 2)
         self.k.barrier()
 
     def next(self) -> Stage:
@@ -158,9 +156,19 @@ class Loop:
 
     def end(self) -> None:
         """Ends the loop after its last chunk: all tiles may be overwritten."""
-        self.arrival.commit()
-        self.arrival.wait(0)  # the last passes have begun chunks of zeros that nobody reads
+        self._commit()
+        self._wait(0)  # the last passes have begun chunks of zeros that nobody reads
         self.k.barrier()
+
+    def _commit(self) -> None:
+        """Ends what was begun for one chunk: a group of copies, unless the target only stores."""
+        if self.k.target.supports("sm_80"):
+            self.k.cp_async_commit()
+
+    def _wait(self, later: int) -> None:
+        """Waits for this thread's copies of all chunks but those that were committed last."""
+        if self.k.target.supports("sm_80"):
+            self.k.cp_async_wait(later)
 
     @property
     def _begins_more(self) -> bool:

@@ -1,4 +1,4 @@
-"""How many blocks a launch needs so that no SM is idle.
+"""The number of blocks that a launch needs so that no SM is idle.
 
 Counts are those of one GPU for all: a program that is compiled for one device runs on any, and cuts
 its sums into the same parts.

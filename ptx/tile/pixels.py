@@ -1,4 +1,4 @@
-"""Output pixels: how a kernel counts them, and where each is."""
+"""Output pixels: their indices and their positions in images."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ def _size_of(name: str, dim: str) -> Size:
 
 
 # Parameters of kernels on images n of h x w pixels, whose outputs have p x q pixels.
-SIZES = (
-    _size_of("batch_size", "n"),
-    _size_of("in_h", "h"),
-    _size_of("in_w", "w"),
-    _size_of("out_h", "p"),
-    _size_of("out_w", "q"),
-)
+SIZES = tuple(map(_size_of, ("batch_size", "in_h", "in_w", "out_h", "out_w"), "nhwpq"))
 
 
 def pixel_index(image: Val, y: Val, x: Val, height: Val, width: Val) -> Val:
@@ -43,8 +37,8 @@ class OutputPixel:
     """One pixel of the outputs.
 
     Attributes:
-      index: among the pixels of all outputs.
-      image, y, x: where that is.
+      index: its index among the pixels of all outputs.
+      image, y, x: its image, row and column.
       exists: predicate: whether there is such a pixel.
     """
 
@@ -60,10 +54,10 @@ class Geometry:
     """The sizes that a kernel learns when it is launched.
 
     Attributes:
-      images: how many.
-      in_h, in_w: of the images.
-      out_h, out_w: of the output.
-      pixels: of all outputs together.
+      images: number of images.
+      in_h, in_w: height and width of the images.
+      out_h, out_w: height and width of the output.
+      pixels: pixels of all outputs together.
     """
 
     images: Val

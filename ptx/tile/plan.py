@@ -6,7 +6,7 @@ import dataclasses
 from typing import Protocol
 
 from ptx.builder import ATOMS, Atom, Kernel
-from ptx.isa.dtypes import DType, bf16, f16, f64
+from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.isa.targets import Target
 from ptx.tile.fma import FusedMultiplyAdd
 from ptx.tile.shared import SharedTile
@@ -16,7 +16,6 @@ __all__ = [
     "ProductConfig",
     "TilePlan",
     "at_least",
-    "atom_name",
     "atom_of",
     "make_math",
     "make_product",
@@ -25,10 +24,10 @@ __all__ = [
 
 
 class ProductConfig(Protocol):
-    """What of a configuration says which instruction multiplies.
+    """The fields of a configuration that decide which instruction multiplies.
 
     Attributes:
-      float_type: of the operands.
+      float_type: the type of the operands.
       exact: f32 is multiplied as f32, not rounded to TF32.
     """
 
@@ -43,11 +42,11 @@ class TilePlan:
     """A block's share of a product.
 
     Attributes:
-      m, n, k: of the tiles.
-      warps: along M and N, on tensor cores.
-      stages: of tiles in shared memory.
+      m, n, k: sizes of the tiles.
+      warps: warps along M and N, on tensor cores.
+      stages: stages of tiles in shared memory.
       streamed: the operand that is made in the kernel stays in registers; see `ptx.tile.stream`.
-      min_blocks: that fit on an SM, which limits registers.
+      min_blocks: blocks that fit on an SM, which limits registers.
     """
 
     m: int
@@ -82,7 +81,7 @@ def make_math(
 
     Args:
       k: the kernel, of `split` times as many threads as the plan has.
-      config: which instruction.
+      config: decides the instruction.
       a: tile of A.
       b: tile of B.
       plan: warps.
@@ -101,7 +100,7 @@ def make_product(
 
     Args:
       k: the kernel.
-      config: which instruction.
+      config: decides the instruction.
       plan: sizes of the tiles, and warps.
       k_axis: axis of both tiles that the products run along.
       dynamic: whether they are in dynamic shared memory.
@@ -124,27 +123,18 @@ def make_product(
 
 def atom_of(config: ProductConfig, target: Target) -> Atom | None:
     """The tensor-core instruction of a configuration on a target, if it has one."""
-    name = atom_name(config, target)
-    return None if name is None else ATOMS[name]
-
-
-def atom_name(config: ProductConfig, target: Target) -> str | None:
-    """The name of that instruction in `ATOMS`."""
     dtype, ampere = config.float_type, target.supports("sm_80")
     if dtype is f16:
-        return "m16n8k16.f16" if ampere else "m16n8k8.f16"
-    if not ampere:
+        return ATOMS["m16n8k16.f16" if ampere else "m16n8k8.f16"]
+    if not ampere or (dtype is f32 and config.exact):
         return None
-    if dtype is bf16:
-        return "m16n8k16.bf16"
-    if dtype is f64:
-        return "m8n8k4.f64"
-    return None if config.exact else "m16n8k8.tf32"
+    return ATOMS[{bf16: "m16n8k16.bf16", f32: "m16n8k8.tf32", f64: "m8n8k4.f64"}[dtype]]
 
 
 def streams(config: ProductConfig, target: Target) -> bool:
     """Whether there is an instruction that `ptx.tile.stream` is made for."""
-    return atom_name(config, target) in ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")
+    atom = atom_of(config, target)
+    return atom is not None and atom.name in ("m16n8k16.f16", "m16n8k16.bf16", "m16n8k8.tf32")
 
 
 def at_least(extent: int, lowest: int, highest: int) -> int:

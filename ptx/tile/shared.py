@@ -20,7 +20,7 @@ class SharedTile:
 
     Attributes:
       first: the first element of the first stage.
-      layout: of each stage.
+      layout: the layout of each stage.
     """
 
     first: Pointer

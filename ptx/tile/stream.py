@@ -19,7 +19,7 @@ from ptx.builder import Atom, Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, DType, f32, tf32, u32
 from ptx.tile.layout import ROW_BYTES, Layout
 from ptx.tile.loop import Cursor
-from ptx.tile.math import Row
+from ptx.tile.math import Row, TileMath
 from ptx.tile.shared import SharedTile, Stage
 
 __all__ = [
@@ -85,7 +85,7 @@ class LaneRows:
 
 @dataclasses.dataclass(frozen=True)
 class ColumnOrder:
-    """Which columns of C a lane has: of each 32, for each member of a group of four lanes, 8.
+    """The columns of C that a lane has: of each 32, for each member of a group of four lanes, 8.
 
     Attributes:
       run: neighbours. With 8, a lane stores 16 bytes of halves at once. With 4, the four lanes have
@@ -134,13 +134,13 @@ class StreamedTile:
       k: the kernel, for sm_80 or newer.
       dtype: the type of an element.
       rows: columns of C.
-      stages: of the ring.
+      stages: stages of the ring.
       locate: (row, column) of the step -> where that element is, and a function of further rows ->
         a predicate: whether the row so much further on exists, or None where all do. Called for the
         first of 16 bytes, with a row of which `pitch` elements on the next one follows.
       pitch: elements in global memory; see `locate`.
       threads: threads of the block, a multiple of 32.
-      columns: which columns a lane has.
+      columns: the columns of a lane.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class StreamedTile:
         """Does nothing: what `begin` has started goes past the registers."""
 
 
-class StreamedProduct:
+class StreamedProduct(TileMath):
     """C += A @ B: a warp has its rows of C and all columns.
 
     The rows of A of one step are in registers; those of the next one are made while they are
@@ -198,10 +198,9 @@ class StreamedProduct:
       a: makes the rows of A.
       b: rows of 64 bytes, as many as C has columns, a multiple of 32.
       lane_rows: the rows of this lane.
-      columns: which columns it has, the same as those of the tile.
+      columns: the columns of this lane, the same as those of the tile.
     """
 
-    accumulator = f32
     row_lanes = (1, 2)
 
     def __init__(
@@ -216,23 +215,20 @@ class StreamedProduct:
         assert (atom.a.registers, atom.b.registers, atom.m, atom.n) == (4, 2, 16, 8)
         assert b.layout.rows % 32 == 0
         assert b.layout.conflict_free(rows=2)
-        self.k, self.atom, self.a, self.b, self.lane_rows = k, atom, a, b, lane_rows
+        super().__init__(k, f32)
+        self.atom, self.a, self.b, self.lane_rows = atom, a, b, lane_rows
         self.n_tiles = b.layout.rows // 8
-        self.sums = [
-            [[k.var(f32, 0.0) for _ in range(4)] for _ in range(self.n_tiles)]
-            for _ in range(lane_rows.m_tiles)
-        ]
+        self.sums = [[self.zeros(4) for _ in range(self.n_tiles)] for _ in range(lane_rows.m_tiles)]
         self.words = [
-            [k.var(atom.a.register, self._zero(), f"a{row}") for _ in range(4)]
+            [
+                k.var(atom.a.register, k.bitcast(k.var(u32, 0), atom.a.register), f"a{row}")
+                for _ in range(4)
+            ]
             for row in range(len(lane_rows))
         ]
         self.columns = columns
         row = columns.row(lane_rows.group)
         self.lane_b = b.first.add_bytes(row * ROW_BYTES + lane_rows.member * 16)
-
-    def clear(self) -> None:
-        for value in (v for tiles in self.sums for tile in tiles for v in tile):
-            value.set(0.0)
 
     def start(self) -> None:
         """Makes the rows of A of the first step."""
@@ -271,10 +267,10 @@ class StreamedProduct:
                 for j in range(0, self.n_tiles, 4):
                     values = [v for tile in tiles[j : j + 4] for v in tile[2 * half : 2 * half + 2]]
                     run = self.columns.run
-                    for first, (own, all_) in zip(
+                    for first, (of_member, start) in zip(
                         range(0, 8, run), self.columns.starts(), strict=True
                     ):
-                        column = lanes.member * own + (8 * j + all_)
+                        column = lanes.member * of_member + (8 * j + start)
                         parts.append((column, values[first : first + run]))
                 yield Row(lanes.first + lanes.offset(2 * i + half), parts)
 
@@ -290,7 +286,3 @@ class StreamedProduct:
                 upper, lower = self.words[2 * i], self.words[2 * i + 1]
                 a = [upper[2 * half], lower[2 * half], upper[2 * half + 1], lower[2 * half + 1]]
                 self.k.mma(self.atom, tiles[j], a, words[2 * half : 2 * half + 2])
-
-    def _zero(self) -> Val:
-        zero = self.k.var(u32, 0)
-        return self.k.bitcast(zero, self.atom.a.register)

@@ -12,7 +12,7 @@ def strip_width(images: int, height: int, width: int, rows: int) -> int:
     """Columns of a strip: about 16, and so that few blocks have pixels that do not exist.
 
     Args:
-      images: how many.
+      images: number of images.
       height: pixels of each from top to bottom.
       width: pixels of each row.
       rows: pixels of a block.

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from ptx.builder import Atom, Fragment, Kernel, Pointer, Val
 from ptx.isa.dtypes import tf32
 from ptx.tile.layout import Layout
-from ptx.tile.math import Row
+from ptx.tile.math import Row, TileMath
 from ptx.tile.shared import SharedTile, Stage
 
 __all__ = ["TensorCores"]
 
 
-class TensorCores:
+class TensorCores(TileMath):
     """`mma.sync`: each warp has a rectangle of C.
 
     Args:
@@ -37,8 +37,8 @@ class TensorCores:
         *,
         split: int = 1,
     ):
-        self.k, self.atom, self.a, self.b = k, atom, a, b
-        self.accumulator = atom.accumulator
+        super().__init__(k, atom.accumulator)
+        self.atom, self.a, self.b = atom, a, b
         self.depth = a.layout.depth // split
         m, n = a.layout.extent // warps[0], b.layout.extent // warps[1]
         assert m % atom.m == 0
@@ -51,11 +51,7 @@ class TensorCores:
         self.halves = a.layout.dtype.bytes == 2
         assert not self.halves or (a.layout.conflict_free() and b.layout.conflict_free())
         self.sums = [
-            [
-                [k.var(self.accumulator, 0.0) for _ in range(atom.c.registers)]
-                for _ in range(n // atom.n)
-            ]
-            for _ in range(m // atom.m)
+            [self.zeros(atom.c.registers) for _ in range(n // atom.n)] for _ in range(m // atom.m)
         ]
         self.lane_a = self._lane_offset(a.layout, atom.a, self.first_row)
         self.lane_b = self._lane_offset(b.layout, atom.b, self.first_column)
@@ -64,13 +60,6 @@ class TensorCores:
             self.lane_a = self.lane_a + a.layout.lane_offset(first, first * 0)
             self.lane_b = self.lane_b + b.layout.lane_offset(first, first * 0)
         self.held: list[list[Sequence[Val]]] = []
-
-    def start(self) -> None:
-        """Does nothing: both operands are in stages."""
-
-    def clear(self) -> None:
-        for register in (r for row in self.sums for part in row for r in part):
-            register.set(0.0)
 
     def hold(self) -> None:
         """Loads B's only stage into registers, which `multiply` then takes it from."""
@@ -113,7 +102,7 @@ class TensorCores:
                 yield Row(self.first_row + group + (i * self.atom.m + down), parts)
 
     def _lane_offset(self, layout: Layout, fragment: Fragment, first: Val) -> Val:
-        """Where this lane reads its fragments, or its rows for ldmatrix."""
+        """The offset of this lane's fragments, or of its rows for ldmatrix."""
         lane = self.lane
         if not self.halves:
             group, member = lane >> 2, (lane & 3) * fragment.stride

@@ -40,18 +40,18 @@ def both(a: Val | None, b: Val | None) -> Val | None:
     return b if a is None else a if b is None else a & b
 
 
-def load_words(place: Pointer, count: int, *, where: Val | None = None) -> tuple[Val, ...]:
+def load_words(pointer: Pointer, count: int, *, where: Val | None = None) -> tuple[Val, ...]:
     """Reads `count` elements with one instruction, zeros where the predicate is off.
 
     Returns:
       Registers as they come from memory: two halves in one, unless `count` is 1.
     """
     if count == 1:
-        return (place.load(where=where),)
-    if place.dtype.bytes == 2:
-        packed = place.view(DTYPES[f"{place.dtype}x2"])
+        return (pointer.load(where=where),)
+    if pointer.dtype.bytes == 2:
+        packed = pointer.view(DTYPES[f"{pointer.dtype}x2"])
         return packed.load(0, count // 2, where=where)
-    return place.load(0, count, where=where)
+    return pointer.load(0, count, where=where)
 
 
 def widen(k: Kernel, words: Sequence[Val]) -> list[Val]:
@@ -65,38 +65,38 @@ def widen(k: Kernel, words: Sequence[Val]) -> list[Val]:
     return elements
 
 
-def load_elements(place: Pointer, count: int, *, where: Val | None = None) -> list[Val]:
+def load_elements(pointer: Pointer, count: int, *, where: Val | None = None) -> list[Val]:
     """Reads `count` neighbours as f32, or f64 for f64, zeros where the predicate is off.
 
-    The place is that of a multiple of `count` elements.
+    The pointer is to a multiple of `count` elements.
     """
-    width = vector_width(place.dtype, count)
+    width = vector_width(pointer.dtype, count)
     words: list[Val] = []
     for i in range(0, count, width):
-        words += load_words(place + i, width, where=where)
-    return widen(place.kernel, words)
+        words += load_words(pointer + i, width, where=where)
+    return widen(pointer.kernel, words)
 
 
-def store_elements(place: Pointer, values: Sequence[Val], *, where: Val | None = None) -> None:
+def store_elements(pointer: Pointer, values: Sequence[Val], *, where: Val | None = None) -> None:
     """Writes as many neighbours as `load_elements` reads."""
-    width = vector_width(place.dtype, len(values))
+    width = vector_width(pointer.dtype, len(values))
     for i in range(0, len(values), width):
-        store_vector(place + i, values[i : i + width], where=where)
+        store_vector(pointer + i, values[i : i + width], where=where)
 
 
 def store_vector(
-    place: Pointer, values: Sequence[Val], *, where: Val | None = None, hint: str | None = None
+    pointer: Pointer, values: Sequence[Val], *, where: Val | None = None, hint: str | None = None
 ) -> None:
-    """Writes f32 or f64 values as neighbouring elements of the place's type, rounded to it."""
-    k, dtype = place.kernel, place.dtype
+    """Writes f32 or f64 values as neighbouring elements of the pointer's type, rounded to it."""
+    k, dtype = pointer.kernel, pointer.dtype
     if dtype.bytes == 2 and len(values) > 1:
         packed = DTYPES[f"{dtype}x2"]
         words = [
             k.pack(low, high, packed) for low, high in zip(values[::2], values[1::2], strict=True)
         ]
-        place = place.view(packed)
+        pointer = pointer.view(packed)
     elif dtype.bytes == 2:
         words = [k.convert(value, dtype, "rn") for value in values]
     else:
         words = list(values)
-    place.store(0, words[0] if len(words) == 1 else words, where=where, hint=hint)
+    pointer.store(0, words[0] if len(words) == 1 else words, where=where, hint=hint)

@@ -23,7 +23,7 @@ PRECEDING = "ptx.tile.loop.Loop._preceding"
 FOLLOWING = "ptx.tile.loop.Loop._following"
 END = "ptx.tile.loop.Loop.end"
 PIPELINE = "ptx.tile.loop.multiply_all"
-COPY_GROUPS = "ptx.tile.arrival._CopyGroups"
+COMMIT, WAIT = "ptx.tile.loop.Loop._commit", "ptx.tile.loop.Loop._wait"
 STREAM_START = "ptx.tile.stream.StreamedProduct.start"
 STREAMED_TILE = "ptx.tile.stream.StreamedTile.begin"
 DENSE_TILE = "ptx.tile.dense.DenseTile.begin"
@@ -103,16 +103,16 @@ TILE_ENGINE = [
     *(
         Reason(
             "the last pass has begun to copy a chunk of zeros that nobody reads",
-            f"{END} > {COPY_GROUPS}.{function}",
+            f"{END} > {function}",
             "cp",
             "deleted one",
             Result.OTHER,
         )
-        for function in ("commit", "wait")
+        for function in (COMMIT, WAIT)
     ),
     Reason(
         "where nothing is copied asynchronously, groups of copies are empty",
-        f"{NEXT} > {COPY_GROUPS}.commit",
+        f"{NEXT} > {COMMIT}",
         "cp",
         "deleted one",
         Result.OTHER,

@@ -8,7 +8,7 @@ from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct.common import direct_plan, direct_weight_plan, is_direct
 from ptx.tile.direct import DirectPlan
 from ptx.tile.occupancy import leaves_idle
-from ptx.tile.plan import TilePlan, at_least, atom_name, streams
+from ptx.tile.plan import TilePlan, at_least, atom_of, streams
 
 __all__ = [
     "backward_input_plan",
@@ -65,7 +65,7 @@ def backward_weight_plan(
     width = config.float_type.bytes
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     rows = config.taps * in_group
-    if width == 2 and in_group >= 64 and out_group > 32 and atom_name(config, target) is not None:
+    if width == 2 and in_group >= 64 and out_group > 32 and atom_of(config, target) is not None:
         m, n = at_least(rows, 64, 128), at_least(out_group, 64, 128)
         vectors = in_group % 8 == 0 and out_group % 8 == 0
         if streams(config, target) and vectors and m * n > 64 * 64:

@@ -15,7 +15,7 @@ from ptx.kernels.gemm.config import (
 )
 from ptx.tile.layout import Layout
 from ptx.tile.occupancy import leaves_idle, sum_parts
-from ptx.tile.plan import TilePlan, at_least, atom_name
+from ptx.tile.plan import TilePlan, at_least, atom_of
 
 __all__ = ["SplitPlan", "StreamPlan", "choose", "gemm_plan"]
 
@@ -147,19 +147,19 @@ def _stream_plan(config: GemmConfig, target: Target, large_width: int) -> Stream
     N covers all columns if it can: each further tile reads the large operand again. Stages are as
     many as bring enough bytes on their way.
     """
-    name, width = atom_name(config, target), config.float_type.bytes
-    narrowest = 32 if width == 2 and name else 16
-    n = at_least(config.columns, narrowest, 128 if name or width < 8 else 64)
+    atom, width = atom_of(config, target), config.float_type.bytes
+    narrowest = 32 if width == 2 and atom else 16
+    n = at_least(config.columns, narrowest, 128 if atom or width < 8 else 64)
     # What cannot be copied past the registers takes room there, until its chunk is free.
     single = large_width * width < 4 or not target.supports("sm_80")
     k = at_least(config.depth, 32 // width, (64 if single else 128) // width)
-    held = config.strategy == "shallow_k" and name is not None
+    held = config.strategy == "shallow_k" and atom is not None
     if held:
         k = at_least(config.depth, 32 // width, SHALLOW_DEPTH)
     chunks = -(-config.depth // k)
     while True:
         m, warps = (128, (4, 2)) if n == 128 else (64 if width == 8 or single else 128, (4, 1))
-        if name is None:
+        if atom is None:
             m, warps = 64, (4, 1)
         stage = Layout.padded(
             config.float_type, k_extent=k, extent=m, k_axis=config.large_k_axis
@@ -185,7 +185,7 @@ def _split_plan(config: GemmConfig, target: Target, large_width: int) -> SplitPl
     """
     dtype = config.float_type
     narrow = not target.supports("sm_80") or large_width * dtype.bytes < 4
-    doubles = dtype.bytes == 8 and atom_name(config, target) is None
+    doubles = dtype.bytes == 8 and atom_of(config, target) is None
     n = at_least(config.columns, 16, 32 if doubles else 64)
     m = 64 if narrow else min(256, 4096 // n)
     if config.large_k_axis == 0:

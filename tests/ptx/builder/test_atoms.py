@@ -19,32 +19,28 @@ LAYOUTS = {
     ("m16n8k16.f16", "b"): lambda g, t, i: (
         t * 2 + (i & 1) if i < 2 else t * 2 + (i & 1) + 8, g,
     ),
-    ("m16n8k16.f16", "c"): lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
     ("m16n8k8.f16", "a"): lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
     ("m16n8k8.f16", "b"): lambda g, t, i: (t * 2 + i, g),
-    ("m16n8k8.f16", "c"): lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
     ("m16n8k8.tf32", "a"): lambda g, t, i: (
         g if i in (0, 2) else g + 8, t if i in (0, 1) else t + 4,
     ),
     ("m16n8k8.tf32", "b"): lambda g, t, i: (t if i == 0 else t + 4, g),
-    ("m16n8k8.tf32", "c"): lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
     ("m8n8k4.f64", "a"): lambda g, t, i: (g, t),
     ("m8n8k4.f64", "b"): lambda g, t, i: (t, g),
     ("m8n8k4.f64", "c"): lambda g, t, i: (g, t * 2 + (i & 1)),
     ("m16n8k4.f64", "a"): lambda g, t, i: (g if i == 0 else g + 8, t),
     ("m16n8k4.f64", "b"): lambda g, t, i: (t, g),
-    ("m16n8k4.f64", "c"): lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
-    ("m16n8k8.f64", "a"): lambda g, t, i: (
-        g if i in (0, 2) else g + 8, t if i in (0, 1) else t + 4,
-    ),
-    ("m16n8k8.f64", "b"): lambda g, t, i: (t if i == 0 else t + 4, g),
-    ("m16n8k8.f64", "c"): lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
     ("m16n8k16.f64", "a"): lambda g, t, i: (
         g if i % 2 == 0 else g + 8, i * 2 + t if i % 2 == 0 else i * 2 - 2 + t,
     ),
     ("m16n8k16.f64", "b"): lambda g, t, i: (t + i * 4, g),
-    ("m16n8k16.f64", "c"): lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
 }  # fmt: skip
+LAYOUTS |= {("m16n8k8.f64", which): LAYOUTS["m16n8k8.tf32", which] for which in "ab"}
+LAYOUTS |= {  # C of 16 rows, whatever A and B are
+    (name, "c"): lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1))
+    for name in ATOMS
+    if name.startswith("m16")
+}
 LAYOUTS |= {(name.replace(".f16", ".bf16"), which): f for (name, which), f in LAYOUTS.items()}
 
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "f64": np.float64}
@@ -136,6 +132,21 @@ def test_targets(name, lowest):
         else:
             with pytest.raises(ptx.UnsupportedError, match=rf"mma.*needs {lowest}"):
                 product(ATOMS[name], target.name)
+
+
+def test_ldmatrix_of_words():
+    """Lane l gets word l%4 of row l/4 of each matrix."""
+    k = Kernel("load", "sm_75", block=32)
+    x, out = k.pointer("x", f32, readonly=True), k.pointer("out", f32)
+    tile, lane = k.shared("tile", f32, 32 * 4), k.laneid()
+    tile.store(lane * 4, x.load(lane * 4, 4))
+    k.barrier()
+    for matrix, word in enumerate(k.ldmatrix(tile + lane * 4, 4, dtype=f32)):
+        out.store(lane + 32 * matrix, word)
+    values = np.arange(128, dtype=np.float32)
+    result = Buffer(np.empty_like(values), initialized=False)
+    launch(k.text(), grid=1, block=32, arguments=[Buffer(values), result])
+    np.testing.assert_array_equal(result.array, values)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -1,6 +1,8 @@
 """Each misuse of the builder raises at once, and the message says what to do instead."""
 
+import operator
 import re
+import types
 
 import pytest
 
@@ -17,7 +19,7 @@ def raises(error: type[Exception], *fragments: str):
     return pytest.raises(error, match=".*".join(map(re.escape, fragments)))
 
 
-# ---- what a register cannot do
+# ---- misuse of registers
 
 
 def test_augmented_assignment_of_a_val(k):
@@ -69,29 +71,6 @@ def test_equality(k):
     assert lane.eq(thread).dtype is ptx.pred
 
 
-@pytest.mark.parametrize("operate", [
-    lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a & b,
-    lambda a, b: a < b, lambda a, b: a.eq(b), lambda a, b: a // b, lambda a, b: b + a,
-])  # fmt: skip
-def test_mixed_types(k, operate):
-    with raises(TypeError, "types are never mixed; convert with k.convert"):
-        operate(k.tid(), k.tid(dtype=s32))
-
-
-def test_mixed_types_of_other_operations(k):
-    x, i = k.var(f32, 0.0), k.tid()
-    with raises(TypeError, "expected f32", "u32", "k.convert(value, f32)"):
-        k.fma(x, x, i)
-    with raises(TypeError, "expected f32"):
-        x.set(i)
-    with raises(TypeError, "expected u32"):
-        k.select(i < 4, i, x)
-    with raises(TypeError, "expected f32"):
-        k.pointer("out", f32).store(0, i)
-    with raises(TypeError, "expected s32"), k.loop(k.tid(dtype=s32), i):
-        pass
-
-
 def test_use_outside_the_block(k):
     with k.loop(4, name="tap") as tap:
         inside = tap + 1
@@ -115,74 +94,154 @@ def test_variables_carry_values_out(k):
     ptx.assemble(k.text(), "sm_80")
 
 
-# ---- what else is refused
+# ---- other misuse, a call each
 
 
-def test_numbers_of_registers(k):
-    with raises(TypeError, "has no number", "k.loop"):
-        range(k.tid())
-    with raises(TypeError, "has no number", "k.convert"):
-        float(k.var(f32, 0.0))
+@pytest.fixture
+def v(k):
+    """A kernel with a value of each kind, for misuse."""
+    return types.SimpleNamespace(
+        k=k,
+        i=k.tid(),
+        signed=k.tid(dtype=s32),
+        x=k.var(f32, 0.0),
+        less=k.tid() < 4,
+        wide=k.var(u64, 0),
+        input=k.pointer("input", f32, readonly=True),
+        output=k.pointer("output", f32),
+        tile=k.shared("tile", f32, 64),
+        halves=k.shared("halves", f16, 512),
+        atom=ptx.ATOMS["m16n8k16.f16"],
+        sums=[k.var(f32, 0.0) for _ in range(4)],
+    )
 
 
-def test_literals_that_do_not_fit(k):
-    with raises(ValueError, "-1 does not fit u32"):
-        _ = k.tid() + -1
-    with raises(ValueError, "4294967296 does not fit u32"):
-        _ = k.tid() + 2**32
-    with raises(TypeError, "expected u32 or an integer, got 0.5"):
-        _ = k.tid() * 0.5
-    with raises(TypeError, "expected u32 or a Python number, got True"):
-        _ = k.tid() + True
-    with raises(TypeError, "expected a predicate"):
-        _ = (k.tid() < 4) & 1
+MIXED = "types are never mixed; convert with k.convert"
+DTYPE = "a dtype must be one of ptx.isa.dtypes, pred, b8 ... f64, got "
+TYPE_ERRORS = [
+    # types are not mixed
+    (lambda v: v.i + v.signed, MIXED),
+    (lambda v: v.signed + v.i, MIXED),
+    (lambda v: v.i - v.signed, MIXED),
+    (lambda v: v.i * v.signed, MIXED),
+    (lambda v: v.i & v.signed, MIXED),
+    (lambda v: v.i < v.signed, MIXED),
+    (lambda v: v.i.eq(v.signed), MIXED),
+    (lambda v: v.i // v.signed, MIXED),
+    (lambda v: v.k.fma(v.x, v.x, v.i), "expected f32 ... u32 ... k.convert(value, f32)"),
+    (lambda v: v.x.set(v.i), "expected f32"),
+    (lambda v: v.k.select(v.less, v.i, v.x), "expected u32"),
+    (lambda v: v.output.store(0, v.i), "expected f32"),
+    (lambda v: v.k.loop(v.signed, v.i).__enter__(), "expected s32"),
+    # registers have no numbers
+    (lambda v: range(v.i), "has no number ... k.loop"),
+    (lambda v: float(v.x), "has no number ... k.convert"),
+    # literals
+    (lambda v: v.i * 0.5, "expected u32 or an integer, got 0.5"),
+    (lambda v: v.i + True, "expected u32 or a Python number, got True"),
+    (lambda v: v.less & 1, "expected a predicate"),
+    # division
+    (lambda v: v.signed // 2, "// is for unsigned integers ... s32 ... k.div(a, b)"),
+    (lambda v: v.signed % 2, "% is for unsigned integers ... k.rem(a, b)"),
+    (lambda v: v.i / 2, "/ divides floats ... u32 ... use //"),
+    # operations that a type lacks
+    (lambda v: v.x & v.x, "f32 has no and ... k.bitcast"),
+    (lambda v: v.x >> 1, "f32 has no shr"),
+    (lambda v: v.k.bitcast(v.x, b32) + 1, "b32 has no add ... k.bitcast"),
+    (lambda v: v.k.mad(v.x, v.x, v.x), "f32 has no mad"),
+    (lambda v: v.k.fma(v.i, 2, 3), "u32 has no fma"),
+    (lambda v: v.less.eq(v.x > 0), "a ^ b"),
+    (lambda v: v.k.convert(v.x, tf32, "rna") + 1.0, "tf32 has no add"),
+    # conversions say how they round
+    (lambda v: v.k.convert(v.x, f16), 'f32 to f16 may round ... k.convert(value, f16, "rn")'),
+    (lambda v: v.k.convert(v.x, s32), "f32 to s32 may round"),
+    (lambda v: v.k.convert(v.signed, f32), "s32 to f32 may round"),
+    (lambda v: v.k.convert(v.x, f16, "nearest"), "rounding 'nearest' is none of rn, rz"),
+    (lambda v: v.k.convert(v.x, b32), "use k.bitcast"),
+    (lambda v: v.k.convert(v.x, f16x2, "rn"), "k.pack and k.unpack"),
+    (lambda v: v.k.bitcast(v.x, f64), "has 32 bits, and f64 64"),
+    # pointers
+    (lambda v: v.input.store(0, 1.0), "store through a pointer that was declared readonly"),
+    (lambda v: v.input.red(0, 1.0), "red through a pointer that was declared readonly"),
+    (lambda v: operator.iadd(v.input, 1), "q = p + index"),
+    (lambda v: v.output.advance(1), "p.variable()"),
+    (lambda v: v.tile.load(0.5), "an index is ... 0.5"),
+    (lambda v: v.tile.load(v.x), "an index is a 32- or 64-bit integer ... f32"),
+    (lambda v: v.tile.load(v.wide), "shared memory takes a 32-bit index"),
+    (lambda v: v.tile.load(0, hint="cg"), "cache hint ... is for global memory"),
+    # predicates guard
+    (lambda v: v.tile.load(0, where=v.i), "expected a predicate"),
+    (lambda v: v.k.if_(v.i).__enter__(), "expected a predicate such as a < b"),
+    (lambda v: v.k.if_(True).__enter__(), "expected a predicate"),
+    # copies and matrices
+    (lambda v: v.k.cp_async(v.input, v.tile, 16), "cp.async is global to shared"),
+    (lambda v: v.k.ldmatrix(v.input, 4), "ldmatrix reads shared memory"),
+    (
+        lambda v: v.k.mma(v.atom, v.sums, *2 * [v.k.ldmatrix(v.halves, 4)]),
+        "m16n8k16.f16 takes 2 x f16x2 as b",
+    ),
+    (
+        lambda v: v.k.mma(
+            v.atom,
+            [total.value() for total in v.sums],
+            v.k.ldmatrix(v.halves, 4),
+            v.k.ldmatrix(v.halves, 2),
+        ),
+        "c is made of k.var(...)",
+    ),
+    # declarations
+    (lambda v: v.k.param("m", ptx.u8), "parameters have 16 to 64 bits, not u8"),
+    (lambda v: v.i + Kernel("other", "sm_80").tid(), "belongs to kernel other, not misused"),
+    (lambda v: v.k.pointer("x", "float32"), DTYPE),
+    (lambda v: v.k.param("n", "u32"), DTYPE),
+    (lambda v: v.k.shared("words", "f32", 4), DTYPE),
+    (lambda v: v.k.dynamic_shared(float, 4), DTYPE),
+    (lambda v: v.k.var("f32", 0.0), DTYPE),
+    (lambda v: v.k.tid(dtype="u32"), DTYPE),
+    (lambda v: v.k.convert(v.i, "f32", "rn"), DTYPE),
+    (lambda v: v.k.bitcast(v.i, "f32"), DTYPE),
+    (lambda v: v.k.op("mov.u32", "u32", v.i), DTYPE),
+    (lambda v: v.output.view("f16x2"), DTYPE),
+]
+VALUE_ERRORS = [
+    (lambda v: v.i + -1, "-1 does not fit u32"),
+    (lambda v: v.i + 2**32, "4294967296 does not fit u32"),
+    (lambda v: v.tile.load(0, 8), "8 x f32 is no vector"),
+    (lambda v: v.tile.store(0, [0.0] * 3), "3 x f32 is no vector"),
+    (lambda v: v.output.load(0, hint="wb"), "no instruction 'ld.global.wb.f32'"),
+    (lambda v: v.k.cp_async(v.tile, v.input, 2), "cp.async copies 4, 8 or 16 bytes, not 2"),
+    (lambda v: v.k.ldmatrix(v.tile, 3), "ldmatrix loads 1, 2 or 4 matrices"),
+    (lambda v: v.k.pointer("input", f32), "parameter 'input' is declared already"),
+    (lambda v: v.k.param("a b", u32), "is a PTX identifier, not 'a b'"),
+    (lambda v: v.k.shared("tile", f32, 4), "shared array 'tile' is declared already"),
+    (lambda v: Kernel("no-name", "sm_80"), "a kernel's name is a PTX identifier"),
+    (lambda v: Kernel("name", "sm_70"), "target must be one of sm_75"),
+    (lambda v: Kernel("name", "sm_80", block=2048), "block=2048 is not 1 to 1024 threads"),
+    (lambda v: Kernel("name", "sm_80", min_blocks=2), "min_blocks needs block"),
+    (lambda v: v.k.op("vadd.u32", u32, v.i), "no instruction 'vadd.u32'"),
+    (lambda v: v.k.op("popc.b32", u32, v.wide), "popc.b32 takes (u32, b32), not (u32, u64)"),
+    (
+        lambda v: v.k.op("popc.b32", u32, v.i, v.i),
+        "popc.b32 takes (u32, b32), not (u32, u32, u32)",
+    ),
+]
 
 
-def test_division_of_signed_integers(k):
-    i = k.tid(dtype=s32)
-    with raises(TypeError, "// is for unsigned integers", "s32", "k.div(a, b)"):
-        _ = i // 2
-    with raises(TypeError, "% is for unsigned integers", "k.rem(a, b)"):
-        _ = i % 2
-    with raises(TypeError, "/ divides floats", "u32", "use //"):
-        _ = k.tid() / 2
-    assert k.div(i, 2).dtype is s32
+@pytest.mark.parametrize(("misuse", "message"), TYPE_ERRORS)
+def test_type_errors(v, misuse, message):
+    with raises(TypeError, *message.split(" ... ")):
+        misuse(v)
 
 
-def test_operations_that_a_type_lacks(k):
-    x = k.var(f32, 0.0)
-    with raises(TypeError, "f32 has no and", "k.bitcast"):
-        _ = x & x
-    with raises(TypeError, "f32 has no shr"):
-        _ = x >> 1
-    with raises(TypeError, "b32 has no add", "k.bitcast"):
-        _ = k.bitcast(x, b32) + 1
-    with raises(TypeError, "f32 has no mad"):
-        k.mad(x, x, x)
-    with raises(TypeError, "u32 has no fma"):
-        k.fma(k.tid(), 2, 3)
-    with raises(TypeError, "a ^ b"):
-        (x < 0).eq(x > 0)
-    with raises(TypeError, "tf32 has no add"):
-        _ = k.convert(x, tf32, "rna") + 1.0
+@pytest.mark.parametrize(("misuse", "message"), VALUE_ERRORS)
+def test_value_errors(v, misuse, message):
+    with raises(ValueError, *message.split(" ... ")):
+        misuse(v)
 
 
-def test_conversions_say_how_they_round(k):
-    x = k.var(f32, 0.0)
-    with raises(TypeError, "f32 to f16 may round", 'k.convert(value, f16, "rn")'):
-        k.convert(x, f16)
-    with raises(TypeError, "f32 to s32 may round"):
-        k.convert(x, s32)
-    with raises(TypeError, "s32 to f32 may round"):
-        k.convert(k.tid(dtype=s32), f32)
-    with raises(TypeError, "rounding 'nearest' is none of rn, rz"):
-        k.convert(x, f16, "nearest")
-    with raises(TypeError, "use k.bitcast"):
-        k.convert(x, b32)
-    with raises(TypeError, "k.pack and k.unpack"):
-        k.convert(x, f16x2, "rn")
-    with raises(TypeError, "has 32 bits, and f64 64"):
-        k.bitcast(x, f64)
+def test_what_is_right_beside_them(v):
+    assert v.k.div(v.signed, 2).dtype is s32
+    assert isinstance(v.k.op("popc.b32", u32, v.i), Val)
 
 
 def test_a_kernel_without_an_end(k):
@@ -190,42 +249,6 @@ def test_a_kernel_without_an_end(k):
     with raises(ValueError, "would have more than 30000 lines"):
         while True:
             x = x + 1
-
-
-def test_pointers(k):
-    x = k.pointer("x", f32, readonly=True)
-    tile = k.shared("tile", f32, 64)
-    with raises(TypeError, "store through a pointer that was declared readonly"):
-        x.store(0, 1.0)
-    with raises(TypeError, "red through a pointer that was declared readonly"):
-        x.red(0, 1.0)
-    with raises(TypeError, "q = p + index"):
-        x += 1
-    with raises(TypeError, "p.variable()"):
-        k.pointer("y", f32).advance(1)
-    with raises(ValueError, "8 x f32 is no vector"):
-        tile.load(0, 8)
-    with raises(ValueError, "3 x f32 is no vector"):
-        tile.store(0, [0.0] * 3)
-    with raises(TypeError, "an index is", "0.5"):
-        tile.load(0.5)
-    with raises(TypeError, "an index is a 32- or 64-bit integer", "f32"):
-        tile.load(k.var(f32, 0.0))
-    with raises(TypeError, "shared memory takes a 32-bit index"):
-        tile.load(k.var(u64, 0))
-    with raises(TypeError, "cache hint", "is for global memory"):
-        tile.load(0, hint="cg")
-    with raises(ValueError, "no instruction 'ld.global.wb.f32'"):
-        k.pointer("z", f32).load(0, hint="wb")
-
-
-def test_predicates_guard(k):
-    with raises(TypeError, "expected a predicate such as a < b"), k.if_(k.tid()):
-        pass
-    with raises(TypeError, "expected a predicate"), k.if_(True):  # type: ignore[arg-type]
-        pass
-    with raises(TypeError, "expected a predicate"):
-        k.shared("tile", f32, 4).load(0, where=k.tid())
 
 
 def test_control(k):
@@ -246,52 +269,6 @@ def test_control(k):
         pass
 
 
-def test_copies_and_matrices(k):
-    x, tile = k.pointer("x", f16, readonly=True), k.shared("tile", f16, 512)
-    with raises(TypeError, "cp.async is global to shared"):
-        k.cp_async(x, tile, 16)
-    with raises(ValueError, "cp.async copies 4, 8 or 16 bytes, not 2"):
-        k.cp_async(tile, x, 2)
-    with raises(TypeError, "ldmatrix reads shared memory"):
-        k.ldmatrix(x, 4)
-    with raises(ValueError, "ldmatrix loads 1, 2 or 4 matrices"):
-        k.ldmatrix(tile, 3)
-    atom = ptx.ATOMS["m16n8k16.f16"]
-    c = [k.var(f32, 0.0) for _ in range(4)]
-    a = k.ldmatrix(tile, 4)
-    with raises(TypeError, "m16n8k16.f16 takes 2 x f16x2 as b"):
-        k.mma(atom, c, a, a)
-    with raises(TypeError, "c is made of k.var(...)"):
-        k.mma(atom, [v.value() for v in c], a, a[:2])  # type: ignore[arg-type]
-
-
-def test_kernels_do_not_mix(k):
-    other = Kernel("other", "sm_80")
-    with raises(TypeError, "belongs to kernel other, not misused"):
-        _ = k.tid() + other.tid()
-
-
-def test_declarations(k):
-    k.param("n", u32)
-    with raises(ValueError, "parameter 'n' is declared already"):
-        k.pointer("n", f32)
-    with raises(ValueError, "is a PTX identifier, not 'a b'"):
-        k.param("a b", u32)
-    with raises(TypeError, "parameters have 16 to 64 bits, not u8"):
-        k.param("m", ptx.u8)
-    k.shared("tile", f32, 4)
-    with raises(ValueError, "shared array 'tile' is declared already"):
-        k.shared("tile", f32, 4)
-    with raises(ValueError, "a kernel's name is a PTX identifier"):
-        Kernel("no-name", "sm_80")
-    with raises(ValueError, "target must be one of sm_75"):
-        Kernel("name", "sm_70")
-    with raises(ValueError, "block=2048 is not 1 to 1024 threads"):
-        Kernel("name", "sm_80", block=2048)
-    with raises(ValueError, "min_blocks needs block"):
-        Kernel("name", "sm_80", min_blocks=2)
-
-
 def test_shared_memory_that_a_target_lacks():
     k = Kernel("hungry", "sm_86")
     with raises(ptx.UnsupportedError, "hungry", "65536 bytes of static shared memory", "sm_86"):
@@ -300,16 +277,6 @@ def test_shared_memory_that_a_target_lacks():
     with raises(ptx.UnsupportedError, "hungry", "131072 bytes of shared memory", "sm_86", "101376"):
         k.dynamic_shared(f32, 32768)
     assert Kernel("fits", "sm_80").dynamic_shared(f32, 32768).offset == 0
-
-
-def test_instructions_by_name(k):
-    with raises(ValueError, "no instruction 'vadd.u32'"):
-        k.op("vadd.u32", u32, k.tid())
-    with raises(ValueError, "popc.b32 takes (u32, b32), not (u32, u64)"):
-        k.op("popc.b32", u32, k.var(u64, 0))
-    with raises(ValueError, "popc.b32 takes (u32, b32), not (u32, u32, u32)"):
-        k.op("popc.b32", u32, k.tid(), k.tid())
-    assert isinstance(k.op("popc.b32", u32, k.tid()), Val)
 
 
 def test_targets_that_lack_an_instruction():
@@ -322,26 +289,6 @@ def test_targets_that_lack_an_instruction():
     with raises(ptx.UnsupportedError, "red.global.add.v4.f32 needs sm_90"):
         k.pointer("y", f32).red(0, [1.0] * 4)
     assert ".version 6.3" in k.text()
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda k: k.pointer("x", "float32"),
-        lambda k: k.param("n", "u32"),
-        lambda k: k.shared("tile", "f32", 4),
-        lambda k: k.dynamic_shared(float, 4),
-        lambda k: k.var("f32", 0.0),
-        lambda k: k.tid(dtype="u32"),
-        lambda k: k.convert(k.tid(), "f32", "rn"),
-        lambda k: k.bitcast(k.tid(), "f32"),
-        lambda k: k.op("mov.u32", "u32", k.tid()),
-        lambda k: k.pointer("x", f32).view("f16x2"),
-    ],
-)
-def test_what_is_no_dtype(k, use):
-    with raises(TypeError, "a dtype must be one of ptx.isa.dtypes, pred, b8", "f64, got "):
-        use(k)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""What the builder's operations compute, in the emulator, against numpy."""
+"""The results of the builder's operations, in the emulator, against numpy."""
 
+import operator
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -68,45 +69,47 @@ def floats(dtype: DType, seed: int = 0, n: int = 100) -> np.ndarray:
     return values.astype(NUMPY[dtype.name])
 
 
+def check_operators(function: Callable[..., Any], *inputs: np.ndarray) -> None:
+    """A function of operators alone gives the same of registers as of arrays."""
+    expected = function(*inputs)
+    result = elementwise(lambda k, *values: function(*values), *inputs, dtype=DTYPE[expected.dtype])
+    np.testing.assert_array_equal(result, expected)
+
+
 @pytest.mark.parametrize("dtype", [u16, s16, u32, s32, u64, s64], ids=str)
-@pytest.mark.parametrize("name", ["+", "-", "*", "&", "|", "^", "min", "max"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "and_", "or_", "xor"])
 def test_integers(dtype, name):
-    operate = {
-        "+": lambda k, a, b: a + b, "-": lambda k, a, b: a - b, "*": lambda k, a, b: a * b,
-        "&": lambda k, a, b: a & b, "|": lambda k, a, b: a | b, "^": lambda k, a, b: a ^ b,
-        "min": lambda k, a, b: k.min(a, b), "max": lambda k, a, b: k.max(a, b),
-    }[name]  # fmt: skip
-    expected = {
-        "+": np.add, "-": np.subtract, "*": np.multiply, "&": np.bitwise_and,
-        "|": np.bitwise_or, "^": np.bitwise_xor, "min": np.minimum, "max": np.maximum,
-    }[name]  # fmt: skip
+    check_operators(getattr(operator, name), integers(dtype, 0), integers(dtype, 1))
+
+
+@pytest.mark.parametrize("dtype", [u16, s16, u32, s32, u64, s64], ids=str)
+def test_least_and_greatest(dtype):
     a, b = integers(dtype, 0), integers(dtype, 1)
-    np.testing.assert_array_equal(elementwise(operate, a, b, dtype=dtype), expected(a, b))
+    for name, expected in (("min", np.minimum(a, b)), ("max", np.maximum(a, b))):
+        result = elementwise(lambda k, a, b, name=name: getattr(k, name)(a, b), a, b, dtype=dtype)
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_numbers_on_either_side():
-    a = integers(u32)
     one = cast(Any, np.uint32(1))  # a numpy number leaves the product to Val
-
-    def mixed(k: Kernel, x: Val) -> Val:
-        return (
+    check_operators(
+        lambda x: (
             one * (7 + x * 3 - 2)
             ^ (100 - x)
             ^ (5 & x)
             ^ (9 | x)
             ^ (1000 // (x | 1))
             ^ (7 % (x | 1))
-        )
-
-    expected = (7 + a * 3 - 2) ^ (100 - a) ^ (5 & a) ^ (9 | a) ^ (1000 // (a | 1)) ^ (7 % (a | 1))
-    np.testing.assert_array_equal(elementwise(mixed, a, dtype=u32), expected)
+        ),
+        integers(u32),
+    )
 
 
 def test_division_and_remainder():
     a, b = integers(u32, 0), integers(u32, 1) % 1000 + 1
-    np.testing.assert_array_equal(elementwise(lambda k, a, b: a // b, a, b, dtype=u32), a // b)
-    np.testing.assert_array_equal(elementwise(lambda k, a, b: a % b, a, b, dtype=u32), a % b)
-    np.testing.assert_array_equal(elementwise(lambda k, a: a % 7, a, dtype=u32), a % 7)
+    check_operators(operator.floordiv, a, b)
+    check_operators(operator.mod, a, b)
+    check_operators(lambda a: a % 7, a)
 
 
 def test_signed_division_rounds_toward_zero():
@@ -120,8 +123,8 @@ def test_signed_division_rounds_toward_zero():
 @pytest.mark.parametrize("dtype", [u32, s32, u64, s64], ids=str)
 def test_shifts(dtype):
     a = integers(dtype)
-    np.testing.assert_array_equal(elementwise(lambda k, a: a >> 5, a, dtype=dtype), a >> 5)
-    np.testing.assert_array_equal(elementwise(lambda k, a: a << 7, a, dtype=dtype), a << 7)
+    check_operators(lambda a: a >> 5, a)
+    check_operators(lambda a: a << 7, a)
     amount = np.arange(100, dtype=np.uint32) % 32
     shifted = elementwise(lambda k, a, n: a << n, a, amount, dtype=dtype)
     np.testing.assert_array_equal(shifted, a << amount.astype(a.dtype))
@@ -139,25 +142,21 @@ def test_wide_products():
 
 
 def test_bits():
-    a = integers(u32)
-    np.testing.assert_array_equal(elementwise(lambda k, a: ~a, a, dtype=u32), ~a)
+    check_operators(operator.invert, integers(u32))
 
 
 @pytest.mark.parametrize("dtype", [f32, f64, f16], ids=str)
 def test_floats(dtype):
     a, b = floats(dtype, 0), floats(dtype, 1)
-    for operate, expected in (
-        (lambda k, a, b: a + b, a + b), (lambda k, a, b: a - b * 2, a - b * NUMPY[dtype.name](2)),
-        (lambda k, a, b: -a * b, -a * b), (lambda k, a, b: abs(a), abs(a)),
-    ):  # fmt: skip
-        np.testing.assert_array_equal(elementwise(operate, a, b, dtype=dtype), expected)
+    for function in (operator.add, lambda a, b: a - b * 2, lambda a, b: -a * b):
+        check_operators(function, a, b)
+    check_operators(abs, a)
 
 
 def test_division_and_roots_of_floats():
     a, b = floats(f32, 0), floats(f32, 1) + np.float32(30)
-    np.testing.assert_array_equal(elementwise(lambda k, a, b: a / b, a, b, dtype=f32), a / b)
-    reciprocal = elementwise(lambda k, b: 1.0 / b, b, dtype=f32)
-    np.testing.assert_array_equal(reciprocal, 1 / b)
+    check_operators(operator.truediv, a, b)
+    check_operators(lambda b: 1.0 / b, b)
     np.testing.assert_array_equal(elementwise(lambda k, b: k.sqrt(b), b, dtype=f32), np.sqrt(b))
 
 
@@ -171,23 +170,21 @@ def test_products_and_sums_are_not_contracted():
 
 
 @pytest.mark.parametrize("dtype", [s32, u32, f32, f64, f16], ids=str)
-@pytest.mark.parametrize("order", ["<", "<=", ">", ">=", "eq", "ne"])
+@pytest.mark.parametrize("order", ["lt", "le", "gt", "ge", "eq", "ne"])
 def test_comparisons(dtype, order):
     a = integers(dtype) if dtype.is_integer else floats(dtype)
     b = np.roll(a, 1)
     b[::3] = a[::3]
     if dtype.is_float:
         a[7] = b[8] = a[9] = b[9] = np.nan
-    operate = {
-        "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
-        ">=": lambda a, b: a >= b, "eq": lambda a, b: a.eq(b), "ne": lambda a, b: a.ne(b),
-    }[order]  # fmt: skip
-    expected = {
-        "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
-        "eq": np.equal, "ne": np.not_equal,
-    }[order](a, b)  # fmt: skip
-    chosen = elementwise(lambda k, a, b: k.select(operate(a, b), 1, 0, u32), a, b, dtype=u32)
-    np.testing.assert_array_equal(chosen, expected.astype(np.uint32))
+    compare = getattr(operator, order)
+
+    def chosen(k: Kernel, a: Val, b: Val) -> Val:
+        where = getattr(a, order)(b) if order in ("eq", "ne") else compare(a, b)
+        return k.select(where, 1, 0, u32)
+
+    result = elementwise(chosen, a, b, dtype=u32)
+    np.testing.assert_array_equal(result, compare(a, b).astype(np.uint32))
 
 
 def test_predicates():
@@ -325,16 +322,12 @@ def test_halves_of_64_bits():
 
 
 def test_literals_of_halves():
-    a = floats(f16)
-    result = elementwise(lambda k, a: a * 1.5 + 0.25, a, dtype=f16)
-    np.testing.assert_array_equal(result, a * np.float16(1.5) + np.float16(0.25))
+    check_operators(lambda a: a * 1.5 + 0.25, floats(f16))
 
 
 @pytest.mark.parametrize("dtype", [u8, s8], ids=str)
 def test_bytes_arrive_in_wider_registers(dtype):
-    a = integers(dtype)
-    result = elementwise(lambda k, a: a + 1, a, dtype=dtype)
-    np.testing.assert_array_equal(result, a + NUMPY[dtype.name](1))
+    check_operators(lambda a: a + 1, integers(dtype))
 
 
 def test_loops():

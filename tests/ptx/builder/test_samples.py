@@ -1,202 +1,148 @@
-"""The sample kernels: right in the emulator, and assembled for every target without spills."""
+"""Whole kernels written with the builder, right in the emulator and assembled without spills."""
 
 import ml_dtypes
 import numpy as np
 import pytest
-from support.samples import (
-    Gemm,
-    Reduction,
-    ScaleAndAdd,
-    Scatter,
-    Transpose,
-    gemm,
-    reduction,
-    scale_and_add,
-    scatter,
-    transpose,
-)
 
 import ptx
-from ptx import bf16, f16, f32
+from ptx import DType, Kernel, bf16, f16, f32, u32, u64
 from ptx.emulator import Buffer, Report, launch
 
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
-# Each with the first target that has its instructions.
-SAMPLES = {
-    "scale_and_add f32": (scale_and_add, ScaleAndAdd(), "sm_75"),
-    "scale_and_add f16": (scale_and_add, ScaleAndAdd(f16), "sm_75"),
-    "scale_and_add bf16": (scale_and_add, ScaleAndAdd(bf16), "sm_75"),
-    "reduction": (reduction, Reduction(), "sm_75"),
-    "transpose": (transpose, Transpose(), "sm_75"),
-    "transpose f16": (transpose, Transpose(f16, rows=16), "sm_75"),
-    "scatter f32": (scatter, Scatter(12), "sm_75"),
-    "scatter f32 v4": (scatter, Scatter(12, vector=4), "sm_90"),
-    "gemm f16": (gemm, Gemm(64, 64, 576, f16), "sm_80"),
-    "gemm f16, 8-byte copies": (gemm, Gemm(65, 68, 36, f16), "sm_80"),
-    "gemm f16, 4-byte copies": (gemm, Gemm(65, 70, 34, f16), "sm_80"),
-    "gemm f16, odd": (gemm, Gemm(65, 67, 69, f16), "sm_80"),
-    "gemm bf16": (gemm, Gemm(64, 64, 576, bf16, stages=2), "sm_80"),
-    "gemm tf32": (gemm, Gemm(64, 64, 576, f32), "sm_80"),
-    "gemm tf32, odd": (gemm, Gemm(65, 67, 69, f32), "sm_80"),
-}
 
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_assembles_for_every_target_that_has_it(sample):
-    function, config, lowest = SAMPLES[sample]
-    for target in ptx.TARGETS.values():
-        if target < ptx.TARGETS[lowest]:
-            with pytest.raises(ptx.UnsupportedError, match=rf"needs {lowest}.*target is {target}"):
-                function(config, target)
-            continue
-        (assembled,) = ptx.assemble(function(config, target), target).values()
-        assert (assembled.spill_stores, assembled.spill_loads) == (0, 0), target
-        assert assembled.local_bytes == 0, target
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_text_is_deterministic(sample):
-    function, config, _ = SAMPLES[sample]
-    assert function(config, "sm_90") == function(config, "sm_90")
-
-
-def test_text_has_the_lowest_version():
-    assert ".version 6.3\n.target sm_75" in scale_and_add(ScaleAndAdd(), "sm_75")
-    assert ".version 7.0\n.target sm_80" in gemm(Gemm(64, 64, 64, f16), "sm_80")
-    assert ".version 7.8\n.target sm_90\n" in scatter(Scatter(12), "sm_90")
-    assert ".version 8.1\n.target sm_90\n" in scatter(Scatter(12, vector=4), "sm_90")
+def assembled(k: Kernel) -> str:
+    """The text of a kernel that ptxas takes for its target without spills."""
+    (found,) = ptx.assemble(k.text(), k.target).values()
+    assert found.spills == found.local_bytes == 0
+    return k.text()
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80"])
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 @pytest.mark.parametrize(("n", "vector"), [(1, 4), (1003, 4), (1000, 2), (77, 1)])
 def test_scale_and_add(dtype, n, vector, target):
-    config = ScaleAndAdd(dtype, vector)
-    rng = np.random.default_rng(n)
-    x, y = (rng.standard_normal(n).astype(NUMPY[dtype.name]) for _ in range(2))
-    out = Buffer(np.empty_like(x), initialized=False)
-    arguments = [Buffer(x, writable=False), Buffer(y, writable=False), out, np.float32(0.75), n]
-    blocks = -(-n // (config.block * vector))
-    launch(scale_and_add(config, target), grid=blocks, block=config.block, arguments=arguments)
-    exact = x.astype(np.float64) * 0.75 + y.astype(np.float64)
+    """0.75 * x + y, by vectors, and element by element at the end of the arrays."""
+    k = Kernel("scale_and_add", target, block=128)
+    x, y = (k.pointer(name, dtype, readonly=True) for name in ("x", "y"))
+    out, count = k.pointer("out", dtype), k.param("n", u32)
+
+    def scaled_sum(x: ptx.Val, y: ptx.Val) -> ptx.Val:
+        return k.convert(k.fma(k.convert(x, f32), 0.75, k.convert(y, f32)), dtype, "rn")
+
+    first = (k.ctaid() * 128 + k.tid()) * vector
+    with k.if_(first + vector <= count):
+        pairs = zip(x.load(first, vector), y.load(first, vector), strict=True)
+        out.store(first, [scaled_sum(a, b) for a, b in pairs])
+    with k.else_, k.loop(first, count) as i:
+        out.store(i, scaled_sum(x.load(i), y.load(i)))
+
+    a, b = np.random.default_rng(n).standard_normal((2, n)).astype(NUMPY[dtype.name])
+    result = Buffer(np.empty_like(a), initialized=False)
+    buffers = [Buffer(a, writable=False), Buffer(b, writable=False), result]
+    launch(assembled(k), grid=-(-n // (128 * vector)), block=128, arguments=[*buffers, n])
+    exact = a.astype(np.float64) * 0.75 + b.astype(np.float64)
     # For numbers this close in size f64 is exact: rounded once, to f32, as by fma.
-    expected = exact.astype(np.float32).astype(x.dtype)
-    np.testing.assert_array_equal(out.array.view(np.uint8), expected.view(np.uint8))
+    expected = exact.astype(np.float32).astype(a.dtype)
+    np.testing.assert_array_equal(result.array.view(np.uint8), expected.view(np.uint8))
 
 
 @pytest.mark.parametrize(("n", "blocks", "threads"), [(1, 1, 32), (10_001, 7, 128), (300, 3, 256)])
 @pytest.mark.parametrize("schedule", [None, 1])
 def test_reduction(n, blocks, threads, schedule):
-    x = np.random.default_rng(n).integers(-8, 8, n).astype(np.float32)  # sums are exact
-    out = Buffer(np.empty(blocks, np.float32), initialized=False)
-    text = reduction(Reduction(threads), "sm_75")
-    arguments = [Buffer(x, writable=False), out, n]
-    launch(text, grid=blocks, block=threads, arguments=arguments, schedule=schedule)
+    """Sums of blocks, by grid-sized steps, then the lanes of a warp, then the warps."""
+    k = Kernel("reduction", "sm_75", block=threads)
+    x, out, count = k.pointer("x", f32, readonly=True), k.pointer("out", f32), k.param("n", u32)
+    warps = threads // 32
+    partial, lane, warp = k.shared("partial", f32, warps), k.laneid(), k.tid() >> 5
+    total = k.var(f32, 0.0, "total")
+    with k.loop(k.ctaid() * threads + k.tid(), count, k.nctaid() * threads) as i:
+        total += x.load(i)
+    for distance in (16, 8, 4, 2, 1):
+        total += k.shuffle("bfly", total, distance)
+    with k.if_(lane.eq(0)):
+        partial.store(warp, total)
+    k.barrier()
+    with k.if_(warp.eq(0)):
+        sums = k.var(f32, partial.load(lane, where=lane < warps, otherwise=0.0), "sums")
+        for distance in (16, 8, 4, 2, 1):
+            sums += k.shuffle("down", sums, distance)
+        with k.if_(lane.eq(0)):
+            out.store(k.ctaid(), sums)
+
+    values = np.random.default_rng(n).integers(-8, 8, n).astype(np.float32)  # sums are exact
+    result = Buffer(np.empty(blocks, np.float32), initialized=False)
+    arguments = [Buffer(values, writable=False), result, n]
+    launch(assembled(k), grid=blocks, block=threads, arguments=arguments, schedule=schedule)
     owner = np.arange(n) // threads % blocks
-    np.testing.assert_array_equal(out.array, np.bincount(owner, x, minlength=blocks))
+    np.testing.assert_array_equal(result.array, np.bincount(owner, values, minlength=blocks))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (33, 65), (70, 31)])
+def transpose(x: np.ndarray, dtype: DType, pad: int, schedule: int | None) -> Report:
+    """Checks a transposition by squares of 32 x 32 whose rows in shared memory are padded."""
+    k = Kernel("transpose", "sm_75", block=(32, 8))
+    source, out = k.pointer("x", dtype, readonly=True), k.pointer("out", dtype)
+    rows, columns = k.param("rows", u32), k.param("columns", u32)
+    pitch = 32 + pad
+    square = k.shared("square", dtype, 32 * pitch)
+    tx, ty = k.tid("x"), k.tid("y")
+    row0, column0 = k.ctaid("y") * 32, k.ctaid("x") * 32
+    for step in range(0, 32, 8):
+        row, column = row0 + ty + step, column0 + tx
+        position = k.mad_wide(row, columns, k.convert(column, u64))
+        value = source.load(position, where=(row < rows) & (column < columns))
+        square.store((ty + step) * pitch + tx, value)
+    k.barrier()
+    for step in range(0, 32, 8):
+        row, column = column0 + ty + step, row0 + tx
+        position = k.mad_wide(row, rows, k.convert(column, u64))
+        value = square.load(tx * pitch + ty + step)
+        out.store(position, value, where=(row < columns) & (column < rows))
+
+    result = Buffer(np.empty(x.T.shape, x.dtype), initialized=False)
+    grid = -(-x.shape[1] // 32), -(-x.shape[0] // 32)
+    arguments = [Buffer(x, writable=False), result, *x.shape]
+    report = launch(assembled(k), grid, (32, 8), arguments, schedule=schedule)
+    np.testing.assert_array_equal(result.array, x.T)
+    return report
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (33, 65), (70, 31)])
 @pytest.mark.parametrize("dtype", [f32, f16], ids=str)
 @pytest.mark.parametrize("schedule", [None, 2])
-def test_transpose(rows, columns, dtype, schedule):
-    shape = rows, columns
+def test_transpose(shape, dtype, schedule):
     x = np.random.default_rng(0).standard_normal(shape).astype(NUMPY[dtype.name])
-    out = Buffer(np.empty((columns, rows), x.dtype), initialized=False)
-    config = Transpose(dtype)
-    grid = -(-columns // config.tile), -(-rows // config.tile)
-    arguments = [Buffer(x, writable=False), out, rows, columns]
-    block = config.tile, config.rows
-    text = transpose(config, "sm_75")
-    launch(text, grid=grid, block=block, arguments=arguments, schedule=schedule)
-    np.testing.assert_array_equal(out.array, x.T)
+    transpose(x, dtype, 1, schedule)
 
 
-def test_padding_of_the_transpose_avoids_bank_conflicts():
-    def worst(pad: int) -> int:
-        x = np.zeros((32, 32), np.float32)
-        out = Buffer(np.empty_like(x), initialized=False)
-        text = transpose(Transpose(pad=pad), "sm_80")
-        arguments = [Buffer(x, writable=False), out, 32, 32]
-        report = launch(text, grid=1, block=(32, 8), arguments=arguments)
-        return max(conflicts.worst for conflicts in report.bank_conflicts.values())
-
-    assert worst(pad=1) == 1
-    assert worst(pad=0) == 32
+@pytest.mark.parametrize(("pad", "worst"), [(1, 1), (0, 32)])
+def test_padding_of_the_transpose_avoids_bank_conflicts(pad, worst):
+    report = transpose(np.zeros((32, 32), np.float32), f32, pad, None)
+    assert max(conflicts.worst for conflicts in report.bank_conflicts.values()) == worst
 
 
 @pytest.mark.parametrize(("vector", "target"), [(1, "sm_75"), (2, "sm_90"), (4, "sm_90")])
 @pytest.mark.parametrize("schedule", [None, 3])
 def test_scatter(vector, target, schedule):
+    """out[index[i], c] += value[i, c], by atomic additions of vectors."""
     n, channels, rows = 53, 12, 7
+    k = Kernel("scatter", target, block=128)
+    index, value = k.pointer("index", u32, readonly=True), k.pointer("value", f32, readonly=True)
+    out, count = k.pointer("out", f32), k.param("n", u32)
+    thread, vectors = k.ctaid() * 128 + k.tid(), channels // vector
+    i, channel = thread // vectors, thread % vectors * vector
+    with k.if_(i < count):
+        added = (value + k.mul_wide(i, channels) + channel).load(0, vector)
+        (out + k.mul_wide(index.load(i), channels) + channel).red(0, added)
+
     rng = np.random.default_rng(vector)
-    # Sums of small integers are exact in every type and order.
-    value = rng.integers(-2, 3, (n, channels)).astype(np.float32)
-    start = rng.integers(-2, 3, (rows, channels)).astype(value.dtype)
-    index = rng.integers(0, rows, n).astype(np.uint32)
-    out = Buffer(start)
-    config = Scatter(channels, vector)
-    arguments = [Buffer(index, writable=False), Buffer(value, writable=False), out, n]
-    blocks = -(-n * channels // (config.block * vector))
-    text = scatter(config, target)
-    launch(text, grid=blocks, block=config.block, arguments=arguments, schedule=schedule)
-    expected = start.astype(np.float64)
-    np.add.at(expected, index, value.astype(np.float64))
-    np.testing.assert_array_equal(out.array.astype(np.float64), expected)
-
-
-def run_gemm(config: Gemm, schedule: int | None = None) -> tuple[np.ndarray, np.ndarray, Report]:
-    """The kernel's result, the exact one, and what the emulator saw."""
-    rng = np.random.default_rng(config.k)
-    a, b = (
-        rng.standard_normal(shape).astype(NUMPY[config.dtype.name])
-        for shape in ((config.m, config.k), (config.k, config.n))
-    )
-    out = Buffer(np.empty((config.m, config.n), np.float32), initialized=False)
-    report = launch(
-        gemm(config, "sm_80"),
-        grid=config.grid,
-        block=config.threads,
-        arguments=[Buffer(a, writable=False), Buffer(b, writable=False), out],
-        schedule=schedule,
-    )
-    if config.dtype is f32:
-        a, b = round_to_tf32(a), round_to_tf32(b)
-    return out.array, a.astype(np.float64) @ b.astype(np.float64), report
-
-
-def round_to_tf32(x: np.ndarray) -> np.ndarray:
-    """To nearest, ties away from zero: `cvt.rna.tf32.f32`."""
-    return ((x.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
-
-
-@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
-@pytest.mark.parametrize(
-    ("m", "n", "k", "stages"),
-    [(64, 64, 64, 3), (1, 1, 1, 3), (65, 72, 40, 2), (17, 68, 36, 4), (70, 66, 34, 3),
-     (3, 67, 69, 2)],
-)  # fmt: skip
-def test_gemm(dtype, m, n, k, stages):
-    result, expected, report = run_gemm(Gemm(m, n, k, dtype, stages))
-    error = np.linalg.norm(result - expected) / np.linalg.norm(expected)
-    assert error < 1e-6  # products are exact in f32, sums are rounded
-    if min(m, n) >= 64:  # a whole tile, so that each store is some thread's
-        assert report.never_executed == []
-
-
-@pytest.mark.parametrize("dtype", [f16, f32], ids=str)
-@pytest.mark.parametrize("schedule", [0, 1])
-def test_gemm_in_any_order_of_warps(dtype, schedule):
-    result, expected, _ = run_gemm(Gemm(65, 66, 100, dtype), schedule)
-    assert np.linalg.norm(result - expected) / np.linalg.norm(expected) < 1e-6
-
-
-@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
-def test_fragments_of_the_gemm_are_read_without_bank_conflicts(dtype):
-    config = Gemm(64, 64, 64, dtype)
-    _, _, report = run_gemm(config)
-    lines = gemm(config, "sm_80").splitlines()
-    reads = [n for n in report.bank_conflicts if "cp.async" not in lines[n - 1]]
-    assert any("ldmatrix" in lines[n - 1] for n in reads)
-    assert {report.bank_conflicts[n].worst for n in reads} == {1}
+    # Sums of small integers are exact in every order.
+    values = rng.integers(-2, 3, (n, channels)).astype(np.float32)
+    expected = rng.integers(-2, 3, (rows, channels)).astype(np.float32)
+    indices = rng.integers(0, rows, n).astype(np.uint32)
+    result = Buffer(expected.copy())
+    arguments = [Buffer(indices, writable=False), Buffer(values, writable=False), result, n]
+    blocks = -(-n * vectors // 128)
+    launch(assembled(k), grid=blocks, block=128, arguments=arguments, schedule=schedule)
+    np.add.at(expected, indices, values)
+    np.testing.assert_array_equal(result.array, expected)

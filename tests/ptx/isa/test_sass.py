@@ -50,18 +50,12 @@ def test_parse():
     assert inner.rare == ("SEL R4, R4, RZ, P2", "SEL R5, R5, RZ, P2")
     assert inner.opcodes["SEL"] == 2
     assert inner.count("LDG.E.128", "HMMA") == 2
-    assert sass.main_loop is inner
 
 
 def test_loops_that_cut_each_other():
     cut = PRINTED.replace("@P1 BRA `(.L_x_0)", "@P1 BRA `(.L_x_2)")
     with pytest.raises(ValueError, match="is cut by another"):
         parse(cut)
-
-
-def test_no_main_loop():
-    with pytest.raises(ValueError, match="one loop with tensor-core instructions"):
-        _ = parse(PRINTED.replace("HMMA", "FFMA")).main_loop
 
 
 def summing(target: str) -> str:

@@ -1,4 +1,4 @@
-"""What excuses mutants: that constructs exist, and that nothing that computes otherwise passes."""
+"""Excuses of mutants: their constructs exist, and no mutant that computes otherwise passes."""
 
 import numpy as np
 import pytest

@@ -14,7 +14,7 @@ from ptx.kernels.conv import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct.common import is_direct
-from ptx.tile.plan import atom_name
+from ptx.tile.plan import atom_of
 from ptx.tile.vectors import vector_width
 
 pytestmark = pytest.mark.proof
@@ -53,7 +53,7 @@ def path(kernel: str, name: str, target: Target) -> tuple[object, ...]:
     return (
         *(kernel, plan.streamed, plan.warps, has_partial_tiles(kernel, name, target)),
         *(windows, whole, is_refilled(kernel, name, target)),
-        *(atom_name(config, target), target.supports("sm_80")),
+        *(atom_of(config, target), target.supports("sm_80")),
     )
 
 
@@ -130,7 +130,7 @@ def is_beyond(text: str) -> bool:
 def call_of(kernel: str, name: str, target: str) -> Call:
     config = CONFIGS[name]
     # Large enough that each row of a tile is of a window inside, and small without tensor cores.
-    high = 11 if atom_name(config, TARGETS[target]) else 5
+    high = 11 if atom_of(config, TARGETS[target]) else 5
     high = config.stride_h * high if config.kernel_w <= 7 else 3
     return Call(
         kernel, config, images=2, height=high, width=32, small=name in LAUNCH_SIZES, target=target

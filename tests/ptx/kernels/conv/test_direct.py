@@ -15,7 +15,7 @@ from ptx.kernels.conv.catalog import CONFIGS
 from ptx.kernels.conv.direct.common import direct_plan, is_direct, outputs_of
 from ptx.kernels.conv.strides import stride_classes
 from ptx.launch import entry_name
-from ptx.oxicuda.implicit_gemm import ConvProblem, ImplicitGemmConv
+from ptx.oxicuda.convolutions import ConvProblem, ImplicitGemmConv
 from ptx.testing.call import launch
 from ptx.tile.direct import THREADS
 

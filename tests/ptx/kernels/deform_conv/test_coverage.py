@@ -14,7 +14,7 @@ from ptx.kernels.deform_conv import CONFIGS, DeformConvConfig
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.tiled.backward_data_streamed import taps_per_block
 from ptx.tile.direct import DirectPlan
-from ptx.tile.plan import atom_name
+from ptx.tile.plan import atom_of
 
 pytestmark = pytest.mark.proof
 
@@ -44,7 +44,7 @@ def path(call: Call) -> tuple[object, ...]:
     # Targets differ in nothing else.
     return (
         *(kernel, plan.streamed, plan.table, plan.warps, partial, many_taps),
-        *(atom_name(config, target), config.float_type.name, target.supports("sm_80")),
+        *(atom_of(config, target), config.float_type.name, target.supports("sm_80")),
         vector_atomics,
     )
 
