@@ -8,12 +8,13 @@ types of `arguments`, so that `run` finds them judged and opened.
 
 import argparse
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from oxijax._core.install import install_command
 
 __all__ = [
+    "Column",
     "CommandError",
     "PrintedTable",
     "add_repeatable_argument",
@@ -69,26 +70,49 @@ def print_labelled(lines: Iterable[tuple[str, str]]) -> None:
         print(f"{label:<{width}}  {text}".rstrip())
 
 
+class Column(NamedTuple):
+    """A column of figures in a `PrintedTable`: its heading, their key, and their format."""
+
+    heading: str
+    key: str
+    format: str = ""
+
+
 class PrintedTable:
     """A table that is printed row by row, as soon as each is known.
 
     Args:
-      title: above it.
-      heading: of the first column, which has names.
-      names: all names that rows will have, for the width of their column.
-      figures: headings of the other columns, which are flush right.
+      title: printed above it.
+      names: the headings of the first columns, each with all names that its rows will have, from
+        which the column's width follows.
+      columns: the other columns, which are flush right.
+      width: the least width of these.
     """
 
     def __init__(
-        self, title: str, heading: str, names: Iterable[str], figures: Sequence[str]
+        self,
+        title: str,
+        names: Mapping[str, Iterable[str]],
+        columns: Sequence[Column],
+        *,
+        width: int = 7,
     ) -> None:
-        self._widths = [max(map(len, (heading, *names))), *(max(len(f), 7) for f in figures)]
-        print(f"\n{title}", flush=True)
-        self.row(heading, *figures)
-        print("-" * (sum(self._widths) + 2 * len(figures)), flush=True)
+        self._columns = columns
+        self._widths = [max(map(len, (heading, *column))) for heading, column in names.items()]
+        self._widths += [max(len(column.heading), width) for column in columns]
+        print(title, flush=True)
+        self._print([*names], [column.heading for column in columns])
+        print("-" * (sum(self._widths) + 2 * len(self._widths) - 2), flush=True)
 
-    def row(self, name: str, *figures: str) -> None:
-        """Prints a row; figures that it lacks are left empty."""
-        first, *others = self._widths
-        cells = (f"{f:>{width}}" for f, width in zip(figures, others, strict=False))
-        print("  ".join((f"{name:<{first}}", *cells)).rstrip(), flush=True)
+    def row(self, names: Sequence[str], figures: Mapping[str, Any], note: str = "") -> None:
+        """Prints a row: its names, the figures that the table has columns for, and a note."""
+        cells = [
+            format(figures[c.key], c.format) if c.key in figures else "" for c in self._columns
+        ]
+        self._print(names, cells, note)
+
+    def _print(self, names: Sequence[str], figures: Sequence[str], note: str = "") -> None:
+        widths = iter(self._widths)
+        cells = [f"{name:<{next(widths)}}" for name in names]
+        cells += [f"{figure:>{next(widths)}}" for figure in figures]
+        print("  ".join((*cells, note)).rstrip(), flush=True)

@@ -12,10 +12,17 @@ import fnmatch
 import os
 import re
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from oxijax._cli import CommandError, add_repeatable_argument, needs_extra, tool_message
+from oxijax._cli import (
+    Column,
+    CommandError,
+    PrintedTable,
+    add_repeatable_argument,
+    needs_extra,
+    tool_message,
+)
 from oxijax._cli.arguments import add_json_argument, write_json
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
 from ptx.definition import KernelDefinition
@@ -63,9 +70,11 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(tool_message(error)) from error
 
     cases = _cases(chosen, targets, patterns)
-    rows = _Rows(cases)
-    print(f"ptxas {version}", *rows.heading(), sep="\n", flush=True)
-    results = []
+    names = [(kernel.name, config, target.name) for kernel, config, target in cases]
+    headings = ("kernel", "configuration", "target")
+    columns = dict(zip(headings, zip(*names, strict=True), strict=True))
+    table = PrintedTable(f"ptxas {version}", columns, _FIGURES, width=6)
+    results: list[CheckResult] = []
     terminal = Console(stderr=True)
     with Progress(
         *("checking", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
@@ -77,8 +86,10 @@ def run(args: argparse.Namespace) -> int:
         task = progress.add_task("", total=len(cases))
         with contextlib.closing(_check_each(cases)) as checked:
             for result in checked:
+                if len(targets) > 1 and results and result.case[:2] != results[-1].case[:2]:
+                    print()
+                _print_result(table, result)
                 results.append(result)
-                print(*rows.of(result), sep="\n", flush=True)
                 progress.advance(task)
     print()
     for result in results:
@@ -120,8 +131,13 @@ class CheckResult:
     blocks_per_sm: tuple[int | None, ...] = ()
 
     @property
+    def case(self) -> tuple[str, str, str]:
+        """The names of the kernel, of the configuration and of the target."""
+        return self.kernel, self.configuration, self.target.name
+
+    @property
     def name(self) -> str:
-        return f"{self.kernel}/{self.configuration} on {self.target}"
+        return "{}/{} on {}".format(*self.case)
 
     @property
     def failed(self) -> bool:
@@ -236,52 +252,25 @@ def _wrong_dynamic_shared(text: str, launched: int) -> str | None:
     return f"a launch has {launched} bytes of dynamic shared memory, and the PTX needs {needed}"
 
 
-class _Rows:
-    """The table of the results, whose rows are known one after the other.
+_FIGURES = (
+    Column("PTX", "ptx_version"),
+    Column("registers", "registers"),
+    Column("spills", "spills"),
+    Column("shared", "shared_bytes"),
+    Column("CTAs/SM", "blocks_per_sm"),
+)
 
-    The widths of its columns follow from the cases, so that no figure is ever cut.
-    """
 
-    _FIGURES = ("PTX", "registers", "spills", "shared", "CTAs/SM")
-
-    def __init__(self, cases: Sequence[_Case]) -> None:
-        names = [(kernel.name, config, target.name) for kernel, config, target in cases]
-        headings = ("kernel", "configuration", "target")
-        self._names = [max(map(len, column)) for column in zip(headings, *names, strict=True)]
-        self._headings = headings
-        self._previous: tuple[str, str] | None = None
-        self._apart = len({target.name for *_, target in cases}) > 1
-
-    def heading(self) -> Iterator[str]:
-        line = self._line(self._headings, self._FIGURES)
-        yield line
-        yield "-" * len(line)
-
-    def of(self, result: CheckResult) -> Iterator[str]:
-        """The rows of a result, one for each of its entry functions.
-
-        An empty one comes before another configuration, where each has rows of several targets.
-        """
-        group = (result.kernel, result.configuration)
-        if self._apart and self._previous not in (None, group):
-            yield ""
-        self._previous = group
-        names = (*group, result.target.name)
-        if not result.kernels:
-            yield self._line(names, [result.status])
-        for entry, blocks in zip(result.kernels, result.blocks_per_sm, strict=True):
-            figures = (
-                ".".join(map(str, entry.ptx_version)),
-                *(entry.registers, entry.spills, entry.shared_bytes),
-                "?" if blocks is None else blocks,
-            )
-            line = self._line(names, figures)
-            yield f"{line}  {entry.kernel}" if len(result.kernels) > 1 else line
-
-    def _line(self, names: Sequence[str], figures: Sequence[object]) -> str:
-        words = [f"{name:<{width}}" for name, width in zip(names, self._names, strict=True)]
-        numbers = [
-            f"{figure:>{max(len(heading), 6)}}"
-            for figure, heading in zip(map(str, figures), self._FIGURES, strict=False)
-        ]
-        return "  ".join([*words, *numbers])
+def _print_result(table: PrintedTable, result: CheckResult) -> None:
+    """Prints a row for each entry function, or one with the status where there is none."""
+    if not result.kernels:
+        table.row(result.case, {"ptx_version": result.status})
+    for entry, blocks in zip(result.kernels, result.blocks_per_sm, strict=True):
+        figures = {
+            "ptx_version": ".".join(map(str, entry.ptx_version)),
+            "registers": entry.registers,
+            "spills": entry.spills,
+            "shared_bytes": entry.shared_bytes,
+            "blocks_per_sm": "?" if blocks is None else blocks,
+        }
+        table.row(result.case, figures, entry.kernel if len(result.kernels) > 1 else "")
