@@ -83,7 +83,7 @@ class DataSheet:
         return peaks[-1] if exact and dtype is f32 else peaks[0]
 
 
-# The units that multiply operands of a type, the fastest first, and the fields that have their rates.
+# The units that multiply operands of a type, the fastest first: names, and fields of their rates.
 _UNITS = {
     f16: {"f16 tensor cores": "f16"},
     bf16: {"bf16 tensor cores": "bf16"},

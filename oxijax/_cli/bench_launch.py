@@ -1,4 +1,4 @@
-"""What one launch costs on the way from XLA to the driver.
+"""The cost of one launch on the way from XLA to the driver.
 
 The same chain of calls runs through three handlers, all of which launch nothing: oxijax's, one
 written in Python with ctypes, and one that returns at once. The last is what XLA charges for any
@@ -35,8 +35,8 @@ def measure_launch(runs: int = 5) -> dict[str, Any]:
     """Microseconds of a call, idle and beside a thread that runs Python.
 
     Args:
-      runs: of each chain. The fastest counts, and the mean where a call may wait for the
-        interpreter.
+      runs: how often each chain runs. The fastest run counts, and the mean where a call may wait
+        for the interpreter.
 
     Returns:
       "native_us", "native_busy_us", "ctypes_us", "ctypes_busy_us" and, for each handler, the
@@ -52,20 +52,17 @@ def measure_launch(runs: int = 5) -> dict[str, Any]:
             "ctypes": _chain(jax.ffi.ffi_call(_CTYPES, like)).lower(x, 1).compile(),
             "empty": _chain(jax.ffi.ffi_call(_EMPTY, like)).lower(x, 1).compile(),
         }
-    iterations = {"native": 10_000, "ctypes": 500, "empty": 10_000}
     figures, rounds, spreads = {}, {}, {}
     for suffix, busy in (("", False), ("_busy", True)):
-        with _python_thread(busy):
+        with _busy_interpreter() if busy else contextlib.nullcontext():
             if busy:
                 # Beside a busy thread a call of the ctypes handler may wait 5 ms for the
                 # interpreter, or may not: only the mean of many short runs says something.
                 # The others wait once a run, so that runs are long.
-                times = _times(
-                    chains, x, {k: n for k, n in iterations.items() if k != "ctypes"}, runs
-                )
+                times = _times(chains, x, {"native": 10_000, "empty": 10_000}, runs)
                 times |= _times(chains, x, {"ctypes": 1}, 8 * runs)
             else:
-                times = _times(chains, x, iterations, runs)
+                times = _times(chains, x, {"native": 10_000, "ctypes": 500, "empty": 10_000}, runs)
         for name in ("native", "ctypes"):
             key = f"{name}{suffix}_us"
             best = statistics.mean if busy and name == "ctypes" else min
@@ -103,8 +100,8 @@ def _chain(call: Callable):
 
 
 @contextlib.contextmanager
-def _python_thread(busy: bool) -> Iterator[None]:
-    """If `busy`, another thread keeps the interpreter occupied within the context."""
+def _busy_interpreter() -> Iterator[None]:
+    """Another thread keeps the interpreter occupied within the context."""
     stop = threading.Event()
 
     def work() -> None:
@@ -114,14 +111,12 @@ def _python_thread(busy: bool) -> Iterator[None]:
                 total += i
 
     thread = threading.Thread(target=work)
-    if busy:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         stop.set()
-        if busy:
-            thread.join()
+        thread.join()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +125,7 @@ class _Config:
 
 
 def _write_copy(k: Kernel, config: _Config, plan: Plan, p: Any) -> None:
-    """Of the kernel that would be launched: out = x."""
+    """The kernel that would be launched: out = x."""
     i = k.ctaid() * config.block + k.tid()
     p.out.store(i, p.x.load(i))
 
@@ -170,8 +165,9 @@ _FRAME_EXTENSION, _FRAME_API, _FRAME_OPERANDS, _FRAME_RESULTS = 8, 16, 72, 112
 _EXTENSION_METADATA, _METADATA_MINOR, _API_MINOR, _BUFFER_DATA = 24, 28, 36, 24
 
 
-@functools.cache
-def _register_rivals() -> None:
+@functools.cache  # which keeps what is returned alive
+def _register_rivals() -> Callable:
+    """Registers the two other handlers; returns the one that is written in Python."""
     handler = library()
     empty = {"execute": jax.ffi.pycapsule(handler.oxijax_empty_execute)}
     jax.ffi.register_ffi_target(_EMPTY, empty, platform="cpu")
@@ -194,9 +190,6 @@ def _register_rivals() -> None:
         parameters = parameters_of_two(operand + _BUFFER_DATA, result + _BUFFER_DATA)  # pyright: ignore
         nothing(None, 1, 1, 1, 32, 1, 1, 0, None, parameters, None)
 
-    _kept_alive.append(execute)
     capsule = jax.ffi.pycapsule(ctypes.cast(execute, ctypes.c_void_p).value)
     jax.ffi.register_ffi_target(_CTYPES, {"execute": capsule}, platform="cpu")
-
-
-_kept_alive: list = []
+    return execute

@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
         kernel for kernel in kernels.values() if not args.kernel or kernel.name in args.kernel
     ]
     patterns = args.config or ["*"]
-    names = {config for kernel in chosen for config in kernel.configs}
-    if unknown := [p for p in patterns if not any(fnmatch.fnmatchcase(name, p) for name in names)]:
+    configs = {config for kernel in chosen for config in kernel.configs}
+    if unknown := [p for p in patterns if not any(fnmatch.fnmatchcase(c, p) for c in configs)]:
         raise CommandError(f"no configuration {', '.join(unknown)} of these kernels")
     targets = [t for t in TARGETS.values() if not args.target or t.name in args.target]
     try:
@@ -70,10 +70,12 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(tool_message(error)) from error
 
     cases = _cases(chosen, targets, patterns)
-    names = [(kernel.name, config, target.name) for kernel, config, target in cases]
-    headings = ("kernel", "configuration", "target")
-    columns = dict(zip(headings, zip(*names, strict=True), strict=True))
-    table = PrintedTable(f"ptxas {version}", columns, _FIGURES, width=6)
+    names = {
+        "kernel": [kernel.name for kernel, _, _ in cases],
+        "configuration": [config for _, config, _ in cases],
+        "target": [target.name for _, _, target in cases],
+    }
+    table = PrintedTable(f"ptxas {version}", names, _FIGURES, width=6)
     results: list[CheckResult] = []
     terminal = Console(stderr=True)
     with Progress(

@@ -5,7 +5,6 @@ from typing import IO, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
@@ -27,7 +26,6 @@ def draw(file: Path | IO[bytes], result: Roofline) -> None:
     """Writes the picture, a PNG file."""
     sheet = DATA_SHEETS[result.device]
     figure = Figure(figsize=(9.6, 6.4), dpi=150, facecolor="white")
-    FigureCanvasAgg(figure)  # draws without a screen
     axes = figure.add_axes((0.1, 0.14, 0.87, 0.69))
     peaks = sheet.peaks(PTX_DTYPES[result.dtype])
     _set_limits(axes, result, peaks)
@@ -76,9 +74,16 @@ def _draw_peak(axes: Axes, sheet: DataSheet, peak: Peak, *, used: bool) -> None:
     """The flat roof of a unit: bold if it is the one that multiplies."""
     right = axes.get_xlim()[1]
     start = peak.tflops / sheet.bandwidth
-    color, line = (_ROOF, {"lw": 2.6}) if used else (_PALE, {"lw": 1.4, "ls": (0, (4, 3))})
-    roof = [peak.tflops] * 2
-    axes.plot([start, right], roof, color=color, solid_capstyle="round", zorder=3, **line)
+    color, width, style = (_ROOF, 2.6, "-") if used else (_PALE, 1.4, (0, (4, 3)))
+    axes.plot(
+        [start, right],
+        [peak.tflops] * 2,
+        color=color,
+        lw=width,
+        ls=style,
+        solid_capstyle="round",
+        zorder=3,
+    )
     _write(
         axes,
         f"{number(peak.tflops)} TFLOP/s, {peak.unit}",

@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from ptx.emulator.trace import WarpTrace
-from ptx.replay.code import Code, Kind, Pipe
+from ptx.replay.code import ACCESSES, Code, Kind, Pipe
 from ptx.replay.machine import Machine
 from ptx.replay.memory import Memory
 from ptx.replay.warps import Block, Warp
@@ -111,7 +111,7 @@ class _Sm:
             next_pc, again = pc + 1, at + step.stall
             read = done = at
             if pipe is Pipe.MEMORY:
-                accessed = warp.access(step) if kind in _ACCESSES else None
+                accessed = warp.access(step) if kind in ACCESSES else None
                 if accessed is None:
                     start, read, done = memory.other(at)
                 elif kind is Kind.SHARED:
@@ -194,6 +194,3 @@ class _Sm:
             for warp in waiting:
                 warp.arrived = None
                 heapq.heappush(self.ready, (time, 1, -warp.order, warp))
-
-
-_ACCESSES = (Kind.SHARED, Kind.LOAD, Kind.STORE, Kind.ADD, Kind.COPY)
