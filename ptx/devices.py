@@ -26,7 +26,7 @@ class Peak(NamedTuple):
     """A rate of multiplying and adding.
 
     Attributes:
-      unit: what does it, for example "TF32 tensor cores".
+      unit: the units, for example "TF32 tensor cores".
       tflops: 10**12 operations a second; a multiplication with an addition is two.
     """
 
@@ -39,15 +39,15 @@ class DataSheet:
     """A GPU as its data sheet has it.
 
     Attributes:
-      name: as sold.
+      name: the name that it is sold by.
       target: the name of its target.
       f16, bf16: TFLOP/s of tensor cores that add in f32.
       tf32: TFLOP/s of tensor cores.
       f32, f64: TFLOP/s of CUDA cores.
       f64_tensor: TFLOP/s of tensor cores; None where NVIDIA states no rate.
-      bandwidth: of the memory, in TB/s: 10**12 bytes a second.
+      bandwidth: the memory's, in TB/s: 10**12 bytes a second.
       source: NVIDIA's document that has these figures.
-      kinds: what CUDA calls it, which is JAX's `device_kind`.
+      kinds: CUDA's names for it, which are JAX's `device_kind`.
     """
 
     name: str
@@ -204,16 +204,16 @@ def estimate_data_sheet(
     """A data sheet of a GPU by what its driver says of it, for one that `DATA_SHEETS` lacks.
 
     Args:
-      name: as CUDA calls it.
+      name: CUDA's name for it.
       sm: its SM version, for example 89.
-      sms: how many SMs it has.
-      clock_khz: of the SMs at most, in kHz.
-      memory_clock_khz: in kHz; memory moves bits twice in a cycle.
-      bus_width: of the memory, in bits.
+      sms: the number of its SMs.
+      clock_khz: the highest clock of the SMs, in kHz.
+      memory_clock_khz: the memory's clock, in kHz; it moves bits twice in a cycle.
+      bus_width: the width of the memory's bus, in bits.
 
     Raises:
       UnsupportedError: it is older than the lowest target.
-      ValueError: an attribute that is not positive, by name.
+      ValueError: an attribute is not positive.
     """
     for attribute, value in (
         ("sms", sms),

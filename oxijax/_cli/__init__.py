@@ -53,10 +53,10 @@ def add_repeatable_argument(
     """Adds an option that may be given more than once, and stands for all where it is not given.
 
     Args:
-      parser: of the command.
-      option: for example "--kernel".
-      what: of the help.
-      **options: further ones of `add_argument`.
+      parser: the command's parser.
+      option: the option, for example "--kernel".
+      what: the start of its help.
+      **options: further arguments of `add_argument`.
     """
     text = f"{what}; may be given more than once (default: all)"
     parser.add_argument(option, action="append", help=text, **options)

@@ -154,10 +154,11 @@ def train(
     """Trains one network.
 
     Args:
-      digits: what to train on.
-      deformable: whether the last two convolutions are.
-      steps: number of batches.
-      seed: of the weights, and of batches and placings: both networks see the same canvases.
+      digits: the digits to train on.
+      deformable: whether the last two convolutions are deformable.
+      steps: the number of batches.
+      seed: the seed of the weights, and of batches and placings: both networks see the same
+        canvases.
       on_step: called with the loss after each step.
 
     Returns:

@@ -17,7 +17,7 @@ __all__ = ["ACCESSES", "Code", "Kind", "Pipe", "Step", "compile_code"]
 
 
 class Kind(enum.Enum):
-    """What an instruction does besides its arithmetic."""
+    """The effect of an instruction, besides its arithmetic."""
 
     OTHER = enum.auto()
     SHARED = enum.auto()  # memory, loaded, stored or both
@@ -33,7 +33,7 @@ class Kind(enum.Enum):
 
 
 class Pipe(enum.IntEnum):
-    """What executes an instruction. Each of the SM's four parts has one of each but the last."""
+    """The unit that executes an instruction; each of the SM's four parts has all but the last."""
 
     NONE = 0  # only the issue slot
     FMA = 1  # 32-bit floating-point arithmetic
@@ -52,11 +52,12 @@ class Step:
     """An instruction.
 
     Attributes:
-      kind, pipe: what it is.
-      opcode: of the instruction.
-      line: of the PTX text.
+      kind, pipe: its effect, and the unit that executes it.
+      opcode: its opcode.
+      line: its line in the PTX text.
       stall, write_barrier, read_barrier, wait: see `Instruction`; -1 for no counter.
-      target: of a branch.
+      target: the number of the instruction that a branch goes to; -1 for none.
+      conditional: whether a branch, or the end, is for some lanes only.
       inverted: whether the branch goes where the PTX text's does not.
       skips: whether the branch is around an instruction that the PTX text only has a predicate for.
       counted: whether this is the first instruction of its line, which counts the visits to it.
@@ -89,7 +90,7 @@ class Code:
     Attributes:
       steps: its instructions.
       branch_lines: lines of the PTX text that branch here too.
-      access_lines: those that access memory here too.
+      access_lines: lines that access memory here too.
     """
 
     steps: tuple[Step, ...]

@@ -19,15 +19,15 @@ __all__ = ["PUBLISHED", "Published"]
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A figure that somebody has measured.
+    """A published measurement.
 
     Attributes:
-      name: what was measured.
-      gpu: on which GPU, by its name in `MACHINES`.
-      unit: of both figures.
-      measured: the figure.
-      source: where it is published.
-      simulate: what the simulator says, for a GPU.
+      name: the name of what was measured.
+      gpu: the GPU's name in `MACHINES`.
+      unit: the unit of both figures.
+      measured: the published figure.
+      source: the publication.
+      simulate: a function from a GPU to the simulator's figure.
     """
 
     name: str

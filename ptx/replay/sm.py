@@ -20,11 +20,11 @@ _PARTS = 4  # of an SM, each with a scheduler
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """What some blocks took on one SM.
+    """The replay of some blocks on one SM.
 
     Attributes:
       ends: the cycle at which each block ended, in their order of ending.
-      issued: instructions of all warps.
+      issued: the number of instructions of all warps.
       busy: the share of the time that each resource was: "issue", those of `Memory`, and the
         pipes.
     """

@@ -1,4 +1,4 @@
-"""Warps and blocks on an SM: where each is in the machine code, and in its trace."""
+"""Warps and blocks on an SM: their positions in the machine code and in their traces."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Warp:
     """A warp.
 
     Attributes:
-      block: of which it is a part.
-      part: of the SM, whose scheduler issues it.
+      block: the block that it belongs to.
+      part: the part of the SM whose scheduler issues it.
       order: when it came to the SM; the eldest is issued first.
       pc: its next instruction.
       counters: cycle at which each of the six counters is free.
@@ -81,18 +81,17 @@ class Warp:
 
     def check_end(self, code: Code) -> None:
         """Raises TraceError unless it has done all that it did in the emulator."""
-        for line, outcomes in self._trace.branches.items():
-            if line in code.branch_lines and self._visits.get(line, 0) != len(outcomes):
-                raise TraceError(
-                    f"line {line} has branched {self._visits.get(line, 0)} times, and "
-                    f"{len(outcomes)} times in the emulator"
-                )
-        for line, accesses in self._trace.accesses.items():
-            if line in code.access_lines and self._used.get(line, 0) != len(accesses):
-                raise TraceError(
-                    f"line {line} has accessed memory {self._used.get(line, 0)} times, and "
-                    f"{len(accesses)} times in the emulator"
-                )
+        for what, lines, traced, counts in (
+            ("branched", code.branch_lines, self._trace.branches, self._visits),
+            ("accessed memory", code.access_lines, self._trace.accesses, self._used),
+        ):
+            for line in lines & traced.keys():
+                count, expected = counts.get(line, 0), len(traced[line])
+                if count != expected:
+                    raise TraceError(
+                        f"line {line} has {what} {count} times, and {expected} times in the "
+                        "emulator"
+                    )
 
     def _access(self, line: int, visit: int) -> Accessed | None:
         found = self._trace.accesses.get(line)
