@@ -14,7 +14,6 @@ from support.processes import python
 from support.xla_flags import cpu_flags
 
 import oxijax
-from oxijax.__main__ import main
 from oxijax._cli import CommandError, bench, bench_rounds, bench_torchvision
 from oxijax.testing import BENCHMARK_CASES, CASES, IMAGE_SIZE_CASES
 
@@ -210,9 +209,3 @@ def test_what_of_torchvision_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace())
     assert bench_torchvision.import_torchvision(threads=3)[2] == ""
     assert asked == [3]
-
-
-def test_unknown_suite(capsys):
-    with pytest.raises(SystemExit):
-        main(["bench", "--suite", "tpu"])
-    assert "--suite" in capsys.readouterr().err
