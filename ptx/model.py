@@ -18,7 +18,7 @@ from ptx.emulator import Buffer
 from ptx.emulator.trace import Trace, WarpTrace
 from ptx.isa.assembler import assemble
 from ptx.launch import BufferAddress, Launch
-from ptx.replay import Machine, Replayed, compile_code, replay
+from ptx.replay import Machine, Memory, Replayed, compile_code, replay
 from ptx.testing.call import launch, numpy_dtype
 
 __all__ = ["Image", "Modelled", "floor_us", "model", "second_pass_us"]
@@ -99,15 +99,9 @@ def model(
     traces = [[trace.warps[block, warp] for warp in range(warps)] for block in chosen]
     shared = assembled.shared_bytes + planned.dynamic_shared
     carved = resident * (shared + machine.reserved_shared if shared else 0)
-    replayed = replay(
-        compile_code(planned.text, target),
-        machine,
-        traces,
-        resident=resident,
-        active_sms=min(blocks, machine.sms),
-        l1_bytes=machine.l1_and_shared - carved,
-        cold=_cold(traces, _sizes(planned, list(buffers.values())), blocks),
-    )
+    cold = _cold(traces, _sizes(planned, list(buffers.values())), blocks)
+    memory = Memory(machine, min(blocks, machine.sms), machine.l1_and_shared - carved, cold)
+    replayed = replay(compile_code(planned.text, target), memory, traces, resident=resident)
     cycles = _extrapolated(replayed, resident, of_sm)
     us = machine.launch_us + 1e6 * cycles / machine.clock
     return Modelled(

@@ -98,21 +98,17 @@ class PrintedTable:
         width: int = 7,
     ) -> None:
         self._columns = columns
-        self._widths = [max(map(len, (heading, *column))) for heading, column in names.items()]
-        self._widths += [max(len(column.heading), width) for column in columns]
-        print(title, flush=True)
-        self._print([*names], [column.heading for column in columns])
-        print("-" * (sum(self._widths) + 2 * len(self._widths) - 2), flush=True)
+        self._formats = [f"<{max(map(len, (name, *column)))}" for name, column in names.items()]
+        self._formats += [f">{max(len(column.heading), width)}" for column in columns]
+        heading = self._line((*names, *(column.heading for column in columns)))
+        print(title, heading, "-" * len(heading), sep="\n", flush=True)
 
     def row(self, names: Sequence[str], figures: Mapping[str, Any], note: str = "") -> None:
         """Prints a row: its names, the figures that the table has columns for, and a note."""
         cells = [
             format(figures[c.key], c.format) if c.key in figures else "" for c in self._columns
         ]
-        self._print(names, cells, note)
+        print(f"{self._line((*names, *cells))}  {note}".rstrip(), flush=True)
 
-    def _print(self, names: Sequence[str], figures: Sequence[str], note: str = "") -> None:
-        widths = iter(self._widths)
-        cells = [f"{name:<{next(widths)}}" for name in names]
-        cells += [f"{figure:>{next(widths)}}" for figure in figures]
-        print("  ".join((*cells, note)).rstrip(), flush=True)
+    def _line(self, cells: Sequence[str]) -> str:
+        return "  ".join(map(format, cells, self._formats))

@@ -24,6 +24,7 @@ class Memory:
     unit has taken it, that at which its operands have been read, and that at which it is done.
 
     Attributes:
+      machine: the GPU.
       busy: cycles that each part was: "L1" (the unit, with shared memory), "L2" (what it sends),
         "stores" (what is sent to it), "memory" and "atomics".
     """
@@ -39,7 +40,7 @@ class Memory:
             not in L2 yet, by buffer.
         """
         self.busy: dict[str, float] = collections.defaultdict(float)
-        self._machine, self._cold = machine, cold
+        self.machine, self._cold = machine, cold
         # Sector -> the cycle at which L1 has it; the one used longest ago comes first.
         self._l1: dict[int, float] = {}
         self._l1_sectors = l1_bytes // _SECTOR
@@ -54,7 +55,7 @@ class Memory:
         self, issued: float, accessed: Accessed, *, storing: bool
     ) -> tuple[float, float, float]:
         """An access to shared memory."""
-        machine, width = self._machine, accessed.width
+        machine, width = self.machine, accessed.width
         start = self._take(issued, accessed.passes)
         late = accessed.passes - _passes(accessed)
         read = start + (machine.store_read if storing else machine.load_read).of(width)
@@ -65,15 +66,15 @@ class Memory:
         start = self._take(issued, 1)
         return (
             start,
-            start + self._machine.load_read.of(4),
-            start + self._machine.shared_latency.of(4),
+            start + self.machine.load_read.of(4),
+            start + self.machine.shared_latency.of(4),
         )
 
     def load(
         self, issued: float, block: Block, accessed: Accessed, *, through_l1: bool
     ) -> tuple[float, float, float]:
         """A load from global memory, or a copy to shared memory."""
-        machine, l1 = self._machine, self._l1
+        machine, l1 = self.machine, self._l1
         start = self._take(issued, max(accessed.passes, _tag_passes(accessed)))
         done = start + machine.l1_latency.of(accessed.width)
         for sector in accessed.sectors:
@@ -96,20 +97,20 @@ class Memory:
         for sector in accessed.sectors:
             if self._is_cold(block, accessed.buffer, sector):
                 self._use_dram(start)
-        return start, start + self._machine.store_read.of(accessed.width), end
+        return start, start + self.machine.store_read.of(accessed.width), end
 
     def add(self, issued: float, block: Block, accessed: Accessed) -> tuple[float, float, float]:
         """Atomic additions to global memory."""
         cycles = self._addition_cycles * len(accessed.sectors)
         start, end, self._added = self._send(issued, accessed, self._added, cycles)
         self.busy["atomics"] += cycles
-        read = start + self._machine.store_read.of(accessed.width)
-        return start, read, end + self._machine.l2_latency
+        read = start + self.machine.store_read.of(accessed.width)
+        return start, read, end + self.machine.l2_latency
 
     def _take(self, issued: float, passes: float, earliest: float = 0.0) -> float:
         """Keeps the unit for some passes; the cycle at which they begin."""
         start = max(issued + 2, self._unit, earliest)
-        cycles = passes * self._machine.pass_cycles
+        cycles = passes * self.machine.pass_cycles
         self._unit = start + cycles
         self.busy["L1"] += cycles
         return start
@@ -129,7 +130,7 @@ class Memory:
 
     def _fetch(self, start: float, block: Block, buffer: int, sector: int) -> float:
         """The cycle at which a sector that L1 lacks has come."""
-        machine = self._machine
+        machine = self.machine
         asked = self._l2 = max(self._l2, start) + self._l2_cycles
         self.busy["L2"] += self._l2_cycles
         ready = asked + machine.l2_latency

@@ -12,6 +12,7 @@ from ptx.emulator import Buffer
 from ptx.emulator.trace import Trace
 from ptx.replay.code import compile_code
 from ptx.replay.machine import MACHINES, Machine
+from ptx.replay.memory import Memory
 from ptx.replay.sm import Replayed, replay
 
 __all__ = ["PUBLISHED", "Published"]
@@ -77,15 +78,9 @@ def _replayed(
     memory = Buffer(np.zeros(1 << 20, np.uint32))
     trace = emulator.launch(text, blocks, threads, [memory], report=Trace, check_races=False)
     assert isinstance(trace, Trace)
-    return replay(
-        compile_code(text, machine.target),
-        machine,
-        [[trace.warps[block, warp] for warp in range(threads // 32)] for block in range(blocks)],
-        resident=resident,
-        active_sms=active_sms,
-        l1_bytes=128 << 10,
-        cold={0: cold},
-    )
+    traces = [[trace.warps[b, warp] for warp in range(threads // 32)] for b in range(blocks)]
+    sm_memory = Memory(machine, active_sms, l1_bytes=128 << 10, cold={0: cold})
+    return replay(compile_code(text, machine.target), sm_memory, traces, resident=resident)
 
 
 def _cycles_each(

@@ -1,6 +1,7 @@
-"""What every command says of numbers, names and outputs that do not fit, before any work.
+"""The sentences of every command about numbers, names and outputs that do not fit.
 
-The arguments are those that the parser has, so that what a command is given later is tested too.
+They come before any work. The arguments are those that the parser has, so that what a command is
+given later is tested too.
 """
 
 import argparse
