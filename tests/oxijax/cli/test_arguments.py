@@ -213,11 +213,8 @@ def test_a_disk_that_is_full_at_the_end(monkeypatch, tmp_path, capsys):
 # ---- numbers
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "1e999", "9" * 5000])
-@pytest.mark.parametrize(("command", "option"), NUMBERS)
-def test_what_is_no_number(command, option, text, monkeypatch, capsys):
-    works(monkeypatch, command, begins)
+def refusal(capsys, command: str, option: str, text: str) -> str:
+    """The parser's last line about a number, which ends with it."""
     with pytest.raises(SystemExit) as end:
         main(words(command, option, text))
     assert end.value.code == 2
@@ -225,6 +222,15 @@ def test_what_is_no_number(command, option, text, monkeypatch, capsys):
     name = option.upper() if option in "mnk" else option
     assert line.startswith(f"oxijax {command}: error: argument {name}: must be a ")
     assert line.endswith(f", got {text!r}")
+    return line
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "1e999", "9" * 5000])
+@pytest.mark.parametrize(("command", "option"), NUMBERS)
+def test_what_is_no_number(command, option, text, monkeypatch, capsys):
+    works(monkeypatch, command, begins)
+    refusal(capsys, command, option, text)
 
 
 @pytest.mark.parametrize(
@@ -238,13 +244,7 @@ def test_what_is_no_number(command, option, text, monkeypatch, capsys):
 )
 def test_a_number_out_of_range(command, option, text, monkeypatch, capsys):
     works(monkeypatch, command, begins)
-    with pytest.raises(SystemExit) as end:
-        main(words(command, option, text))
-    assert end.value.code == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert f"argument {option}: must be a " in line
-    assert " number from " in line
-    assert line.endswith(f", got {text!r}")
+    assert " number from " in refusal(capsys, command, option, text)
 
 
 @pytest.mark.parametrize("text", ["0", "-8", str(2**63)])
