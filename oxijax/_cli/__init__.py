@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from oxijax._core.install import install_command
+from ptx.isa.assembler import ToolNotFoundError
 
 __all__ = [
     "Column",
@@ -38,8 +39,8 @@ def needs_extra(extra: str) -> Iterator[None]:
         raise CommandError(message) from error
 
 
-def tool_message(error: Exception) -> str:
-    """A `ptx.isa.assembler.ToolNotFoundError` as a line, with the command that installs the tools.
+def tool_message(error: ToolNotFoundError) -> str:
+    """The error as a line, with the command that installs the tools.
 
     `ptx` names a package; this names both that oxijax needs, in the versions that it needs.
     """

@@ -15,24 +15,11 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from oxijax._cli import (
-    Column,
-    CommandError,
-    PrintedTable,
-    add_repeatable_argument,
-    needs_extra,
-    tool_message,
-)
+from oxijax._cli import Column, CommandError, PrintedTable, add_repeatable_argument, needs_extra
 from oxijax._cli.arguments import add_json_argument, write_json
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
 from ptx.definition import KernelDefinition
-from ptx.isa.assembler import (
-    Assembled,
-    AssemblyError,
-    ToolNotFoundError,
-    assemble,
-    ptxas_version,
-)
+from ptx.isa.assembler import Assembled, AssemblyError, assemble, ptxas_version
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
 
 __all__ = ["CheckResult", "add_arguments", "check", "run"]
@@ -64,11 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown := [p for p in patterns if not any(fnmatch.fnmatchcase(c, p) for c in configs)]:
         raise CommandError(f"no configuration {', '.join(unknown)} of these kernels")
     targets = [t for t in TARGETS.values() if not args.target or t.name in args.target]
-    try:
-        version = ptxas_version()
-    except ToolNotFoundError as error:
-        raise CommandError(tool_message(error)) from error
-
+    version = ptxas_version()
     cases = _cases(chosen, targets, patterns)
     names = {
         "kernel": [kernel.name for kernel, _, _ in cases],
@@ -78,21 +61,19 @@ def run(args: argparse.Namespace) -> int:
     table = PrintedTable(f"ptxas {version}", names, _FIGURES, width=6)
     results: list[CheckResult] = []
     terminal = Console(stderr=True)
-    with Progress(
+    progress = Progress(
         *("checking", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
         console=terminal,
         transient=True,
         disable=not terminal.is_terminal,
         redirect_stdout=sys.stdout.isatty(),  # else the rows would go to the terminal as well
-    ) as progress:
-        task = progress.add_task("", total=len(cases))
-        with contextlib.closing(_check_each(cases)) as checked:
-            for result in checked:
-                if len(targets) > 1 and results and result.case[:2] != results[-1].case[:2]:
-                    print()
-                _print_result(table, result)
-                results.append(result)
-                progress.advance(task)
+    )
+    with progress, contextlib.closing(_check_each(cases)) as checked:
+        for result in progress.track(checked, len(cases), description=""):
+            if len(targets) > 1 and results and result.case[:2] != results[-1].case[:2]:
+                print()
+            _print_result(table, result)
+            results.append(result)
     print()
     for result in results:
         for message in result.messages:

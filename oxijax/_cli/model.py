@@ -13,9 +13,9 @@ import itertools
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from oxijax._cli import CommandError, add_repeatable_argument, tool_message
+from oxijax._cli import CommandError, add_repeatable_argument
 from oxijax._cli.arguments import add_json_argument, write_json
-from ptx.isa.assembler import ToolNotFoundError, find_ptxas
+from ptx.isa.assembler import find_ptxas
 from ptx.isa.dtypes import bf16, f16, f32
 from ptx.isa.sass import find_nvdisasm
 from ptx.kernels.conv import model as conv
@@ -62,13 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        find_ptxas()
-        find_nvdisasm()
-        rows = _published() if args.published else _modelled(args)
-    except ToolNotFoundError as error:
-        raise CommandError(tool_message(error)) from error
-    write_json(args, rows)
+    find_ptxas()
+    find_nvdisasm()
+    write_json(args, _published() if args.published else _modelled(args))
     return 0
 
 
