@@ -93,16 +93,16 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CheckResult:
-    """What became of one kernel in one configuration on one target.
+    """The assembly of one kernel in one configuration for one target.
 
     Attributes:
-      kernel: its name in the registry.
-      configuration: its name.
+      kernel: the kernel's name in the registry.
+      configuration: the configuration's name.
       target: the GPU.
       status: "ok"; "lacks", the target lacks an instruction; "spills"; or "error".
-      messages: what the target lacks, what ptxas rejects or warns of.
-      kernels: what ptxas says of each entry function.
-      blocks_per_sm: for each of them; None where the PTX does not give the block's size.
+      messages: the instruction that the target lacks, ptxas's errors and warnings.
+      kernels: ptxas's figures of each entry function.
+      blocks_per_sm: blocks of each of them on an SM; None where the PTX does not give their size.
     """
 
     kernel: str
@@ -170,12 +170,7 @@ def _check_each(cases: Sequence[_Case]) -> Generator[CheckResult, None, None]:
     """Yields the results in the order of the cases; closed early, it starts no more of them."""
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        futures = [pool.submit(_check_one, *case) for case in cases]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        yield from pool.map(_check_one, *zip(*cases, strict=True))
 
 
 def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckResult:
@@ -225,11 +220,11 @@ def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckRe
 
 
 def _wrong_dynamic_shared(text: str, launched: int) -> str | None:
-    """What is wrong if a launch has other dynamic shared memory than the text says."""
-    said = re.search(r"^// (\d+) bytes of dynamic shared memory$", text, re.M)
-    if ".extern .shared" in text and said is None:
+    """The error where a launch has other dynamic shared memory than the text says, else None."""
+    comment = re.search(r"^// (\d+) bytes of dynamic shared memory$", text, re.M)
+    if ".extern .shared" in text and comment is None:
         return "the PTX has dynamic shared memory, and does not say how much"
-    needed = int(said[1]) if said else 0
+    needed = int(comment[1]) if comment else 0
     if needed == launched:
         return None
     return f"a launch has {launched} bytes of dynamic shared memory, and the PTX needs {needed}"
