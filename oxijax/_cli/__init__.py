@@ -49,17 +49,17 @@ def tool_message(error: ToolNotFoundError) -> str:
 
 
 def add_repeatable_argument(
-    parser: argparse.ArgumentParser, option: str, what: str, **options: Any
+    parser: argparse.ArgumentParser, option: str, meaning: str, **options: Any
 ) -> None:
     """Adds an option that may be given more than once, and stands for all where it is not given.
 
     Args:
       parser: the command's parser.
       option: the option, for example "--kernel".
-      what: the start of its help.
+      meaning: the start of its help.
       **options: further arguments of `add_argument`.
     """
-    text = f"{what}; may be given more than once (default: all)"
+    text = f"{meaning}; may be given more than once (default: all)"
     parser.add_argument(option, action="append", help=text, **options)
 
 

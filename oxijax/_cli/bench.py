@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     limits = args.repeats, args.seconds
     print("Timing takes some minutes; each row is printed when it is measured.", flush=True)
-    where = machine()  # before there is any load of our own
+    description = machine()  # before there is any load of our own
     torch, torchvision, missing = import_torchvision(core_count())
     with jax.default_device(jax.devices("cpu")[0]):
         layers = _print_comparison(
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     report = {
         "suite": args.suite,
         "date": time.strftime("%Y-%m-%d"),
-        "machine": where,
+        "machine": description,
         "versions": versions(),
         "repeats": args.repeats,
         "seconds": args.seconds,

@@ -11,14 +11,13 @@ import dataclasses
 import functools
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from oxijax._cli.bench_rounds import spread
+from oxijax._cli.bench_rounds import spread, time_rounds
 from oxijax._core.launch import Emulation, call, emulation
 from oxijax._core.launch._handler import LAUNCH_FUNCTION, library
 from oxijax._core.primitive.kernel_primitive import KernelPrimitive, Result
@@ -71,7 +70,7 @@ def measure_launch(runs: int = 5) -> dict[str, Any]:
             if len(empty) != len(times[name]):  # they have not run in turn
                 empty = [statistics.median(empty)] * len(times[name])
             rounds[key] = len(times[name])
-            spreads[key] = spread([of - e for of, e in zip(times[name], empty, strict=True)])
+            spreads[key] = spread([us - e for us, e in zip(times[name], empty, strict=True)])
     for name in ("native", "ctypes"):
         figures[f"{name}_busy_ratio"] = figures[f"{name}_busy_us"] / figures[f"{name}_us"]
     return {**figures, "rounds": rounds, "spread": spreads}
@@ -81,13 +80,12 @@ def _times(
     chains: dict[str, Callable], x: jax.Array, iterations: dict[str, int], runs: int
 ) -> dict[str, list[float]]:
     """Microseconds of a call in each run, of those chains that `iterations` names, in turn."""
-    times: dict[str, list[float]] = {name: [] for name in iterations}
-    for _ in range(runs + 1):  # the first one warms up
-        for name, count in iterations.items():
-            start = time.perf_counter()
-            jax.block_until_ready(chains[name](x, count))
-            times[name].append(1e6 * (time.perf_counter() - start) / (count * CALLS))
-    return {name: found[1:] for name, found in times.items()}
+    programs = {name: (chains[name], (x, count)) for name, count in iterations.items()}
+    rounds = time_rounds(programs, runs)
+    return {
+        name: [1e3 * ms / (count * CALLS) for ms in rounds[name]]
+        for name, count in iterations.items()
+    }
 
 
 def _chain(call: Callable):

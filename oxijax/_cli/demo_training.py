@@ -64,10 +64,9 @@ class Digits:
         digits = cast(Any, load_digits())
         images = jnp.asarray(digits.images / 16, jnp.float32)
         labels = jnp.asarray(digits.target, jnp.int32)
-        parts = train_test_split(
+        indices, held_out = train_test_split(
             np.arange(len(labels)), test_size=_HELD_OUT, stratify=digits.target, random_state=seed
         )
-        indices, held_out = map(np.asarray, parts)
         held_out = np.tile(held_out, _PLACINGS)
         _, key = jax.random.split(jax.random.key(seed))
         return cls(
@@ -220,9 +219,9 @@ def _gradient_rule(steps: int) -> optax.GradientTransformation:
 def accuracy(network: Classifier, digits: Digits) -> float:
     """The share of held-out canvases that are classified correctly."""
     canvases, labels = digits.held_out_images, digits.held_out_labels
-    # In parts of a cache's size, and all of one shape to compile.
-    parts = zip(jnp.split(canvases, _PLACINGS), jnp.split(labels, _PLACINGS), strict=True)
-    return float(np.mean([_correct(network, *part) for part in parts]))
+    # In batches of a cache's size, and all of one shape to compile.
+    batches = zip(jnp.split(canvases, _PLACINGS), jnp.split(labels, _PLACINGS), strict=True)
+    return float(np.mean([_correct(network, *batch) for batch in batches]))
 
 
 @nnx.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ptx.emulator.trace import ALL, NONE, SOME, Accessed, WarpTrace
@@ -14,6 +15,7 @@ class TraceError(RuntimeError):
     """The machine code goes another way than the PTX text did in the emulator."""
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class Warp:
     """A warp.
 
@@ -28,20 +30,18 @@ class Warp:
       arrived: cycle at which it came to the barrier where it waits; None while it runs.
     """
 
-    __slots__ = (
-        "_behind", "_trace", "_used", "_visits", "arrived", "block", "commits", "copied",
-        "counters", "order", "part", "pc",
-    )  # fmt: skip
-
-    def __init__(self, block: Block, trace: WarpTrace, part: int, order: int):
-        self.block, self.part, self.order, self.pc = block, part, order, 0
-        self.counters = [0.0] * 6
-        self.copied, self.commits = 0.0, []
-        self.arrived: float | None = None
-        self._trace = trace
-        self._visits: dict[int, int] = {}  # line -> how often the warp has come to it
-        self._used: dict[int, int] = {}  # line -> accesses of the trace that lie behind
-        self._behind: set[int] = set()  # where lanes wait that have branched ahead
+    block: Block
+    _trace: WarpTrace
+    part: int
+    order: int
+    pc: int = 0
+    counters: list[float] = dataclasses.field(default_factory=lambda: [0.0] * 6)
+    copied: float = 0.0
+    commits: list[float] = dataclasses.field(default_factory=list)
+    arrived: float | None = None
+    _visits: dict[int, int] = dataclasses.field(default_factory=dict)  # to each line
+    _used: dict[int, int] = dataclasses.field(default_factory=dict)  # line -> its accesses so far
+    _behind: set[int] = dataclasses.field(default_factory=set)  # where lanes wait, left by others
 
     def access(self, step: Step) -> Accessed | None:
         """What it accesses now; None where no lane does."""
@@ -56,7 +56,7 @@ class Warp:
         """Whether it goes to a branch's target; whether it ends, at the end of the code."""
         if not step.conditional:
             # Lanes that wait on the way are met by going on.
-            return not any(self.pc < place < step.target for place in self._behind)
+            return not any(self.pc < pc < step.target for pc in self._behind)
         visit = self._visits.get(step.line, 0)
         self._visits[step.line] = visit + 1
         if step.skips:

@@ -48,8 +48,8 @@ def section(tmp_path):
         done, report, files = run_suite(tmp_path, "--sections", name)
         shown = done.stdout + done.stderr
         assert list(report["sections"]) == ["build", name]
-        for one in report["sections"].values():
-            assert (one["status"], one["failures"], one["cut"]) == ("done", [], []), shown
+        for ran in report["sections"].values():
+            assert (ran["status"], ran["failures"], ran["cut"]) == ("done", [], []), shown
         assert done.returncode == 0, shown
         assert len(files) == 3
         (page,) = (text for name, text in files.items() if name.endswith(".md"))
@@ -133,7 +133,7 @@ def test_times_oxijax(section):
 def test_times_xla(section):
     times = section("times-xla")[0]["times"]["R50-c3"]["float16"]
     passes = ("forward", "forward_backward")
-    assert set(times) == {f"{what}_{one}" for what in ("conv", "xla") for one in passes}
+    assert set(times) == {f"{prefix}_{key}" for prefix in ("conv", "xla") for key in passes}
     assert_plausible(times.values())
 
 
