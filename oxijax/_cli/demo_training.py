@@ -64,9 +64,10 @@ class Digits:
         digits = cast(Any, load_digits())
         images = jnp.asarray(digits.images / 16, jnp.float32)
         labels = jnp.asarray(digits.target, jnp.int32)
-        indices, held_out = train_test_split(
+        split = train_test_split(
             np.arange(len(labels)), test_size=_HELD_OUT, stratify=digits.target, random_state=seed
         )
+        indices, held_out = map(np.asarray, split)
         held_out = np.tile(held_out, _PLACINGS)
         _, key = jax.random.split(jax.random.key(seed))
         return cls(
