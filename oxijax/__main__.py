@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from oxijax._cli import CommandError, bench, check, demo, info, model, ptx, roofline
+from oxijax._cli import CommandError, bench, check, demo, info, model, ptx, roofline, tool_message
 from oxijax._cli.arguments import opened_outputs
 from oxijax._version import __version__
+from ptx.isa.assembler import ToolNotFoundError
 
 __all__ = ["main"]
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code.
 
     That is 2, after a sentence on standard error, where something fails that a user can put right,
-    such as a file. Without a command it prints the help.
+    such as a file or a tool that is missing. Without a command it prints the help.
 
     Args:
       argv: arguments after the program's name; None reads them from `sys.argv`.
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _COMMANDS[args.name].run(args)
     except BrokenPipeError:  # whoever read the output, such as `head`, has enough
         return 141  # as where SIGPIPE ends a process
-    except (CommandError, OSError) as error:
+    except (CommandError, OSError, ToolNotFoundError) as error:
         with contextlib.suppress(AttributeError, OSError):  # standard error may be closed or full
             sys.stderr.write(f"{program}: {_sentence(error)}\n")
         return 2
@@ -106,8 +107,10 @@ def _printed() -> Iterator[None]:
             raise CommandError(f"standard output: {error.strerror}") from error
 
 
-def _sentence(error: CommandError | OSError) -> str:
+def _sentence(error: CommandError | OSError | ToolNotFoundError) -> str:
     """What failed, and of a file also which."""
+    if isinstance(error, ToolNotFoundError):
+        return tool_message(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error)

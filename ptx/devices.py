@@ -1,4 +1,4 @@
-"""What NVIDIA's data sheets say of GPUs: peak rates of arithmetic, and memory bandwidth.
+"""NVIDIA's data sheets of GPUs: peak rates of arithmetic, and memory bandwidth.
 
 Rates are of dense matrices: where a data sheet has a rate with sparsity only, half of it. What
 kernels reach is less; `ptx.model` has rates for modelling them.
@@ -26,7 +26,7 @@ class Peak(NamedTuple):
     """A rate of multiplying and adding.
 
     Attributes:
-      unit: what does it, for example "TF32 tensor cores".
+      unit: the units, for example "TF32 tensor cores".
       tflops: 10**12 operations a second; a multiplication with an addition is two.
     """
 
@@ -39,15 +39,15 @@ class DataSheet:
     """A GPU as its data sheet has it.
 
     Attributes:
-      name: as sold.
+      name: the name that it is sold by.
       target: the name of its target.
       f16, bf16: TFLOP/s of tensor cores that add in f32.
       tf32: TFLOP/s of tensor cores.
       f32, f64: TFLOP/s of CUDA cores.
       f64_tensor: TFLOP/s of tensor cores; None where NVIDIA states no rate.
-      bandwidth: of the memory, in TB/s: 10**12 bytes a second.
+      bandwidth: the memory's, in TB/s: 10**12 bytes a second.
       source: NVIDIA's document that has these figures.
-      kinds: what CUDA calls it, which is JAX's `device_kind`.
+      kinds: CUDA's names for it, which are JAX's `device_kind`.
     """
 
     name: str
@@ -68,18 +68,10 @@ class DataSheet:
         Raises:
           ValueError: dtype is none of f16, bf16, f32 and f64.
         """
-        if dtype is f16:
-            return (Peak("f16 tensor cores", self.f16),)
-        if dtype is bf16:
-            return (Peak("bf16 tensor cores", self.bf16),)
-        if dtype is f32:
-            return Peak("TF32 tensor cores", self.tf32), Peak("f32 CUDA cores", self.f32)
-        if dtype is f64:
-            cuda_cores = Peak("f64 CUDA cores", self.f64)
-            if self.f64_tensor is None:
-                return (cuda_cores,)
-            return Peak("f64 tensor cores", self.f64_tensor), cuda_cores
-        raise ValueError(f"dtype must be f16, bf16, f32 or f64, got {dtype}")
+        if dtype not in _UNITS:
+            raise ValueError(f"dtype must be f16, bf16, f32 or f64, got {dtype}")
+        peaks = (Peak(unit, getattr(self, rate)) for unit, rate in _UNITS[dtype].items())
+        return tuple(peak for peak in peaks if peak.tflops is not None)
 
     def peak(self, dtype: DType, *, exact: bool = False) -> Peak:
         """The fastest unit; for f32 with `exact` the one that does not round to TF32.
@@ -90,6 +82,14 @@ class DataSheet:
         peaks = self.peaks(dtype)
         return peaks[-1] if exact and dtype is f32 else peaks[0]
 
+
+# The units that multiply operands of a type, the fastest first: names, and fields of their rates.
+_UNITS = {
+    f16: {"f16 tensor cores": "f16"},
+    bf16: {"bf16 tensor cores": "bf16"},
+    f32: {"TF32 tensor cores": "tf32", "f32 CUDA cores": "f32"},
+    f64: {"f64 tensor cores": "f64_tensor", "f64 CUDA cores": "f64"},
+}
 
 _A100 = DataSheet(
     "A100 80GB", "sm_80",
@@ -204,22 +204,23 @@ def estimate_data_sheet(
     """A data sheet of a GPU by what its driver says of it, for one that `DATA_SHEETS` lacks.
 
     Args:
-      name: as CUDA calls it.
+      name: CUDA's name for it.
       sm: its SM version, for example 89.
-      sms: how many SMs it has.
-      clock_khz: of the SMs at most, in kHz.
-      memory_clock_khz: in kHz; memory moves bits twice in a cycle.
-      bus_width: of the memory, in bits.
+      sms: the number of its SMs.
+      clock_khz: the highest clock of the SMs, in kHz.
+      memory_clock_khz: the memory's clock, in kHz; it moves bits twice in a cycle.
+      bus_width: the width of the memory's bus, in bits.
 
     Raises:
       UnsupportedError: it is older than the lowest target.
-      ValueError: an attribute that is not positive, by name.
+      ValueError: an attribute is not positive.
     """
-    attributes = {
-        "sms": sms, "clock_khz": clock_khz,
-        "memory_clock_khz": memory_clock_khz, "bus_width": bus_width,
-    }  # fmt: skip
-    for attribute, value in attributes.items():
+    for attribute, value in (
+        ("sms", sms),
+        ("clock_khz", clock_khz),
+        ("memory_clock_khz", memory_clock_khz),
+        ("bus_width", bus_width),
+    ):
         if value <= 0:
             raise ValueError(f"{attribute} must be positive, got {value}")
     target = target_for(sm).name

@@ -1,4 +1,4 @@
-"""How long a launch should take on a known GPU: its machine code, replayed on a simulated SM.
+"""The time of a launch on a known GPU, by a replay of its machine code on a simulated SM.
 
 A model, not a measurement. docs/performance.md says what it is made of, and how wrong it may be.
 """
@@ -18,12 +18,12 @@ from ptx.emulator import Buffer
 from ptx.emulator.trace import Trace, WarpTrace
 from ptx.isa.assembler import assemble
 from ptx.launch import BufferAddress, Launch
-from ptx.replay import Machine, Replayed, compile_code, replay
+from ptx.replay import Machine, Memory, Replayed, compile_code, replay
 from ptx.testing.call import launch, numpy_dtype
 
 __all__ = ["Image", "Modelled", "floor_us", "model", "second_pass_us"]
 
-Image = tuple[int, int, int]  # how many, height, width
+Image = tuple[int, int, int]  # number of images, height, width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Modelled:
 
     Attributes:
       us: microseconds, with those of a second pass over the results if there is one.
-      registers: of a thread.
-      shared_bytes: of a block.
-      blocks_per_sm: that are on an SM at a time.
+      registers: registers of a thread.
+      shared_bytes: shared memory of a block.
+      blocks_per_sm: blocks that are on an SM at a time.
       busy: the share of the time that each resource of an SM was: see `ptx.replay.Replayed`.
     """
 
@@ -69,23 +69,23 @@ def model(
 
     Args:
       kernel: the kernel.
-      config: of it.
-      operands: as they lie in memory, by name; initial values of results among them. They are taken
-        out of the dictionary as they are copied.
-      shapes: of all arrays in memory, by name.
+      config: the kernel's configuration.
+      operands: the operands as they lie in memory, by name; initial values of results among them.
+        They are taken out of the dictionary as they are copied.
+      shapes: the shapes of all arrays in memory, by name.
       machine: the GPU.
-      plan: instead of the one that the kernel would choose.
-      later_bytes: read and written by a second pass over the results; 0 for none.
+      plan: a plan instead of the one that the kernel would choose.
+      later_bytes: bytes that a second pass over the results reads and writes; 0 for none.
 
     Raises:
       ToolNotFoundError: there is no ptxas here, or no nvdisasm.
       TraceError: the machine code goes another way than the PTX text.
     """
     target = machine.target
-    how = kernel.launch(config, target, list(shapes.values()), plan=plan)
-    (assembled,) = assemble(how.text, target).values()
-    resident = assembled.blocks_per_sm(None, how.dynamic_shared)
-    blocks = math.prod(how.grid)
+    planned = kernel.launch(config, target, list(shapes.values()), plan=plan)
+    (assembled,) = assemble(planned.text, target).values()
+    resident = assembled.blocks_per_sm(None, planned.dynamic_shared)
+    blocks = math.prod(planned.grid)
     if not blocks:
         return Modelled(0.0, assembled.registers, assembled.shared_bytes, resident, {})
     of_sm = -(-blocks // machine.sms)  # of the SM with the most
@@ -95,19 +95,13 @@ def model(
         kernel, config, target, buffers, plan=plan, blocks=chosen, report=Trace, check_races=False
     )
     assert isinstance(trace, Trace)
-    warps = -(-math.prod(how.block) // 32)
+    warps = -(-math.prod(planned.block) // 32)
     traces = [[trace.warps[block, warp] for warp in range(warps)] for block in chosen]
-    shared = assembled.shared_bytes + how.dynamic_shared
+    shared = assembled.shared_bytes + planned.dynamic_shared
     carved = resident * (shared + machine.reserved_shared if shared else 0)
-    replayed = replay(
-        compile_code(how.text, target),
-        machine,
-        traces,
-        resident=resident,
-        active_sms=min(blocks, machine.sms),
-        l1_bytes=machine.l1_and_shared - carved,
-        cold=_cold(traces, _sizes(how, list(buffers.values())), blocks),
-    )
+    cold = _cold(traces, _sizes(planned, list(buffers.values())), blocks)
+    memory = Memory(machine, min(blocks, machine.sms), machine.l1_and_shared - carved, cold)
+    replayed = replay(compile_code(planned.text, target), memory, traces, resident=resident)
     cycles = _extrapolated(replayed, resident, of_sm)
     us = machine.launch_us + 1e6 * cycles / machine.clock
     return Modelled(
@@ -129,7 +123,7 @@ def floor_us(products: float, memory_bytes: float, tflops: float, machine: Machi
 
     Args:
       products: multiplications that the result is made of.
-      memory_bytes: of operands and results, each once.
+      memory_bytes: bytes of operands and results, each once.
       tflops: 10**12 operations a second of the tensor cores, by the data sheet.
       machine: the GPU.
     """
@@ -167,9 +161,9 @@ def _buffers(
     return buffers
 
 
-def _sizes(how: Launch, buffers: Sequence[Buffer]) -> list[int]:
+def _sizes(planned: Launch, buffers: Sequence[Buffer]) -> list[int]:
     """Bytes of each allocation, in the order in which the emulator numbers them."""
-    passed = [buffers[a.buffer] for a in how.arguments if isinstance(a, BufferAddress)]
+    passed = [buffers[a.buffer] for a in planned.arguments if isinstance(a, BufferAddress)]
     distinct = {id(buffer): buffer.array.nbytes for buffer in passed}
     return [size for size in distinct.values() if size]
 

@@ -8,12 +8,14 @@ types of `arguments`, so that `run` finds them judged and opened.
 
 import argparse
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from oxijax._core.install import install_command
+from ptx.isa.assembler import ToolNotFoundError
 
 __all__ = [
+    "Column",
     "CommandError",
     "PrintedTable",
     "add_repeatable_argument",
@@ -37,8 +39,8 @@ def needs_extra(extra: str) -> Iterator[None]:
         raise CommandError(message) from error
 
 
-def tool_message(error: Exception) -> str:
-    """A `ptx.isa.assembler.ToolNotFoundError` as a line, with the command that installs the tools.
+def tool_message(error: ToolNotFoundError) -> str:
+    """The error as a line, with the command that installs the tools.
 
     `ptx` names a package; this names both that oxijax needs, in the versions that it needs.
     """
@@ -47,17 +49,17 @@ def tool_message(error: Exception) -> str:
 
 
 def add_repeatable_argument(
-    parser: argparse.ArgumentParser, option: str, what: str, **options: Any
+    parser: argparse.ArgumentParser, option: str, meaning: str, **options: Any
 ) -> None:
     """Adds an option that may be given more than once, and stands for all where it is not given.
 
     Args:
-      parser: of the command.
-      option: for example "--kernel".
-      what: of the help.
-      **options: further ones of `add_argument`.
+      parser: the command's parser.
+      option: the option, for example "--kernel".
+      meaning: the start of its help.
+      **options: further arguments of `add_argument`.
     """
-    text = f"{what}; may be given more than once (default: all)"
+    text = f"{meaning}; may be given more than once (default: all)"
     parser.add_argument(option, action="append", help=text, **options)
 
 
@@ -69,26 +71,45 @@ def print_labelled(lines: Iterable[tuple[str, str]]) -> None:
         print(f"{label:<{width}}  {text}".rstrip())
 
 
+class Column(NamedTuple):
+    """A column of figures in a `PrintedTable`: its heading, their key, and their format."""
+
+    heading: str
+    key: str
+    format: str = ""
+
+
 class PrintedTable:
     """A table that is printed row by row, as soon as each is known.
 
     Args:
-      title: above it.
-      heading: of the first column, which has names.
-      names: all names that rows will have, for the width of their column.
-      figures: headings of the other columns, which are flush right.
+      title: printed above it.
+      names: the headings of the first columns, each with all names that its rows will have, from
+        which the column's width follows.
+      columns: the other columns, which are flush right.
+      width: the least width of these.
     """
 
     def __init__(
-        self, title: str, heading: str, names: Iterable[str], figures: Sequence[str]
+        self,
+        title: str,
+        names: Mapping[str, Iterable[str]],
+        columns: Sequence[Column],
+        *,
+        width: int = 7,
     ) -> None:
-        self._widths = [max(map(len, (heading, *names))), *(max(len(f), 7) for f in figures)]
-        print(f"\n{title}", flush=True)
-        self.row(heading, *figures)
-        print("-" * (sum(self._widths) + 2 * len(figures)), flush=True)
+        self._columns = columns
+        self._formats = [f"<{max(map(len, (name, *column)))}" for name, column in names.items()]
+        self._formats += [f">{max(len(column.heading), width)}" for column in columns]
+        heading = self._line((*names, *(column.heading for column in columns)))
+        print(title, heading, "-" * len(heading), sep="\n", flush=True)
 
-    def row(self, name: str, *figures: str) -> None:
-        """Prints a row; figures that it lacks are left empty."""
-        first, *others = self._widths
-        cells = (f"{f:>{width}}" for f, width in zip(figures, others, strict=False))
-        print("  ".join((f"{name:<{first}}", *cells)).rstrip(), flush=True)
+    def row(self, names: Sequence[str], figures: Mapping[str, Any], note: str = "") -> None:
+        """Prints a row: its names, the figures that the table has columns for, and a note."""
+        cells = [
+            format(figures[c.key], c.format) if c.key in figures else "" for c in self._columns
+        ]
+        print(f"{self._line((*names, *cells))}  {note}".rstrip(), flush=True)
+
+    def _line(self, cells: Sequence[str]) -> str:
+        return "  ".join(map(format, cells, self._formats))

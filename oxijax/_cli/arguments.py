@@ -4,7 +4,6 @@ An output is opened when the work begins, and written at its end: what would spo
 at the start.
 """
 
-import abc
 import argparse
 import contextlib
 import functools
@@ -37,29 +36,29 @@ def number_type(
     kind: type[int] | type[float], least: float = -math.inf, most: float = math.inf
 ) -> Callable[[str], Any]:
     """The type of an argument that is a finite number, with both limits among its values."""
-    what = "a whole number" if kind is int else "a finite number"
-    what += f" from {least}" if least > -math.inf else ""
-    what += f" to {most}" if most < math.inf else ""
+    expected = "a whole number" if kind is int else "a finite number"
+    expected += f" from {least}" if least > -math.inf else ""
+    expected += f" to {most}" if most < math.inf else ""
 
-    def read(text: str) -> int | float:
+    def parse(text: str) -> int | float:
         with contextlib.suppress(ValueError):
             value = kind(text)
             if -math.inf < value < math.inf and least <= value <= most:
                 return value
-        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be {expected}, got {text!r}")
 
-    return read
+    return parse
 
 
 COUNT = number_type(int, 1, 2**31 - 1)
 
 
-class Output(abc.ABC):
-    """What a command writes, which `opened_outputs` tries before the command's work.
+class Output:
+    """A file or a folder that a command writes, which `opened_outputs` tries before its work.
 
     Args:
-      option: that names it, for example "--json".
-      path: where it is.
+      option: the option that names it, for example "--json".
+      path: its path.
     """
 
     kind: ClassVar[str]
@@ -67,9 +66,9 @@ class Output(abc.ABC):
     def __init__(self, option: str, path: str) -> None:
         self.option, self.path = option, Path(path)
 
-    @abc.abstractmethod
     def opened(self) -> contextlib.AbstractContextManager[None]:
         """Raises `CommandError` where it cannot be written, and closes it after the work."""
+        raise NotImplementedError
 
     @contextlib.contextmanager
     def judged(self) -> Iterator[None]:
@@ -88,11 +87,14 @@ class OutputFile(Output):
     """A file. It keeps what it holds until it is written; a new one that is not is removed."""
 
     kind = "a file that can be written, in an existing folder"
+    suffix = ""  # of the path, in lower case
     _file: io.FileIO
     _is_written = False
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
+        if self.suffix not in ("", self.path.suffix.lower()):
+            raise self.error()
         is_new = not os.path.lexists(self.path)
         with self.judged():
             self._file = io.FileIO(self.path, "a")
@@ -117,13 +119,7 @@ class PictureFile(OutputFile):
     """A PNG file."""
 
     kind = "a .png file that can be written, in an existing folder"
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
-        if self.path.suffix.lower() != ".png":
-            raise self.error()
-        with super().opened():
-            yield
+    suffix = ".png"
 
 
 class OutputFolder(Output):
@@ -134,8 +130,9 @@ class OutputFolder(Output):
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         with self.judged():
-            there = next((p for p in (self.path, *self.path.parents) if p.exists()), self.path)
-            tempfile.TemporaryFile(dir=there).close()
+            paths = (self.path, *self.path.parents)
+            existing = next((path for path in paths if path.exists()), self.path)
+            tempfile.TemporaryFile(dir=existing).close()
         yield
 
     def write(self, name: str, text: str) -> None:
@@ -162,10 +159,10 @@ def add_output_argument(
     """Adds an option that names an output; a default is a path's text.
 
     Args:
-      parser: of the command.
-      option: for example "--output".
-      kind: of the output.
-      **options: further ones of `add_argument`.
+      parser: the command's parser.
+      option: the option, for example "--output".
+      kind: the kind of output.
+      **options: further arguments of `add_argument`.
     """
     parser.add_argument(option, type=functools.partial(kind, option), **options)
 

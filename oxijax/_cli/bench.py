@@ -6,15 +6,16 @@ that a busy machine disturbs both alike. The JSON has the spread over the rounds
 
 import argparse
 import math
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import oxijax
-from oxijax._cli import PrintedTable
+from oxijax._cli import Column, PrintedTable
 from oxijax._cli.arguments import COUNT, add_json_argument, number_type, write_json
 from oxijax._cli.bench_rounds import (
     core_count,
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _MEAN = "mean (geom.)"
+_PASSES = {"forward": "forward", "forward_backward": "fwd+bwd"}  # keys, and in headings
 _TORCHVISION = "pip install -r benchmarks/requirements-torchvision.txt"
 
 
@@ -56,150 +58,133 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     limits = args.repeats, args.seconds
     print("Timing takes some minutes; each row is printed when it is measured.", flush=True)
-    where = machine()  # before there is any load of our own
+    description = machine()  # before there is any load of our own
     torch, torchvision, missing = import_torchvision(core_count())
     with jax.default_device(jax.devices("cpu")[0]):
-        layers = _print_layers(*limits)
+        layers = _print_comparison(
+            "deform_conv on the CPU, float32, beside lax.conv_general_dilated\n"
+            "MiB: temporaries of forward and backward pass together",
+            "conv",
+            "conv_",
+            lambda case: measure_layer(case, *limits),
+            more=[Column("MiB", "temporaries_mib", ".1f")],
+        )
         sizes = _print_image_sizes(*limits)
-        against = {}
         if missing:
-            print(
-                f"\ntorchvision's operator is not measured: {missing}. {_TORCHVISION}", flush=True
-            )
+            missing = f"{missing}. {_TORCHVISION}"
+            print(f"\ntorchvision's operator is not measured: {missing}", flush=True)
+            against: dict[str, Any] = {"not_measured": missing}
         else:
-            against = _print_torchvision(torch, torchvision, *limits)
+            against = _beside_torchvision(torch, torchvision, *limits)
         launches = _print_launch(max(1, args.repeats // 10))
 
-    means = _geometric_means(layers)
     report = {
         "suite": args.suite,
         "date": time.strftime("%Y-%m-%d"),
-        "machine": where,
+        "machine": description,
         "versions": versions(),
         "repeats": args.repeats,
         "seconds": args.seconds,
         "layers": layers,
-        "geometric_means": means,
+        "geometric_means": _geometric_means(layers),
         "image_sizes": sizes,
-        "torchvision": {"not_measured": f"{missing}. {_TORCHVISION}"}
-        if missing
-        else {
-            "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
-            "threads": torch.get_num_threads(),
-            "layers": against,
-            "geometric_means": _geometric_means(against),
-        },
+        "torchvision": against,
         "launch": launches,
     }
     write_json(args, report)
     return 0
 
 
-def _print_layers(repeats: int, seconds: float) -> dict[str, dict[str, Any]]:
-    table = PrintedTable(
-        "deform_conv on the CPU, float32, beside lax.conv_general_dilated\n"
-        "MiB: temporaries of forward and backward pass together",
-        "layer",
-        [*BENCHMARK_CASES, _MEAN],
-        ["forward ms", "conv ms", "ratio", "fwd+bwd ms", "conv ms", "ratio", "MiB"],
+def _beside_torchvision(
+    torch: Any, torchvision: Any, repeats: int, seconds: float
+) -> dict[str, Any]:
+    layers = _print_comparison(
+        "deform_conv on the CPU beside torchvision.ops.deform_conv2d",
+        "theirs",
+        "torchvision_",
+        lambda case: measure_against_torchvision(torch, torchvision, case, repeats, seconds),
+        digits=3,
     )
+    return {
+        "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
+        "threads": torch.get_num_threads(),
+        "layers": layers,
+        "geometric_means": _geometric_means(layers),
+    }
+
+
+def _print_comparison(
+    title: str,
+    theirs: str,
+    prefix: str,
+    measure: Callable[[DeformConvCase], dict[str, Any]],
+    *,
+    digits: int = 2,
+    more: Sequence[Column] = (),
+) -> dict[str, dict[str, Any]]:
+    """Measures the layers, and prints each as it is known; after the last one, the mean ratios.
+
+    Args:
+      title: the table's title.
+      theirs: what deform_conv is compared with, in headings.
+      prefix: the same in the keys of figures.
+      measure: returns the figures of a layer.
+      digits: how many digits a ratio has after the point.
+      more: further columns.
+    """
+    columns: list[Column] = []
+    for key, heading in _PASSES.items():
+        columns += [
+            Column(f"{heading} ms", f"{key}_ms", ".2f"),
+            Column(f"{theirs} ms", f"{prefix}{key}_ms", ".2f"),
+            Column("ratio", f"{key}_ratio", f".{digits}f"),
+        ]
+    names = {"layer": [*BENCHMARK_CASES, _MEAN]}
+    table = PrintedTable(f"\n{title}", names, [*columns, *more])
     layers = {}
     for name, case in BENCHMARK_CASES.items():
-        layers[name] = layer = measure_layer(case, repeats, seconds)
-        table.row(
-            name,
-            f"{layer['forward_ms']:.2f}",
-            f"{layer['conv_forward_ms']:.2f}",
-            f"{layer['forward_ratio']:.2f}",
-            f"{layer['forward_backward_ms']:.2f}",
-            f"{layer['conv_forward_backward_ms']:.2f}",
-            f"{layer['forward_backward_ratio']:.2f}",
-            f"{layer['temporaries_mib']:.1f}",
-        )
-    means = _geometric_means(layers)
-    table.row(
-        _MEAN,
-        *("", "", f"{means['forward_ratio']:.2f}"),
-        *("", "", f"{means['forward_backward_ratio']:.2f}"),
-    )
+        layers[name] = measure(case)
+        table.row([name], layers[name])
+    table.row([_MEAN], _geometric_means(layers))
     return layers
 
 
 def _print_image_sizes(repeats: int, seconds: float) -> dict[str, dict[str, Any]]:
-    table = PrintedTable(
-        "a pixel of larger images, 64 channels",
-        "image",
-        IMAGE_SIZE_CASES,
-        ["forward \u00b5s", "of the first", "fwd+bwd \u00b5s", "of the first"],
-    )
+    columns: list[Column] = []
+    for key, heading in _PASSES.items():
+        columns += [
+            Column(f"{heading} \u00b5s", f"{key}_us_per_pixel", ".3f"),
+            Column("of the first", f"{key}_growth", ".2f"),
+        ]
+    title = "\na pixel of larger images, 64 channels"
+    table = PrintedTable(title, {"image": IMAGE_SIZE_CASES}, columns)
     sizes = measure_image_sizes(repeats, seconds)
-    for name, size in sizes.items():
-        table.row(
-            name,
-            f"{size['forward_us_per_pixel']:.3f}",
-            f"{size['forward_growth']:.2f}",
-            f"{size['forward_backward_us_per_pixel']:.3f}",
-            f"{size['forward_backward_growth']:.2f}",
-        )
+    for name, figures in sizes.items():
+        table.row([name], figures)
     return sizes
-
-
-def _print_torchvision(
-    torch: Any, torchvision: Any, repeats: int, seconds: float
-) -> dict[str, dict[str, Any]]:
-    table = PrintedTable(
-        "deform_conv on the CPU beside torchvision.ops.deform_conv2d",
-        "layer",
-        [*BENCHMARK_CASES, _MEAN],
-        ["forward ms", "theirs ms", "ratio", "fwd+bwd ms", "theirs ms", "ratio"],
-    )
-    layers = {}
-    for name, case in BENCHMARK_CASES.items():
-        layer = measure_against_torchvision(torch, torchvision, case, repeats, seconds)
-        layers[name] = layer
-        table.row(
-            name,
-            f"{layer['forward_ms']:.2f}",
-            f"{layer['torchvision_forward_ms']:.2f}",
-            f"{layer['forward_ratio']:.3f}",
-            f"{layer['forward_backward_ms']:.2f}",
-            f"{layer['torchvision_forward_backward_ms']:.2f}",
-            f"{layer['forward_backward_ratio']:.3f}",
-        )
-    means = _geometric_means(layers)
-    table.row(
-        _MEAN,
-        *("", "", f"{means['forward_ratio']:.3f}"),
-        *("", "", f"{means['forward_backward_ratio']:.3f}"),
-    )
-    return layers
 
 
 def _print_launch(rounds: int) -> dict[str, Any]:
     from oxijax._cli.bench_launch import measure_launch  # registers a kernel
 
     handlers = {"native": "oxijax's", "ctypes": "in Python, ctypes"}
-    table = PrintedTable(
-        "one launch, but for the driver\nbusy: beside a thread that runs Python",
-        "handler",
-        handlers.values(),
-        ["idle \u00b5s", "busy \u00b5s", "busy / idle"],
-    )
+    columns = [
+        Column("idle \u00b5s", "us", ".3f"),
+        Column("busy \u00b5s", "busy_us", ".3f"),
+        Column("busy / idle", "busy_ratio", ".1f"),
+    ]
+    title = "\none launch, but for the driver\nbusy: beside a thread that runs Python"
+    table = PrintedTable(title, {"handler": handlers.values()}, columns)
     launches = measure_launch(rounds)
     for name, label in handlers.items():
-        table.row(
-            label,
-            f"{launches[f'{name}_us']:.3f}",
-            f"{launches[f'{name}_busy_us']:.3f}",
-            f"{launches[f'{name}_busy_ratio']:.1f}",
-        )
+        table.row([label], {c.key: launches[f"{name}_{c.key}"] for c in columns})
     return launches
 
 
-def _geometric_means(layers: dict[str, dict]) -> dict[str, float]:
+def _geometric_means(layers: dict[str, dict[str, Any]]) -> dict[str, float]:
     return {
-        key: math.prod(layer[key] for layer in layers.values()) ** (1 / len(layers))
-        for key in ("forward_ratio", "forward_backward_ratio")
+        key: statistics.geometric_mean(layer[key] for layer in layers.values())
+        for key in (f"{name}_ratio" for name in _PASSES)
     }
 
 
@@ -270,28 +255,16 @@ def measure_image_sizes(repeats: int, seconds: float = math.inf) -> dict[str, di
         for key, program in _programs(case).items()
     }
     rounds = time_rounds(programs, repeats, seconds)
-    of_pixel: dict[str, dict[str, list[float]]] = {}
+    first: dict[str, list[float]] = {}
+    sizes: dict[str, dict[str, Any]] = {}
     for name, case in IMAGE_SIZE_CASES.items():
         us = 1e3 / math.prod(case.y[:3])
-        of_pixel[name] = {
-            what: [us * ms for ms in rounds[f"{name} {what}_ms"]]
-            for what in ("forward", "forward_backward")
-        }
-    first = next(iter(of_pixel.values()))
-    sizes: dict[str, dict[str, Any]] = {}
-    for name, passes in of_pixel.items():
-        best = {f"{what}_us_per_pixel": min(values) for what, values in passes.items()}
-        growth = {f"{what}_growth": min(passes[what]) / min(first[what]) for what in passes}
-        spreads = {
-            **{f"{what}_us_per_pixel": values for what, values in passes.items()},
-            **{f"{what}_growth": paired_ratios(passes[what], first[what]) for what in passes},
-        }
-        sizes[name] = {
-            **best,
-            **growth,
-            "rounds": len(passes["forward"]),
-            "spread": {key: spread(values) for key, values in spreads.items()},
-        }
+        times = {key: [us * ms for ms in rounds[f"{name} {key}_ms"]] for key in _PASSES}
+        first = first or times
+        sizes[name] = _figures(
+            {f"{key}_us_per_pixel": times[key] for key in _PASSES},
+            {f"{key}_growth": (times[key], first[key]) for key in _PASSES},
+        )
     return sizes
 
 
@@ -305,11 +278,20 @@ def measure_against_torchvision(
 
 
 def _with_ratios(rounds: dict[str, list[float]], prefix: str) -> dict[str, Any]:
-    """The best of all rounds, the ratios of these, and the spread over the rounds of both."""
-    best = {key: min(values) for key, values in rounds.items()}
-    ratios, spreads = {}, {key: spread(values) for key, values in rounds.items()}
-    for what in ("forward", "forward_backward"):
-        ours, theirs = f"{what}_ms", f"{prefix}{what}_ms"
-        ratios[f"{what}_ratio"] = best[ours] / best[theirs]
-        spreads[f"{what}_ratio"] = spread(paired_ratios(rounds[ours], rounds[theirs]))
-    return {**best, **ratios, "rounds": len(rounds["forward_ms"]), "spread": spreads}
+    """The figures of a layer, from our times and from those whose keys begin with a prefix."""
+    ratios = {f"{p}_ratio": (rounds[f"{p}_ms"], rounds[f"{prefix}{p}_ms"]) for p in _PASSES}
+    return _figures(rounds, ratios)
+
+
+def _figures(
+    times: Mapping[str, Sequence[float]],
+    ratios: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+) -> dict[str, Any]:
+    """The best of all rounds, ratios of two of these, and the spread over the rounds of both."""
+    spreads = {**times, **{key: paired_ratios(*pair) for key, pair in ratios.items()}}
+    return {
+        **{key: min(values) for key, values in times.items()},
+        **{key: min(ours) / min(theirs) for key, (ours, theirs) in ratios.items()},
+        "rounds": len(next(iter(times.values()))),
+        "spread": {key: spread(values) for key, values in spreads.items()},
+    }

@@ -1,4 +1,4 @@
-"""What one launch costs on the way from XLA to the driver.
+"""The cost of one launch on the way from XLA to the driver.
 
 The same chain of calls runs through three handlers, all of which launch nothing: oxijax's, one
 written in Python with ctypes, and one that returns at once. The last is what XLA charges for any
@@ -11,14 +11,13 @@ import dataclasses
 import functools
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from oxijax._cli.bench_rounds import spread
+from oxijax._cli.bench_rounds import spread, time_rounds
 from oxijax._core.launch import Emulation, call, emulation
 from oxijax._core.launch._handler import LAUNCH_FUNCTION, library
 from oxijax._core.primitive.kernel_primitive import KernelPrimitive, Result
@@ -35,8 +34,8 @@ def measure_launch(runs: int = 5) -> dict[str, Any]:
     """Microseconds of a call, idle and beside a thread that runs Python.
 
     Args:
-      runs: of each chain. The fastest counts, and the mean where a call may wait for the
-        interpreter.
+      runs: how often each chain runs. The fastest run counts, and the mean where a call may wait
+        for the interpreter.
 
     Returns:
       "native_us", "native_busy_us", "ctypes_us", "ctypes_busy_us" and, for each handler, the
@@ -52,20 +51,17 @@ def measure_launch(runs: int = 5) -> dict[str, Any]:
             "ctypes": _chain(jax.ffi.ffi_call(_CTYPES, like)).lower(x, 1).compile(),
             "empty": _chain(jax.ffi.ffi_call(_EMPTY, like)).lower(x, 1).compile(),
         }
-    iterations = {"native": 10_000, "ctypes": 500, "empty": 10_000}
     figures, rounds, spreads = {}, {}, {}
     for suffix, busy in (("", False), ("_busy", True)):
-        with _python_thread(busy):
+        with _busy_interpreter() if busy else contextlib.nullcontext():
             if busy:
                 # Beside a busy thread a call of the ctypes handler may wait 5 ms for the
                 # interpreter, or may not: only the mean of many short runs says something.
                 # The others wait once a run, so that runs are long.
-                times = _times(
-                    chains, x, {k: n for k, n in iterations.items() if k != "ctypes"}, runs
-                )
+                times = _times(chains, x, {"native": 10_000, "empty": 10_000}, runs)
                 times |= _times(chains, x, {"ctypes": 1}, 8 * runs)
             else:
-                times = _times(chains, x, iterations, runs)
+                times = _times(chains, x, {"native": 10_000, "ctypes": 500, "empty": 10_000}, runs)
         for name in ("native", "ctypes"):
             key = f"{name}{suffix}_us"
             best = statistics.mean if busy and name == "ctypes" else min
@@ -74,7 +70,7 @@ def measure_launch(runs: int = 5) -> dict[str, Any]:
             if len(empty) != len(times[name]):  # they have not run in turn
                 empty = [statistics.median(empty)] * len(times[name])
             rounds[key] = len(times[name])
-            spreads[key] = spread([of - e for of, e in zip(times[name], empty, strict=True)])
+            spreads[key] = spread([us - e for us, e in zip(times[name], empty, strict=True)])
     for name in ("native", "ctypes"):
         figures[f"{name}_busy_ratio"] = figures[f"{name}_busy_us"] / figures[f"{name}_us"]
     return {**figures, "rounds": rounds, "spread": spreads}
@@ -84,13 +80,12 @@ def _times(
     chains: dict[str, Callable], x: jax.Array, iterations: dict[str, int], runs: int
 ) -> dict[str, list[float]]:
     """Microseconds of a call in each run, of those chains that `iterations` names, in turn."""
-    times: dict[str, list[float]] = {name: [] for name in iterations}
-    for _ in range(runs + 1):  # the first one warms up
-        for name, count in iterations.items():
-            start = time.perf_counter()
-            jax.block_until_ready(chains[name](x, count))
-            times[name].append(1e6 * (time.perf_counter() - start) / (count * CALLS))
-    return {name: found[1:] for name, found in times.items()}
+    programs = {name: (chains[name], (x, count)) for name, count in iterations.items()}
+    rounds = time_rounds(programs, runs)
+    return {
+        name: [1e3 * ms / (count * CALLS) for ms in rounds[name]]
+        for name, count in iterations.items()
+    }
 
 
 def _chain(call: Callable):
@@ -103,8 +98,8 @@ def _chain(call: Callable):
 
 
 @contextlib.contextmanager
-def _python_thread(busy: bool) -> Iterator[None]:
-    """If `busy`, another thread keeps the interpreter occupied within the context."""
+def _busy_interpreter() -> Iterator[None]:
+    """Another thread keeps the interpreter occupied within the context."""
     stop = threading.Event()
 
     def work() -> None:
@@ -114,14 +109,12 @@ def _python_thread(busy: bool) -> Iterator[None]:
                 total += i
 
     thread = threading.Thread(target=work)
-    if busy:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         stop.set()
-        if busy:
-            thread.join()
+        thread.join()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +123,7 @@ class _Config:
 
 
 def _write_copy(k: Kernel, config: _Config, plan: Plan, p: Any) -> None:
-    """Of the kernel that would be launched: out = x."""
+    """The kernel that would be launched: out = x."""
     i = k.ctaid() * config.block + k.tid()
     p.out.store(i, p.x.load(i))
 
@@ -170,8 +163,9 @@ _FRAME_EXTENSION, _FRAME_API, _FRAME_OPERANDS, _FRAME_RESULTS = 8, 16, 72, 112
 _EXTENSION_METADATA, _METADATA_MINOR, _API_MINOR, _BUFFER_DATA = 24, 28, 36, 24
 
 
-@functools.cache
-def _register_rivals() -> None:
+@functools.cache  # which keeps what is returned alive
+def _register_rivals() -> Callable:
+    """Registers the two other handlers; returns the one that is written in Python."""
     handler = library()
     empty = {"execute": jax.ffi.pycapsule(handler.oxijax_empty_execute)}
     jax.ffi.register_ffi_target(_EMPTY, empty, platform="cpu")
@@ -194,9 +188,6 @@ def _register_rivals() -> None:
         parameters = parameters_of_two(operand + _BUFFER_DATA, result + _BUFFER_DATA)  # pyright: ignore
         nothing(None, 1, 1, 1, 32, 1, 1, 0, None, parameters, None)
 
-    _kept_alive.append(execute)
     capsule = jax.ffi.pycapsule(ctypes.cast(execute, ctypes.c_void_p).value)
     jax.ffi.register_ffi_target(_CTYPES, {"execute": capsule}, platform="cpu")
-
-
-_kept_alive: list = []
+    return execute

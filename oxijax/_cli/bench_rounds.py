@@ -1,4 +1,4 @@
-"""Programs that take turns, the times of all rounds, and where they were measured."""
+"""Rounds of programs that take turns: their times, and the machine that they ran on."""
 
 import importlib.metadata
 import math
@@ -23,9 +23,9 @@ def time_rounds(
     """Milliseconds of each program in each round; all programs run once in a round.
 
     Args:
-      programs: each with its operands.
-      repeats: how many rounds there are, after one that warms up and is not returned.
-      seconds: after which no further round starts, but three or `repeats` in any case.
+      programs: the programs, each with its operands.
+      repeats: the number of rounds, after one that warms up and is not returned.
+      seconds: the time after which no further round starts, but for three or `repeats`.
     """
     times: dict[str, list[float]] = {key: [] for key in programs}
     end = time.perf_counter() + seconds

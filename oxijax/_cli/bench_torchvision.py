@@ -18,7 +18,7 @@ def import_torchvision(threads: int) -> tuple[Any, Any, str]:
     """Torch and torchvision, and what is missing: empty if nothing is, and then they are there.
 
     Args:
-      threads: how many torch is to use.
+      threads: the number of threads that torch is to use.
     """
     # Threads of OpenMP that have no work would otherwise keep a core from the program that is next.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -12,20 +12,14 @@ import fnmatch
 import os
 import re
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from oxijax._cli import CommandError, add_repeatable_argument, needs_extra, tool_message
+from oxijax._cli import Column, CommandError, PrintedTable, add_repeatable_argument, needs_extra
 from oxijax._cli.arguments import add_json_argument, write_json
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
 from ptx.definition import KernelDefinition
-from ptx.isa.assembler import (
-    Assembled,
-    AssemblyError,
-    ToolNotFoundError,
-    assemble,
-    ptxas_version,
-)
+from ptx.isa.assembler import Assembled, AssemblyError, assemble, ptxas_version
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
 
 __all__ = ["CheckResult", "add_arguments", "check", "run"]
@@ -53,33 +47,33 @@ def run(args: argparse.Namespace) -> int:
         kernel for kernel in kernels.values() if not args.kernel or kernel.name in args.kernel
     ]
     patterns = args.config or ["*"]
-    names = {config for kernel in chosen for config in kernel.configs}
-    if unknown := [p for p in patterns if not any(fnmatch.fnmatchcase(name, p) for name in names)]:
+    configs = {config for kernel in chosen for config in kernel.configs}
+    if unknown := [p for p in patterns if not any(fnmatch.fnmatchcase(c, p) for c in configs)]:
         raise CommandError(f"no configuration {', '.join(unknown)} of these kernels")
     targets = [t for t in TARGETS.values() if not args.target or t.name in args.target]
-    try:
-        version = ptxas_version()
-    except ToolNotFoundError as error:
-        raise CommandError(tool_message(error)) from error
-
+    version = ptxas_version()
     cases = _cases(chosen, targets, patterns)
-    rows = _Rows(cases)
-    print(f"ptxas {version}", *rows.heading(), sep="\n", flush=True)
-    results = []
+    names = {
+        "kernel": [kernel.name for kernel, _, _ in cases],
+        "configuration": [config for _, config, _ in cases],
+        "target": [target.name for _, _, target in cases],
+    }
+    table = PrintedTable(f"ptxas {version}", names, _FIGURES, width=6)
+    results: list[CheckResult] = []
     terminal = Console(stderr=True)
-    with Progress(
+    progress = Progress(
         *("checking", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
         console=terminal,
         transient=True,
         disable=not terminal.is_terminal,
         redirect_stdout=sys.stdout.isatty(),  # else the rows would go to the terminal as well
-    ) as progress:
-        task = progress.add_task("", total=len(cases))
-        with contextlib.closing(_check_each(cases)) as checked:
-            for result in checked:
-                results.append(result)
-                print(*rows.of(result), sep="\n", flush=True)
-                progress.advance(task)
+    )
+    with progress, contextlib.closing(_check_each(cases)) as checked:
+        for result in progress.track(checked, len(cases), description=""):
+            if len(targets) > 1 and results and result.case[:2] != results[-1].case[:2]:
+                print()
+            _print_result(table, result)
+            results.append(result)
     print()
     for result in results:
         for message in result.messages:
@@ -99,16 +93,16 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CheckResult:
-    """What became of one kernel in one configuration on one target.
+    """The assembly of one kernel in one configuration for one target.
 
     Attributes:
-      kernel: its name in the registry.
-      configuration: its name.
+      kernel: the kernel's name in the registry.
+      configuration: the configuration's name.
       target: the GPU.
       status: "ok"; "lacks", the target lacks an instruction; "spills"; or "error".
-      messages: what the target lacks, what ptxas rejects or warns of.
-      kernels: what ptxas says of each entry function.
-      blocks_per_sm: for each of them; None where the PTX does not give the block's size.
+      messages: the instruction that the target lacks, ptxas's errors and warnings.
+      kernels: ptxas's figures of each entry function.
+      blocks_per_sm: blocks of each of them on an SM; None where the PTX does not give their size.
     """
 
     kernel: str
@@ -120,8 +114,13 @@ class CheckResult:
     blocks_per_sm: tuple[int | None, ...] = ()
 
     @property
+    def case(self) -> tuple[str, str, str]:
+        """The names of the kernel, of the configuration and of the target."""
+        return self.kernel, self.configuration, self.target.name
+
+    @property
     def name(self) -> str:
-        return f"{self.kernel}/{self.configuration} on {self.target}"
+        return "{}/{} on {}".format(*self.case)
 
     @property
     def failed(self) -> bool:
@@ -171,12 +170,7 @@ def _check_each(cases: Sequence[_Case]) -> Generator[CheckResult, None, None]:
     """Yields the results in the order of the cases; closed early, it starts no more of them."""
     # Each assembly is a process of its own: threads are enough to keep the cores busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        futures = [pool.submit(_check_one, *case) for case in cases]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        yield from pool.map(_check_one, *zip(*cases, strict=True))
 
 
 def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckResult:
@@ -226,62 +220,35 @@ def _check_one(kernel: KernelDefinition, config: str, target: Target) -> CheckRe
 
 
 def _wrong_dynamic_shared(text: str, launched: int) -> str | None:
-    """What is wrong if a launch has other dynamic shared memory than the text says."""
-    said = re.search(r"^// (\d+) bytes of dynamic shared memory$", text, re.M)
-    if ".extern .shared" in text and said is None:
+    """The error where a launch has other dynamic shared memory than the text says, else None."""
+    comment = re.search(r"^// (\d+) bytes of dynamic shared memory$", text, re.M)
+    if ".extern .shared" in text and comment is None:
         return "the PTX has dynamic shared memory, and does not say how much"
-    needed = int(said[1]) if said else 0
+    needed = int(comment[1]) if comment else 0
     if needed == launched:
         return None
     return f"a launch has {launched} bytes of dynamic shared memory, and the PTX needs {needed}"
 
 
-class _Rows:
-    """The table of the results, whose rows are known one after the other.
+_FIGURES = (
+    Column("PTX", "ptx_version"),
+    Column("registers", "registers"),
+    Column("spills", "spills"),
+    Column("shared", "shared_bytes"),
+    Column("CTAs/SM", "blocks_per_sm"),
+)
 
-    The widths of its columns follow from the cases, so that no figure is ever cut.
-    """
 
-    _FIGURES = ("PTX", "registers", "spills", "shared", "CTAs/SM")
-
-    def __init__(self, cases: Sequence[_Case]) -> None:
-        names = [(kernel.name, config, target.name) for kernel, config, target in cases]
-        headings = ("kernel", "configuration", "target")
-        self._names = [max(map(len, column)) for column in zip(headings, *names, strict=True)]
-        self._headings = headings
-        self._previous: tuple[str, str] | None = None
-        self._apart = len({target.name for *_, target in cases}) > 1
-
-    def heading(self) -> Iterator[str]:
-        line = self._line(self._headings, self._FIGURES)
-        yield line
-        yield "-" * len(line)
-
-    def of(self, result: CheckResult) -> Iterator[str]:
-        """The rows of a result, one for each of its entry functions.
-
-        An empty one comes before another configuration, where each has rows of several targets.
-        """
-        group = (result.kernel, result.configuration)
-        if self._apart and self._previous not in (None, group):
-            yield ""
-        self._previous = group
-        names = (*group, result.target.name)
-        if not result.kernels:
-            yield self._line(names, [result.status])
-        for entry, blocks in zip(result.kernels, result.blocks_per_sm, strict=True):
-            figures = (
-                ".".join(map(str, entry.ptx_version)),
-                *(entry.registers, entry.spills, entry.shared_bytes),
-                "?" if blocks is None else blocks,
-            )
-            line = self._line(names, figures)
-            yield f"{line}  {entry.kernel}" if len(result.kernels) > 1 else line
-
-    def _line(self, names: Sequence[str], figures: Sequence[object]) -> str:
-        words = [f"{name:<{width}}" for name, width in zip(names, self._names, strict=True)]
-        numbers = [
-            f"{figure:>{max(len(heading), 6)}}"
-            for figure, heading in zip(map(str, figures), self._FIGURES, strict=False)
-        ]
-        return "  ".join([*words, *numbers])
+def _print_result(table: PrintedTable, result: CheckResult) -> None:
+    """Prints a row for each entry function, or one with the status where there is none."""
+    if not result.kernels:
+        table.row(result.case, {"ptx_version": result.status})
+    for entry, blocks in zip(result.kernels, result.blocks_per_sm, strict=True):
+        figures = {
+            "ptx_version": ".".join(map(str, entry.ptx_version)),
+            "registers": entry.registers,
+            "spills": entry.spills,
+            "shared_bytes": entry.shared_bytes,
+            "blocks_per_sm": "?" if blocks is None else blocks,
+        }
+        table.row(result.case, figures, entry.kernel if len(result.kernels) > 1 else "")

@@ -100,11 +100,8 @@ def _train_all(
     from oxijax._cli import demo_training
 
     bar = progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[state]}"),
-        progress.TimeElapsedColumn(),
+        *("{task.description}", progress.BarColumn(), progress.MofNCompleteColumn()),
+        *("{task.fields[state]}", progress.TimeElapsedColumn()),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -149,8 +146,8 @@ def _table(contestants: Sequence[_Contestant]) -> "Table":
 
     seeds = len(contestants[0].accuracies)
     for seed in range(seeds):
-        accuracies = (f"{c.accuracies[seed]:.1%}" for c in contestants)
-        table.add_row(f"seed {seed}", *accuracies, end_section=seed == seeds - 1)
+        table.add_row(f"seed {seed}", *(f"{c.accuracies[seed]:.1%}" for c in contestants))
+    table.add_section()
     table.add_row("mean", *(f"{c.mean:.1%}" for c in contestants), style="bold")
     if seeds > 1:
         spreads = (statistics.stdev(c.accuracies) for c in contestants)

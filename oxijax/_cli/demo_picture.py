@@ -1,13 +1,13 @@
 """The picture of `python -m oxijax demo`: where two networks sample held-out digits."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import jax
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -27,15 +27,8 @@ _MARGIN = 3.6  # around the canvas, in its pixels, for samples outside
 _AREA = 75  # of a dot with modulation 1
 
 
-class _Pixel(NamedTuple):
-    """One of the output pixels whose samples are drawn."""
-
-    name: str
-    color: str  # blue and vermilion: apart for colour-blind eyes too
-
-
-_ON = _Pixel("output pixel on the digit", "#0072B2")
-_BESIDE = _Pixel("output pixel beside it", "#D55E00")
+# The output pixels whose samples are drawn: blue and vermilion are apart for colour-blind eyes too.
+_COLORS = {"output pixel on the digit": "#0072B2", "output pixel beside it": "#D55E00"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,22 +105,10 @@ def draw(file: Path | IO[bytes], plain: Classifier, deformable: Classifier, digi
     answers = [np.argmax(network(shown), axis=-1) for network in (plain, deformable)]
 
     figure = Figure(figsize=(13.2, 8.2), dpi=120, facecolor="white")
-    FigureCanvasAgg(figure)  # draws without a screen
     _draw_title(figure, *(on_ink(s, canvases) for s in samples))
     _draw_legend(figure)
-    panels = figure.subplots(
-        2,
-        5,
-        width_ratios=(1, 1, 0.15, 1, 1),
-        gridspec_kw={
-            "left": 0.012,
-            "right": 0.988,
-            "top": 0.825,
-            "bottom": 0.068,
-            "wspace": 0.02,
-            "hspace": 0.02,
-        },
-    )
+    figure.subplots_adjust(0.012, 0.068, 0.988, 0.825, wspace=0.02, hspace=0.02)
+    panels = figure.subplots(2, 5, width_ratios=(1, 1, 0.15, 1, 1))
     for gap in panels[:, 2]:
         gap.set_axis_off()
     columns = panels[:, [0, 1, 3, 4]]
@@ -150,24 +131,22 @@ def _typical(digits: Digits, label: int) -> int:
     return int(candidates[np.argsort(amounts)[len(amounts) // 2]])
 
 
-def _pixels(plain: Samples, canvas: np.ndarray) -> dict[_Pixel, tuple[int, int]]:
+def _pixels(plain: Samples, canvas: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The output pixels to draw: from one the plain kernel sees most ink, from one least.
 
     Among equals the most central one. Pixels whose kernel reaches over the edge do not count.
     """
     ranks = {}
-    for place in np.ndindex(plain.centers.shape[:2]):
-        taps, center = plain.points[0][place], plain.centers[place]
+    for pixel in np.ndindex(plain.centers.shape[:2]):
+        taps, center = plain.points[0][pixel], plain.centers[pixel]
         if np.all((taps >= 0) & (taps < CANVAS)):
             (top, left), (bottom, right) = taps[0].astype(int), taps[-1].astype(int)
             # A feature is made of more than the one pixel that it lies at.
             seen = canvas[max(top - 2, 0) : bottom + 3, max(left - 2, 0) : right + 3]
             distance = float(np.linalg.norm(center - (CANVAS - 1) / 2))
-            ranks[place] = (int(np.sum(seen > _INK)), distance)
-    return {
-        _ON: min(ranks, key=lambda place: (-ranks[place][0], ranks[place][1])),
-        _BESIDE: min(ranks, key=ranks.__getitem__),
-    }
+            ranks[pixel] = (int(np.sum(seen > _INK)), distance)
+    most = min(ranks, key=lambda pixel: (-ranks[pixel][0], ranks[pixel][1]))
+    return most, min(ranks, key=ranks.__getitem__)
 
 
 def _draw_title(figure: Figure, plain_share: float, deformable_share: float) -> None:
@@ -188,8 +167,8 @@ def _draw_legend(figure: Figure) -> None:
         return Line2D([], [], linestyle="", label=label, **style)
 
     handles = [
-        marker(pixel.name, marker="s", ms=12, mfc="none", mec=pixel.color, mew=2.2)
-        for pixel in (_ON, _BESIDE)
+        marker(name, marker="s", ms=12, mfc="none", mec=color, mew=2.2)
+        for name, color in _COLORS.items()
     ]
     handles += [
         marker(
@@ -218,18 +197,16 @@ def _draw_panel(
     canvas: np.ndarray,
     samples: Samples,
     index: int,
-    pixels: dict[_Pixel, tuple[int, int]],
+    pixels: Sequence[tuple[int, ...]],
 ) -> None:
     axes.imshow(canvas, cmap="Greys", vmin=0, vmax=1.7, interpolation="nearest")
     axes.add_patch(Rectangle((-0.5, -0.5), CANVAS, CANVAS, fill=False, ec="#BBBBBB", lw=1))
-    for (_, color), place in pixels.items():
-        y, x = samples.centers[place]
-        points, modulation = samples.points[index][place], samples.modulation[index][place]
+    for color, pixel in zip(_COLORS.values(), pixels, strict=True):
+        y, x = samples.centers[pixel]
+        points, modulation = samples.points[index][pixel], samples.modulation[index][pixel]
         axes.add_patch(Rectangle((x - 2, y - 2), 4, 4, fill=False, ec=color, lw=2.2, zorder=4))
-        for point_y, point_x in points:
-            axes.plot(
-                [x, point_x], [y, point_y], color=color, lw=0.9, alpha=0.55, clip_on=False, zorder=2
-            )
+        ys, xs = np.moveaxis(np.stack(np.broadcast_arrays([y, x], points)), -1, 0)
+        axes.plot(xs, ys, color=color, lw=0.9, alpha=0.55, clip_on=False, zorder=2)
         dots = {"c": color, "edgecolors": "white", "linewidths": 1, "clip_on": False, "zorder": 3}
         axes.scatter(points[:, 1], points[:, 0], s=_AREA * modulation, **dots)
     axes.set(xlim=(-_MARGIN, CANVAS - 1 + _MARGIN), ylim=(CANVAS - 1 + _MARGIN, -_MARGIN))

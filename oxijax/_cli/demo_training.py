@@ -64,10 +64,10 @@ class Digits:
         digits = cast(Any, load_digits())
         images = jnp.asarray(digits.images / 16, jnp.float32)
         labels = jnp.asarray(digits.target, jnp.int32)
-        parts = train_test_split(
+        split = train_test_split(
             np.arange(len(labels)), test_size=_HELD_OUT, stratify=digits.target, random_state=seed
         )
-        indices, held_out = map(np.asarray, parts)
+        indices, held_out = map(np.asarray, split)
         held_out = np.tile(held_out, _PLACINGS)
         _, key = jax.random.split(jax.random.key(seed))
         return cls(
@@ -154,10 +154,11 @@ def train(
     """Trains one network.
 
     Args:
-      digits: what to train on.
-      deformable: whether the last two convolutions are.
-      steps: number of batches.
-      seed: of the weights, and of batches and placings: both networks see the same canvases.
+      digits: the digits to train on.
+      deformable: whether the last two convolutions are deformable.
+      steps: the number of batches.
+      seed: the seed of the weights, and of batches and placings: both networks see the same
+        canvases.
       on_step: called with the loss after each step.
 
     Returns:
@@ -219,9 +220,9 @@ def _gradient_rule(steps: int) -> optax.GradientTransformation:
 def accuracy(network: Classifier, digits: Digits) -> float:
     """The share of held-out canvases that are classified correctly."""
     canvases, labels = digits.held_out_images, digits.held_out_labels
-    # In parts of a cache's size, and all of one shape to compile.
-    parts = zip(jnp.split(canvases, _PLACINGS), jnp.split(labels, _PLACINGS), strict=True)
-    return float(np.mean([_correct(network, *part) for part in parts]))
+    # In batches of a cache's size, and all of one shape to compile.
+    batches = zip(jnp.split(canvases, _PLACINGS), jnp.split(labels, _PLACINGS), strict=True)
+    return float(np.mean([_correct(network, *batch) for batch in batches]))
 
 
 @nnx.jit

@@ -4,6 +4,7 @@ Ends with exit code 0 whatever is missing.
 """
 
 import argparse
+import collections
 import dataclasses
 import importlib.metadata
 import pathlib
@@ -48,9 +49,7 @@ def collect() -> dict[str, Any]:
             "oxijax": oxijax.__version__,
             "python": platform.python_version(),
             "jax": jax.__version__,
-            "jaxlib": _version("jaxlib"),
-            "numpy": _version("numpy"),
-            "ml_dtypes": _version("ml_dtypes"),
+            **{package: _version(package) for package in ("jaxlib", "numpy", "ml_dtypes")},
         },
         "package": str(pathlib.Path(oxijax.__file__).parent),
         "platform": platform.platform(),
@@ -75,8 +74,8 @@ def _jax(missing: list[str], gpus: int) -> dict[str, Any]:
     backends: dict[str, dict[str, int]] = {}
     try:
         for name, backend in jax.extend.backend.backends().items():
-            kinds = [device.device_kind for device in backend.devices()]
-            backends[name] = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+            kinds = sorted(device.device_kind for device in backend.devices())
+            backends[name] = dict(collections.Counter(kinds))
         default = jax.default_backend()
     except Exception as error:  # a backend may fail as it likes; the command goes on
         wanted = jax.config.jax_platforms or "those it finds"  # pyright: ignore[reportAttributeAccessIssue]

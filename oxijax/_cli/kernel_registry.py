@@ -1,4 +1,4 @@
-"""What the commands on kernels share: the option `--registry`, and the kernels that it names."""
+"""The option `--registry` of the commands on kernels, and the kernels that it stands for."""
 
 import argparse
 import importlib

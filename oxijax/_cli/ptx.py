@@ -9,11 +9,10 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from oxijax._cli import CommandError, tool_message
+from oxijax._cli import CommandError
 from oxijax._cli.arguments import OutputFolder, add_output_argument
 from oxijax._cli.kernel_registry import add_registry_argument, registered_kernels
 from ptx.definition import KernelDefinition
-from ptx.isa.assembler import ToolNotFoundError
 from ptx.isa.sass import disassemble
 from ptx.isa.targets import TARGETS, Target, UnsupportedError
 
@@ -78,8 +77,6 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(_loops(text, target) if args.sass else text)
     except UnsupportedError as error:
         raise CommandError(str(error)) from error
-    except ToolNotFoundError as error:
-        raise CommandError(tool_message(error)) from error
     return 0
 
 

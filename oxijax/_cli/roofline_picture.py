@@ -1,11 +1,10 @@
 """The picture of `python -m oxijax roofline`: a GPU's roofs, and a product under them."""
 
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
@@ -27,7 +26,6 @@ def draw(file: Path | IO[bytes], result: Roofline) -> None:
     """Writes the picture, a PNG file."""
     sheet = DATA_SHEETS[result.device]
     figure = Figure(figsize=(9.6, 6.4), dpi=150, facecolor="white")
-    FigureCanvasAgg(figure)  # draws without a screen
     axes = figure.add_axes((0.1, 0.14, 0.87, 0.69))
     peaks = sheet.peaks(PTX_DTYPES[result.dtype])
     _set_limits(axes, result, peaks)
@@ -64,21 +62,36 @@ def _draw_axes(axes: Axes) -> None:
     axes.spines[["left", "bottom"]].set_color(_FAINT)
 
 
+def _write(
+    axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **style: Any
+) -> None:
+    """Writes a text at an offset, in points of type, from a point; sizes and alignment by name."""
+    style = {"size": 12, "color": _PALE, **style}
+    axes.annotate(text, point, xytext=offset, textcoords="offset points", **style)
+
+
 def _draw_peak(axes: Axes, sheet: DataSheet, peak: Peak, *, used: bool) -> None:
     """The flat roof of a unit: bold if it is the one that multiplies."""
     right = axes.get_xlim()[1]
     start = peak.tflops / sheet.bandwidth
-    style = {"color": _ROOF, "lw": 2.6} if used else {"color": _PALE, "lw": 1.4, "ls": (0, (4, 3))}
-    axes.plot([start, right], [peak.tflops] * 2, solid_capstyle="round", zorder=3, **style)
-    axes.annotate(
+    color, width, style = (_ROOF, 2.6, "-") if used else (_PALE, 1.4, (0, (4, 3)))
+    axes.plot(
+        [start, right],
+        [peak.tflops] * 2,
+        color=color,
+        lw=width,
+        ls=style,
+        solid_capstyle="round",
+        zorder=3,
+    )
+    _write(
+        axes,
         f"{number(peak.tflops)} TFLOP/s, {peak.unit}",
         (right, peak.tflops),
-        xytext=(-4, 7 if used else -7),
-        textcoords="offset points",
+        (-4, 7 if used else -7),
         ha="right",
         va="bottom" if used else "top",
-        size=12,
-        color=_ROOF if used else _PALE,
+        color=color,
         bbox=_HALO,
         zorder=2.5,
     )
@@ -93,20 +106,19 @@ def _draw_memory(axes: Axes, result: Roofline) -> None:
     bottom, top = axes.get_ylim()
     lowest = left * (top / bottom) ** 0.33
     low, mid, high = np.log([lowest, min(result.intensity, ends[1]), ends[1]])
-    place = np.exp((low + mid) / 2 if mid - low > high - mid else (mid + high) / 2)
+    intensity = np.exp((low + mid) / 2 if mid - low > high - mid else (mid + high) / 2)
     pixels = axes.transData.transform(np.stack([ends, bandwidth * ends], axis=1))
     (dx, dy) = pixels[1] - pixels[0]
-    angle = float(np.degrees(np.arctan2(dy, dx)))
-    axes.annotate(
+    angle = np.arctan2(dy, dx)
+    _write(
+        axes,
         f"{bandwidth:g} TB/s",
-        (float(place), float(bandwidth * place)),
-        xytext=(-9 * np.sin(np.radians(angle)), 9 * np.cos(np.radians(angle))),
-        textcoords="offset points",
-        rotation=angle,
+        (float(intensity), float(bandwidth * intensity)),
+        (-9 * np.sin(angle), 9 * np.cos(angle)),
+        rotation=float(np.degrees(angle)),
         rotation_mode="anchor",
         ha="center",
         va="center",
-        size=12,
         color=_ROOF,
     )
 
@@ -116,30 +128,13 @@ def _draw_balance(axes: Axes, result: Roofline) -> None:
     axes.axvspan(left, balance, color=_MEMORY, lw=0, zorder=0)
     axes.axvspan(balance, right, color=_COMPUTE, lw=0, zorder=0)
     axes.axvline(balance, color=_FAINT, lw=1.2, zorder=1)
-    for side, text in (("right", "bound by memory"), ("left", "bound by arithmetic")):
-        axes.annotate(
-            text,
-            (balance, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(-8 if side == "right" else 8, -6),
-            textcoords="offset points",
-            ha=side,
-            va="top",
-            size=12,
-            color=_PALE,
-        )
-    side = 1 if result.bound == "memory" else -1  # where the product's point is not
-    axes.annotate(
-        f"balance point {number(balance)}",
-        (balance, 0),
-        xycoords=("data", "axes fraction"),
-        xytext=(7 * side, 7),
-        textcoords="offset points",
-        ha="left" if side == 1 else "right",
-        va="bottom",
-        size=12,
-        color=_PALE,
-    )
+    xycoords = ("data", "axes fraction")
+    top = {"xycoords": xycoords, "va": "top"}
+    _write(axes, "bound by memory", (balance, 1), (-8, -6), ha="right", **top)
+    _write(axes, "bound by arithmetic", (balance, 1), (8, -6), ha="left", **top)
+    x, side = (7, "left") if result.bound == "memory" else (-7, "right")  # away from the product
+    text = f"balance point {number(balance)}"
+    _write(axes, text, (balance, 0), (x, 7), xycoords=xycoords, ha=side, va="bottom")
 
 
 def _draw_point(axes: Axes, result: Roofline) -> None:
@@ -151,12 +146,12 @@ def _draw_point(axes: Axes, result: Roofline) -> None:
     across, up = to_axes.transform((x, y))
     balance, _ = to_axes.transform((result.balance_point, y))
     on_right = (balance if across < balance else 1) - across > 0.23
-    axes.annotate(
+    _write(
+        axes,
         f"{number(x)} FLOP/byte\n{number(y)} TFLOP/s\nat least {time(result.attainable_us)}",
         (x, min(up - 0.03, 0.3)),
+        (12 if on_right else -12, 0),
         xycoords=("data", "axes fraction"),
-        xytext=(12 if on_right else -12, 0),
-        textcoords="offset points",
         ha="left" if on_right else "right",
         va="top",
         size=13,

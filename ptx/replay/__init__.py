@@ -8,6 +8,7 @@ memory, L1, and this SM's part of L2 and of the GPU's memory.
 
 from ptx.replay.code import Code, compile_code
 from ptx.replay.machine import MACHINES, Machine
+from ptx.replay.memory import Memory
 from ptx.replay.sm import Replayed, replay
 
-__all__ = ["MACHINES", "Code", "Machine", "Replayed", "compile_code", "replay"]
+__all__ = ["MACHINES", "Code", "Machine", "Memory", "Replayed", "compile_code", "replay"]

@@ -13,11 +13,11 @@ from ptx.emulator.syntax import Register
 from ptx.isa.sass import Instruction, disassemble, opcode
 from ptx.isa.targets import Target
 
-__all__ = ["Code", "Kind", "Pipe", "Step", "compile_code"]
+__all__ = ["ACCESSES", "Code", "Kind", "Pipe", "Step", "compile_code"]
 
 
 class Kind(enum.Enum):
-    """What an instruction does besides its arithmetic."""
+    """The effect of an instruction, besides its arithmetic."""
 
     OTHER = enum.auto()
     SHARED = enum.auto()  # memory, loaded, stored or both
@@ -33,7 +33,7 @@ class Kind(enum.Enum):
 
 
 class Pipe(enum.IntEnum):
-    """What executes an instruction. Each of the SM's four parts has one of each but the last."""
+    """The unit that executes an instruction; each of the SM's four parts has all but the last."""
 
     NONE = 0  # only the issue slot
     FMA = 1  # 32-bit floating-point arithmetic
@@ -52,11 +52,12 @@ class Step:
     """An instruction.
 
     Attributes:
-      kind, pipe: what it is.
-      opcode: of the instruction.
-      line: of the PTX text.
+      kind, pipe: its effect, and the unit that executes it.
+      opcode: its opcode.
+      line: its line in the PTX text.
       stall, write_barrier, read_barrier, wait: see `Instruction`; -1 for no counter.
-      target: of a branch.
+      target: the number of the instruction that a branch goes to; -1 for none.
+      conditional: whether a branch, or the end, is for some lanes only.
       inverted: whether the branch goes where the PTX text's does not.
       skips: whether the branch is around an instruction that the PTX text only has a predicate for.
       counted: whether this is the first instruction of its line, which counts the visits to it.
@@ -89,7 +90,7 @@ class Code:
     Attributes:
       steps: its instructions.
       branch_lines: lines of the PTX text that branch here too.
-      access_lines: those that access memory here too.
+      access_lines: lines that access memory here too.
     """
 
     steps: tuple[Step, ...]
@@ -100,79 +101,65 @@ class Code:
 def compile_code(text: str, target: Target) -> Code:
     """Reads the machine code that ptxas makes of a PTX text with one kernel."""
     instructions = disassemble(text, target).instructions
-    ways = _Ways(load(text, None), instructions)
-    steps = tuple(_step(i, n, ways) for n, i in enumerate(instructions))
+    branches = _Branches(load(text, None), instructions)
+    steps = tuple(_step(i, n, branches) for n, i in enumerate(instructions))
     return Code(
         steps,
         frozenset(s.line for s in steps if s.conditional and not s.skips),
-        frozenset(s.line for s in steps if s.kind in _MEMORY.values()),
+        frozenset(s.line for s in steps if s.kind in ACCESSES),
     )
 
 
-_PIPES: tuple[tuple[Pipe, tuple[str, ...]], ...] = (
-    (Pipe.FMA, ("FFMA", "FMUL", "FADD", "FFMA2", "FMUL2", "FADD2")),
-    (Pipe.HALF, ("HFMA2", "HADD2", "HMUL2", "HSETP2", "HMNMX2")),
-    (Pipe.IMAD, ("IMAD", "IDP", "IMUL")),
-    (Pipe.DOUBLE, ("DFMA", "DADD", "DMUL", "DSETP", "DMNMX")),
-    (Pipe.TENSOR, ("HMMA", "DMMA", "IMMA")),
-    (Pipe.SPECIAL, ("MUFU", "F2I", "I2F", "F2F", "FRND", "POPC", "FLO", "BREV")),
-    (
-        Pipe.ALU,
-        (
-            "IADD3", "IADD", "LOP3", "LOP", "SHF", "SHL", "SHR", "LEA", "ISETP", "FSETP", "SEL",
-            "FSEL", "PRMT", "FMNMX", "IMNMX", "MOV", "VIADD", "VIMNMX", "VIADDMNMX", "PLOP3",
-            "R2P", "P2R", "BMSK", "SGXT", "IABS", "F2FP", "CS2R", "VOTE", "FCHK", "I2FP", "F2IP",
-            "I2IP", "FMNMX3", "FSET",
-        ),
+_PIPES = {
+    Pipe.FMA: "FFMA FMUL FADD FFMA2 FMUL2 FADD2",
+    Pipe.HALF: "HFMA2 HADD2 HMUL2 HSETP2 HMNMX2",
+    Pipe.IMAD: "IMAD IDP IMUL",
+    Pipe.DOUBLE: "DFMA DADD DMUL DSETP DMNMX",
+    Pipe.TENSOR: "HMMA DMMA IMMA",
+    Pipe.SPECIAL: "MUFU F2I I2F F2F FRND POPC FLO BREV",
+    Pipe.ALU: (
+        "IADD3 IADD LOP3 LOP SHF SHL SHR LEA ISETP FSETP SEL FSEL PRMT FMNMX IMNMX MOV VIADD "
+        "VIMNMX VIADDMNMX PLOP3 R2P P2R BMSK SGXT IABS F2FP CS2R VOTE FCHK I2FP F2IP I2IP FMNMX3 "
+        "FSET"
     ),
-    (Pipe.MEMORY, ("S2R", "SHFL", "LDC", "LDCU", "S2UR", "MATCH", "REDUX")),
-    (Pipe.NONE, (
-        "BRA", "BSSY", "BSYNC", "EXIT", "NOP", "WARPSYNC", "BREAK", "DEPBAR", "BAR", "LDGDEPBAR",
-        "R2UR", "YIELD",
-    )),
-)  # fmt: skip
-_PIPE = {name: pipe for pipe, names in _PIPES for name in names}
-
-_MEMORY = {
-    "LDS": Kind.SHARED,
-    "STS": Kind.SHARED,
-    "LDSM": Kind.SHARED,
-    "ATOMS": Kind.SHARED,
-    "LDG": Kind.LOAD,
-    "STG": Kind.STORE,
-    "RED": Kind.ADD,
-    "REDG": Kind.ADD,
-    "ATOMG": Kind.ADD,
-    "LDGSTS": Kind.COPY,
+    Pipe.MEMORY: (
+        "S2R SHFL LDC LDCU S2UR MATCH REDUX LDS STS LDSM ATOMS LDG STG RED REDG ATOMG LDGSTS"
+    ),
+    Pipe.NONE: ("BRA BSSY BSYNC EXIT NOP WARPSYNC BREAK DEPBAR BAR LDGDEPBAR R2UR YIELD"),
 }
+_KINDS = {
+    Kind.SHARED: "LDS STS LDSM ATOMS",
+    Kind.LOAD: "LDG",
+    Kind.STORE: "STG",
+    Kind.ADD: "RED REDG ATOMG",
+    Kind.COPY: "LDGSTS",
+    Kind.COMMIT: "LDGDEPBAR",
+    Kind.WAIT: "DEPBAR",
+    Kind.BARRIER: "BAR",
+    Kind.EXIT: "EXIT",
+}
+_PIPE_OF = {name: pipe for pipe, names in _PIPES.items() for name in names.split()}
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+
+ACCESSES = frozenset({Kind.SHARED, Kind.LOAD, Kind.STORE, Kind.ADD, Kind.COPY})
 
 
-def _step(instruction: Instruction, number: int, ways: _Ways) -> Step:
+def _step(instruction: Instruction, number: int, branches: _Branches) -> Step:
     name = opcode(instruction.text)
     base = name.partition(".")[0]
-    kind, pipe, pending = Kind.OTHER, Pipe.NONE, 0
-    if base in _MEMORY:
-        kind, pipe = _MEMORY[base], Pipe.MEMORY
-    elif instruction.target is not None:
-        kind = Kind.BRANCH
-    elif base == "EXIT":
-        kind = Kind.EXIT
-    elif base == "BAR":
-        kind = Kind.BARRIER
-    elif base == "LDGDEPBAR":
-        kind = Kind.COMMIT
-    elif base == "DEPBAR":
-        kind = Kind.WAIT
-        pending = int(instruction.text.split(",")[1].split()[0], 16)
-    elif base in _PIPE:
-        pipe = _PIPE[base]
-    elif base.startswith("U"):
+    kind, pipe = _KIND_OF.get(base, Kind.OTHER), _PIPE_OF.get(base)
+    if instruction.target is not None:
+        kind, pipe = Kind.BRANCH, Pipe.NONE
+    elif pipe is None and base.startswith("U"):
         pipe = Pipe.UNIFORM
-    else:
+    elif pipe is None:
         raise ValueError(f"the model does not know the instruction {instruction.text}")
-    conditional = kind in (Kind.BRANCH, Kind.EXIT) and ways.is_conditional(instruction)
-    line = ways.branch_line(number) if conditional else instruction.line
-    skips = conditional and not ways.is_branch(line)
+    ends_block = kind in (Kind.BRANCH, Kind.EXIT)
+    # A branch, or the end, for some lanes only: `@P0 BRA`, `BRA.U !UP1`.
+    conditional = ends_block and bool(re.match(r"@|\S+ !?U?P\d", instruction.text))
+    line = branches.line_of(number) if conditional else instruction.line
+    skips = conditional and line not in branches.lines
+    pending = instruction.text.split(",")[1].split()[0] if kind is Kind.WAIT else "0"
     return Step(
         kind=kind,
         pipe=pipe,
@@ -184,10 +171,10 @@ def _step(instruction: Instruction, number: int, ways: _Ways) -> Step:
         wait=instruction.wait,
         target=-1 if instruction.target is None else instruction.target,
         conditional=conditional,
-        inverted=conditional and not skips and ways.is_inverted(number, line),
+        inverted=conditional and not skips and branches.is_inverted(number, line),
         skips=skips,
-        counted=kind in (Kind.BRANCH, Kind.EXIT) or not ways.has_skip(line),
-        pending=pending,
+        counted=ends_block or instruction.line not in branches.skipped_lines,
+        pending=int(pending, 16),
         products=_products(name) if pipe is Pipe.TENSOR else 0.0,
     )
 
@@ -201,34 +188,42 @@ def _products(name: str) -> float:
 
 
 _PRODUCTS = {
-    "HMMA.16816": 2048, "HMMA.1688": 1024, "HMMA.1684": 512,
-    "DMMA.8x8x4": 4 * 256, "DMMA.16x8x4": 4 * 512, "DMMA.16x8x8": 4 * 1024,
+    "HMMA.16816": 2048,
+    "HMMA.1688": 1024,
+    "HMMA.1684": 512,
+    "DMMA.8x8x4": 4 * 256,
+    "DMMA.16x8x4": 4 * 512,
+    "DMMA.16x8x8": 4 * 1024,
     "DMMA.16x8x16": 4 * 2048,
-}  # fmt: skip
+}
 
 
-class _Ways:
-    """Which way of a branch in the PTX text is which in the machine code."""
+class _Branches:
+    """The branches of the PTX text, and which way of each is which in the machine code.
+
+    Attributes:
+      lines: lines of the PTX text that are branches, or ends of some threads.
+      skipped_lines: lines whose instruction ptxas has put a branch around.
+    """
 
     def __init__(self, program: Program, instructions: Sequence[Instruction]):
         self._instructions = instructions
-        self._lines = [i.line for i in program.source.instructions]
-        self._blocks = program.blocks
-        self._block_of = {
-            self._lines[index]: number
-            for number, block in enumerate(program.blocks)
-            for index in range(block.start, block.stop)
-        }
-        self._branches = {
-            self._lines[block.stop - 1]
-            for block in program.blocks
-            if block.stop > block.start and block.target is not None
-        }
         source = program.source.instructions
-        self._guarded = {i.line for i in source if i.guard and i.line not in self._branches}
+        self._blocks = program.blocks
+        self._block_lines = [[i.line for i in source[b.start : b.stop]] for b in program.blocks]
+        self._block_of = {
+            line: number for number, lines in enumerate(self._block_lines) for line in lines
+        }
+        self.lines = {
+            lines[-1]
+            for block, lines in zip(program.blocks, self._block_lines, strict=True)
+            if lines and block.target is not None
+        }
+        guarded = [(i.line, i.guard.index) for i in source if i.guard]
+        self._guarded_lines = {line for line, _ in guarded} - self.lines
         # What writes the predicate of one branch alone -> the branch.
-        guards = collections.Counter(i.guard.index for i in source if i.guard)
-        deciding = {i.guard.index: i.line for i in source if i.guard and i.line in self._branches}
+        guards = collections.Counter(register for _, register in guarded)
+        deciding = {register: line for line, register in guarded if line in self.lines}
         self._deciding = {
             i.line: deciding[i.operands[0].index]
             for i in source
@@ -240,31 +235,23 @@ class _Ways:
         self._named = {
             self._deciding.get(i.line, i.line) for i in instructions if i.target is not None
         }
-        self._skips = {
+        self.skipped_lines = {
             i.line
             for i in instructions
-            if (i.target is not None or opcode(i.text) == "EXIT") and i.line in self._guarded
+            if (i.target is not None or opcode(i.text) == "EXIT") and i.line in self._guarded_lines
         }
 
-    def is_conditional(self, instruction: Instruction) -> bool:
-        """Whether a branch, or the end, is for some lanes only: `@P0 BRA`, `BRA.U !UP1`."""
-        return bool(re.match(r"@|\S+ !?U?P\d", instruction.text))
-
-    def is_branch(self, line: int) -> bool:
-        """Whether a line of the PTX text is a branch, or the end of some threads."""
-        return line in self._branches
-
-    def branch_line(self, number: int) -> int:
+    def line_of(self, number: int) -> int:
         """The line of the PTX text's branch, or of the instruction with a predicate.
 
         The machine code may name what makes the branch's predicate, or some line before it.
         """
         instruction = self._instructions[number]
         line = self._deciding.get(instruction.line, instruction.line)
-        if line in self._branches or line in self._guarded:
+        if line in self.lines or line in self._guarded_lines:
             return line
         back = instruction.target is not None and instruction.target <= number
-        later = [n for n in self._branches - self._named if n > line and self._goes_back(n) == back]
+        later = [n for n in self.lines - self._named if n > line and self._goes_back(n) == back]
         found = min(later, default=line)
         self._named.add(found)  # others come in the same order
         return found
@@ -274,39 +261,27 @@ class _Ways:
         target = self._blocks[number].target
         return target is not None and target <= number
 
-    def has_skip(self, line: int) -> bool:
-        """Whether ptxas has put a branch around the instruction of a line."""
-        return line in self._skips
-
     def is_inverted(self, number: int, line: int) -> bool:
         """Whether the machine code jumps where the branch of a line goes on."""
         instruction = self._instructions[number]
-        here = self._block_of[line]
-        block = self._blocks[here]
-        assert block.target is not None, instruction
-        back = block.target <= here
+        own = self._block_of[line]
+        target = self._blocks[own].target
+        assert target is not None, instruction
+        back = self._goes_back(line)
         if instruction.target is not None and instruction.target <= number:
             return not back  # a loop goes on
         if back:
             return True  # a loop ends
         # What the text jumps over, and what comes after it.
-        over = self._region(here + 1, block.target)
-        after = self._region(block.target, len(self._blocks))
-        there = set() if instruction.target is None else self._way(instruction.target)
-        next_ = self._way(number + 1)
-        same = len(there & after) + len(next_ & over)
-        other = len(there & over) + len(next_ & after)
+        over = set[int]().union(*self._block_lines[own + 1 : target])
+        after = set[int]().union(*self._block_lines[target:])
+        jumped = set() if instruction.target is None else self._way(instruction.target)
+        not_jumped = self._way(number + 1)
+        same = len(jumped & after) + len(not_jumped & over)
+        other = len(jumped & over) + len(not_jumped & after)
         if same == other:
             raise ValueError(f"which way goes {instruction}? {same}")
         return other > same
-
-    def _region(self, first: int, end: int) -> set[int]:
-        """The lines of some blocks."""
-        return {
-            self._lines[index]
-            for block in self._blocks[first:end]
-            for index in range(block.start, block.stop)
-        }
 
     def _way(self, number: int) -> set[int]:
         """The lines of the instructions from one on, up to a branch.

@@ -1,4 +1,4 @@
-"""What a simulated GPU can do: figures of its SMs, L2 and memory."""
+"""Figures of simulated GPUs: of their SMs, L2 and memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Machine:
 
     Attributes:
       sheet: its data sheet.
-      sms: how many SMs.
+      sms: the number of SMs.
       clock: cycles a second under load.
       intervals: cycles between two instructions of 32 lanes, of each pipe of a part.
       shares: a pipe that takes some of the cycles of another, and how much of its own.

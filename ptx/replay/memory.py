@@ -24,6 +24,7 @@ class Memory:
     unit has taken it, that at which its operands have been read, and that at which it is done.
 
     Attributes:
+      machine: the GPU.
       busy: cycles that each part was: "L1" (the unit, with shared memory), "L2" (what it sends),
         "stores" (what is sent to it), "memory" and "atomics".
     """
@@ -34,15 +35,14 @@ class Memory:
         Args:
           machine: the GPU.
           active_sms: SMs that share L2 and the GPU's memory.
-          l1_bytes: of L1, beside shared memory.
+          l1_bytes: the size of L1, beside shared memory.
           cold: the share of the sectors that a block is the first of its own to touch which are
             not in L2 yet, by buffer.
         """
         self.busy: dict[str, float] = collections.defaultdict(float)
-        self._machine, self._cold = machine, cold
-        self._l1: dict[
-            int, float
-        ] = {}  # sector -> cycle at which it is there; the one used longest ago first
+        self.machine, self._cold = machine, cold
+        # Sector -> the cycle at which L1 has it; the one used longest ago comes first.
+        self._l1: dict[int, float] = {}
         self._l1_sectors = l1_bytes // _SECTOR
         self._unit = self._l2 = self._dram = self._stored = self._added = 0.0
         sms, clock = active_sms, machine.clock
@@ -55,7 +55,7 @@ class Memory:
         self, issued: float, accessed: Accessed, *, storing: bool
     ) -> tuple[float, float, float]:
         """An access to shared memory."""
-        machine, width = self._machine, accessed.width
+        machine, width = self.machine, accessed.width
         start = self._take(issued, accessed.passes)
         late = accessed.passes - _passes(accessed)
         read = start + (machine.store_read if storing else machine.load_read).of(width)
@@ -66,15 +66,15 @@ class Memory:
         start = self._take(issued, 1)
         return (
             start,
-            start + self._machine.load_read.of(4),
-            start + self._machine.shared_latency.of(4),
+            start + self.machine.load_read.of(4),
+            start + self.machine.shared_latency.of(4),
         )
 
     def load(
         self, issued: float, block: Block, accessed: Accessed, *, through_l1: bool
     ) -> tuple[float, float, float]:
         """A load from global memory, or a copy to shared memory."""
-        machine, l1 = self._machine, self._l1
+        machine, l1 = self.machine, self._l1
         start = self._take(issued, max(accessed.passes, _tag_passes(accessed)))
         done = start + machine.l1_latency.of(accessed.width)
         for sector in accessed.sectors:
@@ -96,21 +96,21 @@ class Memory:
         self.busy["stores"] += cycles
         for sector in accessed.sectors:
             if self._is_cold(block, accessed.buffer, sector):
-                self._dram = max(self._dram, start) + self._dram_cycles
-                self.busy["memory"] += self._dram_cycles
-        return start, start + self._machine.store_read.of(accessed.width), end
+                self._use_dram(start)
+        return start, start + self.machine.store_read.of(accessed.width), end
 
     def add(self, issued: float, block: Block, accessed: Accessed) -> tuple[float, float, float]:
         """Atomic additions to global memory."""
         cycles = self._addition_cycles * len(accessed.sectors)
         start, end, self._added = self._send(issued, accessed, self._added, cycles)
         self.busy["atomics"] += cycles
-        read = start + self._machine.store_read.of(accessed.width)
-        return start, read, end + self._machine.l2_latency
+        read = start + self.machine.store_read.of(accessed.width)
+        return start, read, end + self.machine.l2_latency
 
-    def _take(self, issued: float, passes: float) -> float:
-        start = max(issued + 2, self._unit)
-        cycles = passes * self._machine.pass_cycles
+    def _take(self, issued: float, passes: float, earliest: float = 0.0) -> float:
+        """Keeps the unit for some passes; the cycle at which they begin."""
+        start = max(issued + 2, self._unit, earliest)
+        cycles = passes * self.machine.pass_cycles
         self._unit = start + cycles
         self.busy["L1"] += cycles
         return start
@@ -120,22 +120,22 @@ class Memory:
     ) -> tuple[float, float, float]:
         """Sends sectors to L2, once there is room for them; the cycle when L2 has taken them."""
         passes = _passes(accessed)
-        room = free - _BUFFERED * cycles / len(accessed.sectors)
-        start = max(issued + 2, self._unit, room)
-        taken = passes * self._machine.pass_cycles
-        self._unit = start + taken
-        self.busy["L1"] += taken
+        start = self._take(issued, passes, free - _BUFFERED * cycles / len(accessed.sectors))
         return start, start + passes, max(free, start) + cycles
+
+    def _use_dram(self, start: float) -> None:
+        """Keeps the GPU's memory for a sector."""
+        self._dram = max(self._dram, start) + self._dram_cycles
+        self.busy["memory"] += self._dram_cycles
 
     def _fetch(self, start: float, block: Block, buffer: int, sector: int) -> float:
         """The cycle at which a sector that L1 lacks has come."""
-        machine = self._machine
+        machine = self.machine
         asked = self._l2 = max(self._l2, start) + self._l2_cycles
         self.busy["L2"] += self._l2_cycles
         ready = asked + machine.l2_latency
         if self._is_cold(block, buffer, sector):
-            self._dram = max(self._dram, asked) + self._dram_cycles
-            self.busy["memory"] += self._dram_cycles
+            self._use_dram(asked)
             ready = self._dram + machine.memory_latency
         return ready
 

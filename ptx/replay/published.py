@@ -1,4 +1,4 @@
-"""Microbenchmarks that others have measured, and what the simulator says of them."""
+"""Microbenchmarks that others have measured, on the simulated SM."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ptx.emulator import Buffer
 from ptx.emulator.trace import Trace
 from ptx.replay.code import compile_code
 from ptx.replay.machine import MACHINES, Machine
+from ptx.replay.memory import Memory
 from ptx.replay.sm import Replayed, replay
 
 __all__ = ["PUBLISHED", "Published"]
@@ -19,15 +20,15 @@ __all__ = ["PUBLISHED", "Published"]
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A figure that somebody has measured.
+    """A published measurement.
 
     Attributes:
-      name: what was measured.
-      gpu: on which GPU, by its name in `MACHINES`.
-      unit: of both figures.
-      measured: the figure.
-      source: where it is published.
-      simulate: what the simulator says, for a GPU.
+      name: the name of what was measured.
+      gpu: the GPU's name in `MACHINES`.
+      unit: the unit of both figures.
+      measured: the published figure.
+      source: the publication.
+      simulate: a function from a GPU to the simulator's figure.
     """
 
     name: str
@@ -56,14 +57,14 @@ def _replayed(
 
     Args:
       machine: the GPU.
-      body: of the kernel. %thread is the thread, %cta the block, %memory the parameter; %value0 to
-        %value63 are words, %float0 to %float63 numbers, %address0 to %address7 addresses, and
-        `shared` is a variable.
-      threads: of a block.
-      blocks: how many.
+      body: the kernel's instructions. %thread is the thread, %cta the block, %memory the parameter;
+        %value0 to %value63 are words, %float0 to %float63 and %double0 to %double7 numbers,
+        %address0 to %address7 addresses, and `shared` is a variable.
+      threads: the threads of a block.
+      blocks: how many there are.
       resident: blocks that are on the SM at a time.
       active_sms: SMs that share L2 and memory.
-      cold: share of the sectors that are not in L2.
+      cold: the share of the sectors that are not in L2.
     """
     text = (
         f".version {8.6 if machine.target.sm >= 100 else 7.8}\n"
@@ -77,23 +78,19 @@ def _replayed(
     memory = Buffer(np.zeros(1 << 20, np.uint32))
     trace = emulator.launch(text, blocks, threads, [memory], report=Trace, check_races=False)
     assert isinstance(trace, Trace)
-    return replay(
-        compile_code(text, machine.target),
-        machine,
-        [[trace.warps[block, warp] for warp in range(threads // 32)] for block in range(blocks)],
-        resident=resident,
-        active_sms=active_sms,
-        l1_bytes=128 << 10,
-        cold={0: cold},
-    )
+    traces = [[trace.warps[b, warp] for warp in range(threads // 32)] for b in range(blocks)]
+    sm_memory = Memory(machine, active_sms, l1_bytes=128 << 10, cold={0: cold})
+    return replay(compile_code(text, machine.target), sm_memory, traces, resident=resident)
 
 
-def _cycles_each(body: Callable[[int], str], threads: int = 32) -> Callable[[Machine], float]:
-    """Cycles of one repetition: `body` makes a kernel of so many."""
+def _cycles_each(
+    body: Callable[[int], str], threads: int = 32, *, count: int = 1
+) -> Callable[[Machine], float]:
+    """Cycles of one of `count` instructions in a repetition; `body` makes so many repetitions."""
 
     def simulate(machine: Machine) -> float:
         few, many = (_replayed(machine, body(n), threads).cycles for n in (16, 48))
-        return (many - few) / 32
+        return (many - few) / 32 / count
 
     return simulate
 
@@ -119,36 +116,28 @@ def _products(sums: int) -> Callable[[int], str]:
     return body
 
 
-def _chain_in_shared_memory(repetitions: int) -> str:
-    return "\n".join(
-        [
-            "mov.u32 %value0, shared;\nst.shared.u32 [%value0], %value0;",
-            *["ld.shared.u32 %value0, [%value0];"] * repetitions,
-            "st.global.u32 [%memory], %value0;",
-        ]
-    )
+def _repeated(instruction: str, before: str = "", after: str = "") -> Callable[[int], str]:
+    """A kernel that repeats an instruction, between others."""
+    return lambda repetitions: "\n".join([before, *[instruction] * repetitions, after])
 
 
-def _chain_in_l1(repetitions: int) -> str:
-    return "\n".join(
-        [
-            "st.global.u64 [%memory], %memory;\nmov.u64 %address0, %memory;",
-            *["ld.global.ca.u64 %address0, [%address0];"] * repetitions,
-            "st.global.u64 [%memory], %address0;",
-        ]
-    )
+_CHAIN_IN_SHARED_MEMORY = _repeated(
+    "ld.shared.u32 %value0, [%value0];",
+    "mov.u32 %value0, shared;\nst.shared.u32 [%value0], %value0;",
+    "st.global.u32 [%memory], %value0;",
+)
+_CHAIN_IN_L1 = _repeated(
+    "ld.global.ca.u64 %address0, [%address0];",
+    "st.global.u64 [%memory], %memory;\nmov.u64 %address0, %memory;",
+    "st.global.u64 [%memory], %address0;",
+)
 
 
-def _barriers(repetitions: int) -> str:
-    return "bar.sync 0;\n" * repetitions
-
-
-def _strided_loads(stride: int, *, width: int = 4) -> Callable[[int], str]:
+def _strided_loads(stride: int, width: int) -> Callable[[int], str]:
     """Loads of 32 warps, whose lanes lie some elements apart, and which L1 has."""
 
     def body(repetitions: int) -> str:
-        kind = "f32" if width == 4 else "f64"
-        name = "float" if width == 4 else "double"
+        kind, name = ("f32", "float") if width == 4 else ("f64", "double")
         lines = [
             f"and.b32 %value0, %thread, 63;\nmul.lo.u32 %value0, %value0, {stride * width};",
             "cvt.u64.u32 %address0, %value0;\nadd.u64 %address0, %memory, %address0;",
@@ -171,11 +160,8 @@ def _bandwidth(
     """GB/s of a kernel whose threads each move some bytes, with some blocks on each SM."""
 
     def simulate(machine: Machine) -> float:
-        replayed = _replayed(
-            machine, body, threads, blocks=4 * blocks_of_sm, resident=blocks_of_sm,
-            active_sms=machine.sms, cold=cold,
-        )  # fmt: skip
-        ends = replayed.ends
+        counts = {"blocks": 4 * blocks_of_sm, "resident": blocks_of_sm, "active_sms": machine.sms}
+        ends = _replayed(machine, body, threads, **counts, cold=cold).ends
         cycles = ends[-1] - ends[blocks_of_sm - 1]
         blocks = len(ends) - blocks_of_sm
         return blocks * threads * moved * machine.sms * machine.clock / cycles / 1e9
@@ -183,10 +169,10 @@ def _bandwidth(
     return simulate
 
 
-_PLACE = (
+_ADDRESS = (
     "mad.lo.u32 %value0, %cta, {threads}, %thread;\nmul.wide.u32 %address0, %value0, {apart};\n"
+    "add.u64 %address0, %memory, %address0;\n"
 )
-_PLACE += "add.u64 %address0, %memory, %address0;\n"
 _READ = "ld.global.f64 %double0, [%address0];\nst.shared.f64 [shared], %double0;"
 _TRIAD = (
     "ld.global.f64 %double0, [%address0+1048576];\nld.global.f64 %double1, [%address0+2097152];\n"
@@ -197,12 +183,12 @@ _ADD = "red.global.add.u32 [%address0], %thread;\n"
 
 
 def _stream(body: str, moved: int, threads_of_sm: int, threads: int) -> Callable[[Machine], float]:
-    place = _PLACE.format(threads=threads, apart=8)
-    return _bandwidth(place + body, moved, blocks_of_sm=threads_of_sm // threads, threads=threads)
+    address = _ADDRESS.format(threads=threads, apart=8)
+    return _bandwidth(address + body, moved, blocks_of_sm=threads_of_sm // threads, threads=threads)
 
 
 def _additions(apart: int) -> Callable[[Machine], float]:
-    body = _PLACE.format(threads=256, apart=apart) + 64 * _ADD
+    body = _ADDRESS.format(threads=256, apart=apart) + 64 * _ADD
     return _bandwidth(body, 64, blocks_of_sm=1, threads=256, cold=0.0)
 
 
@@ -216,37 +202,36 @@ PUBLISHED = (
     ),
     Published(
         "mma.sync m16n8k16, one of 8 sums", "H100 SXM", "cycles", 6.29, _VLA + "unit-mma.md",
-        lambda machine: _cycles_each(_products(8))(machine) / 8,
+        _cycles_each(_products(8), count=8),
     ),
     Published(
         "mma.sync m16n8k16, one of 8 sums", "A100 40GB", "cycles", 8.0,
         "NVIDIA A100 Tensor Core GPU Architecture: 1,024 multiplications of an SM in a cycle",
-        lambda machine: _cycles_each(_products(8))(machine) / 8,
+        _cycles_each(_products(8), count=8),
     ),
     Published(
         "chain of ld.shared", "A100 40GB", "cycles", 23.0,
         "Abdelkhalik et al., 2022, table 4, as others quote it",
-        _cycles_each(_chain_in_shared_memory),
+        _cycles_each(_CHAIN_IN_SHARED_MEMORY),
     ),
     Published(
         "chain of ld.global in L1", "A100 80GB", "cycles", 36.2, _RRZE + "gpu-latency",
-        _cycles_each(_chain_in_l1),
+        _cycles_each(_CHAIN_IN_L1),
     ),
     Published(
         "chain of ld.global in L1", "H100 SXM", "cycles", 34.5,
-        _RRZE + "gpu-latency (of an H100 PCIe)", _cycles_each(_chain_in_l1),
+        _RRZE + "gpu-latency (of an H100 PCIe)", _cycles_each(_CHAIN_IN_L1),
     ),
     Published(
         "bar.sync of 8 warps", "B200", "cycles", 38.0,
-        "QuickRunCUDA, 2025: B300_PIPE_CATALOG.md (of a B300)", _cycles_each(_barriers, 256),
+        "QuickRunCUDA, 2025: B300_PIPE_CATALOG.md (of a B300)",
+        _cycles_each(_repeated("bar.sync 0;"), 256),
     ),
     *(
         Published(
             f"warp's load of {8 * width} bits from L1, {stride} elements apart", "A100 40GB",
             "cycles", cycles, _RRZE + "gpu-strides",
-            lambda machine, stride=stride, width=width: (
-                _cycles_each(_strided_loads(stride, width=width), 1024)(machine) / 32
-            ),
+            _cycles_each(_strided_loads(stride, width), 1024, count=32),
         )
         for width, stride, cycles in (
             (4, 1, 1.02), (4, 8, 8.0), (4, 17, 5.1), (4, 33, 8.8), (8, 1, 2.01), (8, 9, 5.1),

@@ -8,8 +8,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from ptx.emulator.trace import WarpTrace
-from ptx.replay.code import Code, Kind, Pipe
-from ptx.replay.machine import Machine
+from ptx.replay.code import ACCESSES, Code, Kind, Pipe
 from ptx.replay.memory import Memory
 from ptx.replay.warps import Block, Warp
 
@@ -20,11 +19,11 @@ _PARTS = 4  # of an SM, each with a scheduler
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """What some blocks took on one SM.
+    """The replay of some blocks on one SM.
 
     Attributes:
       ends: the cycle at which each block ended, in their order of ending.
-      issued: instructions of all warps.
+      issued: the number of instructions of all warps.
       busy: the share of the time that each resource was: "issue", those of `Memory`, and the
         pipes.
     """
@@ -40,37 +39,25 @@ class Replayed:
 
 
 def replay(
-    code: Code,
-    machine: Machine,
-    blocks: Sequence[Sequence[WarpTrace]],
-    *,
-    resident: int,
-    active_sms: int,
-    l1_bytes: int,
-    cold: Mapping[int, float],
+    code: Code, memory: Memory, blocks: Sequence[Sequence[WarpTrace]], *, resident: int
 ) -> Replayed:
     """Runs blocks on one SM.
 
     Args:
       code: the kernel.
-      machine: the GPU.
-      blocks: what each warp of each block did in the emulator.
+      memory: the SM's memory, in which nothing is yet.
+      blocks: the trace of each warp of each block in the emulator.
       resident: blocks that are on the SM at a time; each that ends makes room for the next.
-      active_sms: see `Memory`.
-      l1_bytes: see `Memory`.
-      cold: see `Memory`.
 
     Raises:
       TraceError: the machine code goes another way than the trace.
     """
-    return _Sm(code, machine, blocks, Memory(machine, active_sms, l1_bytes, cold)).run(resident)
+    return _Sm(code, memory, blocks).run(resident)
 
 
 class _Sm:
-    def __init__(
-        self, code: Code, machine: Machine, blocks: Sequence[Sequence[WarpTrace]], memory: Memory
-    ):
-        self.code, self.machine, self.memory = code, machine, memory
+    def __init__(self, code: Code, memory: Memory, blocks: Sequence[Sequence[WarpTrace]]):
+        self.code, self.machine, self.memory = code, memory.machine, memory
         self.waiting = collections.deque(blocks)
         self.ready: list[tuple[float, int, int, Warp]] = []  # a heap, by cycle
         self.ends: list[float] = []
@@ -111,7 +98,7 @@ class _Sm:
             next_pc, again = pc + 1, at + step.stall
             read = done = at
             if pipe is Pipe.MEMORY:
-                accessed = warp.access(step) if kind in _ACCESSES else None
+                accessed = warp.access(step) if kind in ACCESSES else None
                 if accessed is None:
                     start, read, done = memory.other(at)
                 elif kind is Kind.SHARED:
@@ -194,6 +181,3 @@ class _Sm:
             for warp in waiting:
                 warp.arrived = None
                 heapq.heappush(self.ready, (time, 1, -warp.order, warp))
-
-
-_ACCESSES = (Kind.SHARED, Kind.LOAD, Kind.STORE, Kind.ADD, Kind.COPY)

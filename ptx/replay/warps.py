@@ -1,7 +1,8 @@
-"""Warps and blocks on an SM: where each is in the machine code, and in its trace."""
+"""Warps and blocks on an SM: their positions in the machine code and in their traces."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ptx.emulator.trace import ALL, NONE, SOME, Accessed, WarpTrace
@@ -14,12 +15,13 @@ class TraceError(RuntimeError):
     """The machine code goes another way than the PTX text did in the emulator."""
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class Warp:
     """A warp.
 
     Attributes:
-      block: of which it is a part.
-      part: of the SM, whose scheduler issues it.
+      block: the block that it belongs to.
+      part: the part of the SM whose scheduler issues it.
       order: when it came to the SM; the eldest is issued first.
       pc: its next instruction.
       counters: cycle at which each of the six counters is free.
@@ -28,20 +30,18 @@ class Warp:
       arrived: cycle at which it came to the barrier where it waits; None while it runs.
     """
 
-    __slots__ = (
-        "_behind", "_trace", "_used", "_visits", "arrived", "block", "commits", "copied",
-        "counters", "order", "part", "pc",
-    )  # fmt: skip
-
-    def __init__(self, block: Block, trace: WarpTrace, part: int, order: int):
-        self.block, self.part, self.order, self.pc = block, part, order, 0
-        self.counters = [0.0] * 6
-        self.copied, self.commits = 0.0, []
-        self.arrived: float | None = None
-        self._trace = trace
-        self._visits: dict[int, int] = {}  # line -> how often the warp has come to it
-        self._used: dict[int, int] = {}  # line -> accesses of the trace that lie behind
-        self._behind: set[int] = set()  # where lanes wait that have branched ahead
+    block: Block
+    _trace: WarpTrace
+    part: int
+    order: int
+    pc: int = 0
+    counters: list[float] = dataclasses.field(default_factory=lambda: [0.0] * 6)
+    copied: float = 0.0
+    commits: list[float] = dataclasses.field(default_factory=list)
+    arrived: float | None = None
+    _visits: dict[int, int] = dataclasses.field(default_factory=dict)  # to each line
+    _used: dict[int, int] = dataclasses.field(default_factory=dict)  # line -> its accesses so far
+    _behind: set[int] = dataclasses.field(default_factory=set)  # where lanes wait, left by others
 
     def access(self, step: Step) -> Accessed | None:
         """What it accesses now; None where no lane does."""
@@ -56,7 +56,7 @@ class Warp:
         """Whether it goes to a branch's target; whether it ends, at the end of the code."""
         if not step.conditional:
             # Lanes that wait on the way are met by going on.
-            return not any(self.pc < place < step.target for place in self._behind)
+            return not any(self.pc < pc < step.target for pc in self._behind)
         visit = self._visits.get(step.line, 0)
         self._visits[step.line] = visit + 1
         if step.skips:
@@ -81,18 +81,17 @@ class Warp:
 
     def check_end(self, code: Code) -> None:
         """Raises TraceError unless it has done all that it did in the emulator."""
-        for line, outcomes in self._trace.branches.items():
-            if line in code.branch_lines and self._visits.get(line, 0) != len(outcomes):
-                raise TraceError(
-                    f"line {line} has branched {self._visits.get(line, 0)} times, and "
-                    f"{len(outcomes)} times in the emulator"
-                )
-        for line, accesses in self._trace.accesses.items():
-            if line in code.access_lines and self._used.get(line, 0) != len(accesses):
-                raise TraceError(
-                    f"line {line} has accessed memory {self._used.get(line, 0)} times, and "
-                    f"{len(accesses)} times in the emulator"
-                )
+        for what, lines, traced, counts in (
+            ("branched", code.branch_lines, self._trace.branches, self._visits),
+            ("accessed memory", code.access_lines, self._trace.accesses, self._used),
+        ):
+            for line in lines & traced.keys():
+                count, expected = counts.get(line, 0), len(traced[line])
+                if count != expected:
+                    raise TraceError(
+                        f"line {line} has {what} {count} times, and {expected} times in the "
+                        "emulator"
+                    )
 
     def _access(self, line: int, visit: int) -> Accessed | None:
         found = self._trace.accesses.get(line)

@@ -48,8 +48,8 @@ def section(tmp_path):
         done, report, files = run_suite(tmp_path, "--sections", name)
         shown = done.stdout + done.stderr
         assert list(report["sections"]) == ["build", name]
-        for one in report["sections"].values():
-            assert (one["status"], one["failures"], one["cut"]) == ("done", [], []), shown
+        for ran in report["sections"].values():
+            assert (ran["status"], ran["failures"], ran["cut"]) == ("done", [], []), shown
         assert done.returncode == 0, shown
         assert len(files) == 3
         (page,) = (text for name, text in files.items() if name.endswith(".md"))
@@ -133,39 +133,39 @@ def test_times_oxijax(section):
 def test_times_xla(section):
     times = section("times-xla")[0]["times"]["R50-c3"]["float16"]
     passes = ("forward", "forward_backward")
-    assert set(times) == {f"{what}_{one}" for what in ("conv", "xla") for one in passes}
+    assert set(times) == {f"{prefix}_{key}" for prefix in ("conv", "xla") for key in passes}
     assert_plausible(times.values())
 
 
-def test_times_conv(section):
-    results, report, page = section("times-conv")
-    times, compared = results["times"], {"ResNet50-conv1", "ResNet50-conv3-shortcut"}
-    assert set(times) == {"launch floor", *compared}
-    operations = {"forward", "backward_input", "backward_weight"}
-    of_conv = times["ResNet50-conv1"]["bfloat16"]
-    assert set(of_conv) == operations | {f"xla_{name}" for name in operations}
-    for name in operations:
-        assert of_conv[name]["calls"]["oxijax_launch"] == 2  # one for each set of operands
-        assert "oxijax_launch" not in of_conv[f"xla_{name}"]["calls"]
-        found = report["against_xla"]["times-conv"]["bfloat16"][name]["layers"]
-        assert set(found) == compared
-    assert_plausible(of_conv.values())
-    assert "| ResNet50-conv3-shortcut |" in page
-
-
-def test_times_sampling(section):
-    results, report, page = section("times-sampling")
-    times, compared = results["times"], {"attention", "window"}
-    assert set(times) == {"launch floor", *compared}
-    operations = {"forward", "backward_value", "backward_points"}
-    for name in operations:
-        found = times["attention"]["bfloat16"]
-        assert found[name]["calls"]["oxijax_launch"] == 2  # one for each set of operands
-        assert "oxijax_launch" not in found[f"xla_{name}"]["calls"]
-        found = report["against_xla"]["times-sampling"]["bfloat16"][name]["layers"]
-        assert set(found) == compared
-    assert_plausible(times["window"]["bfloat16"].values())
-    assert "| window |" in page
+@pytest.mark.parametrize(
+    ("name", "layers", "operations"),
+    [
+        (
+            "times-conv",
+            ("ResNet50-conv1", "ResNet50-conv3-shortcut"),
+            ("forward", "backward_input", "backward_weight"),
+        ),
+        (
+            "times-sampling",
+            ("attention", "window"),
+            ("forward", "backward_value", "backward_points"),
+        ),
+    ],
+)
+def test_times_against_xla(section, name, layers, operations):
+    results, report, page = section(name)
+    assert set(results["times"]) == {"launch floor", *layers}
+    for layer in layers:
+        times = results["times"][layer]["bfloat16"]
+        assert set(times) == {*operations, *(f"xla_{operation}" for operation in operations)}
+        assert_plausible(times.values())
+        for operation in operations:
+            assert times[operation]["calls"]["oxijax_launch"] == 2  # one for each set of operands
+            assert "oxijax_launch" not in times[f"xla_{operation}"]["calls"]
+        assert f"| {layer} |" in page
+    for operation in operations:
+        found = report["against_xla"][name]["bfloat16"][operation]["layers"]
+        assert set(found) == set(layers)
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_times_gemm(section):
     times = section("times-gemm")[0]["times"]
     assert set(times) == {"launch floor", "16K-16K-8", "1M-63-63", "64-64-4M"}
     assert set(times["64-64-4M"]) == {"bfloat16", "float32", "float64"}
-    products = [one for dtypes in times.values() for one in dtypes.values()]
+    products = [product for dtypes in times.values() for product in dtypes.values()]
     for found in products:
         assert found["product"]["calls"] == {"oxijax_launch": 2}
         assert "oxijax_launch" not in found["xla_product"]["calls"]
@@ -204,12 +204,7 @@ def test_out_of_time(tmp_path):
     """All sections are begun; one that does not end is ended, and the report says so."""
     done, report, _ = run_suite(tmp_path, "--budget", "0.2")
     assert done.returncode == 1
-    assert list(report["sections"]) == [
-        *("build", "info", "tests", "sanitizer"),
-        *("times-torch", "times-oxijax", "times-conv", "times-sampling"),
-        *("times-gemm", "times-xla"),
-        "tuning",
-    ]
+    assert list(report["sections"]) == ["build", *SECTIONS]
     for name in SECTIONS:
         assert report["sections"][name]["status"].startswith("did not end by itself"), name
 

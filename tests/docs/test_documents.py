@@ -1,4 +1,4 @@
-"""What documents point to is there: files, pages, sections, targets of make; the examples run."""
+"""The targets of documents exist: files, pages, sections, targets of make; the examples run."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""What PyTorch computes, recorded for tests: a module for each file of `tests/data`.
+"""Records of what PyTorch computes, for tests: a module for each file of `tests/data`.
 
 A module is run from the folder `tests`, in an environment of its own. oxijax needs none of it:
 

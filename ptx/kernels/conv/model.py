@@ -1,4 +1,4 @@
-"""Layers whose kernels are modelled; see `ptx.model`."""
+"""The layers whose kernels are modelled; see `ptx.model`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ptx.kernels.conv.backward_input import BACKWARD_INPUT
 from ptx.kernels.conv.backward_weight import BACKWARD_WEIGHT, backward_weight_parts
 from ptx.kernels.conv.catalog import RESNET50
 from ptx.kernels.conv.forward import FORWARD
-from ptx.kernels.layer_model import LayerModel
+from ptx.kernels.layer_model import ConvLayerModel
 
 __all__ = ["MODEL"]
 
-MODEL = LayerModel(
+MODEL = ConvLayerModel(
     kernels={
         "forward": FORWARD,
         "backward_input": BACKWARD_INPUT,

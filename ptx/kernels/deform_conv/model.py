@@ -1,11 +1,12 @@
-"""Layers whose kernels are modelled; see `ptx.model`."""
+"""The layers whose kernels are modelled; see `ptx.model`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ptx.definition import KernelDefinition, Sizes
 from ptx.kernels.deform_conv.backward_data import BACKWARD_INPUT, BACKWARD_OFFSET
 from ptx.kernels.deform_conv.backward_input_gather import (
     BACKWARD_INPUT_GATHER,
@@ -15,16 +16,28 @@ from ptx.kernels.deform_conv.backward_input_gather import (
 from ptx.kernels.deform_conv.backward_weight import BACKWARD_WEIGHT, backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
 from ptx.kernels.deform_conv.forward import FORWARD
-from ptx.kernels.layer_model import Given, LayerModel
+from ptx.kernels.layer_model import ConvLayerModel, Operands
 from ptx.model import Image
 from ptx.testing.call import numpy_dtype
 
 __all__ = ["MODEL"]
 
-_SPREAD = 0.5  # standard deviation of offsets, in pixels
+_DEVIATION = 0.5  # standard deviation of offsets, in pixels
 
 
-def _lists(config: Any, images: Image) -> dict[str, np.ndarray]:
+class _DeformConvModel(ConvLayerModel):
+    deviations: ClassVar = {"offset": _DEVIATION}
+
+    def sizes(self, kernel: KernelDefinition, config: Any, extent: Image) -> Sizes:
+        sizes = super().sizes(kernel, config, extent)
+        return {**sizes, **list_sizes(sizes)} if kernel is BACKWARD_INPUT_GATHER else sizes
+
+    def operands(self, kernel: KernelDefinition, config: Any, extent: Image) -> Operands:
+        operands = super().operands(kernel, config, extent)
+        return operands | _lists(config, extent) if kernel is BACKWARD_INPUT_GATHER else operands
+
+
+def _lists(config: Any, images: Image) -> Operands:
     """Lists of samples with random offsets, the same ones for each offset group."""
     random, (count, height, width) = np.random.default_rng(0), images
     pixels = (count, *config.output_size(height, width))
@@ -33,7 +46,7 @@ def _lists(config: Any, images: Image) -> dict[str, np.ndarray]:
     starts, order = [], []
     for tap in range(config.taps):
         i, j = divmod(tap, config.kernel_w)
-        floor = np.floor(_SPREAD * random.standard_normal((2, *pixels), np.float32)).astype(int)
+        floor = np.floor(_DEVIATION * random.standard_normal((2, *pixels), np.float32)).astype(int)
         y = floor[0] + (p * config.stride_h - config.pad_h + i * config.dilation_h)
         x = floor[1] + (q * config.stride_w - config.pad_w + j * config.dilation_w)
         y, x = y.clip(-CELL_BORDER, height) + CELL_BORDER, x.clip(-CELL_BORDER, width) + CELL_BORDER
@@ -50,7 +63,7 @@ def _lists(config: Any, images: Image) -> dict[str, np.ndarray]:
     }
 
 
-MODEL = LayerModel(
+MODEL = _DeformConvModel(
     kernels={
         "forward": FORWARD,
         "backward_offset": BACKWARD_OFFSET,
@@ -60,6 +73,4 @@ MODEL = LayerModel(
     },
     layers={name: (config, IMAGES[name]) for name, config in NETWORKS.items()},
     parts=backward_weight_parts,
-    spread={"offset": _SPREAD},
-    given={BACKWARD_INPUT_GATHER.name: Given(list_sizes, _lists)},
 )

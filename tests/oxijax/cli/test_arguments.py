@@ -1,6 +1,7 @@
-"""What every command says of numbers, names and outputs that do not fit, before any work.
+"""The sentences of every command about numbers, names and outputs that do not fit.
 
-The arguments are those that the parser has, so that what a command is given later is tested too.
+They come before any work. The arguments are those that the parser has, so that what a command is
+given later is tested too.
 """
 
 import argparse
@@ -212,11 +213,8 @@ def test_a_disk_that_is_full_at_the_end(monkeypatch, tmp_path, capsys):
 # ---- numbers
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "1e999", "9" * 5000])
-@pytest.mark.parametrize(("command", "option"), NUMBERS)
-def test_what_is_no_number(command, option, text, monkeypatch, capsys):
-    works(monkeypatch, command, begins)
+def refusal(capsys, command: str, option: str, text: str) -> str:
+    """The parser's last line about a number, which ends with it."""
     with pytest.raises(SystemExit) as end:
         main(words(command, option, text))
     assert end.value.code == 2
@@ -224,6 +222,15 @@ def test_what_is_no_number(command, option, text, monkeypatch, capsys):
     name = option.upper() if option in "mnk" else option
     assert line.startswith(f"oxijax {command}: error: argument {name}: must be a ")
     assert line.endswith(f", got {text!r}")
+    return line
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "1e999", "9" * 5000])
+@pytest.mark.parametrize(("command", "option"), NUMBERS)
+def test_what_is_no_number(command, option, text, monkeypatch, capsys):
+    works(monkeypatch, command, begins)
+    refusal(capsys, command, option, text)
 
 
 @pytest.mark.parametrize(
@@ -237,13 +244,7 @@ def test_what_is_no_number(command, option, text, monkeypatch, capsys):
 )
 def test_a_number_out_of_range(command, option, text, monkeypatch, capsys):
     works(monkeypatch, command, begins)
-    with pytest.raises(SystemExit) as end:
-        main(words(command, option, text))
-    assert end.value.code == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert f"argument {option}: must be a " in line
-    assert " number from " in line
-    assert line.endswith(f", got {text!r}")
+    assert " number from " in refusal(capsys, command, option, text)
 
 
 @pytest.mark.parametrize("text", ["0", "-8", str(2**63)])

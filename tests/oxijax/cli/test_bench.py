@@ -14,7 +14,6 @@ from support.processes import python
 from support.xla_flags import cpu_flags
 
 import oxijax
-from oxijax.__main__ import main
 from oxijax._cli import CommandError, bench, bench_rounds, bench_torchvision
 from oxijax.testing import BENCHMARK_CASES, CASES, IMAGE_SIZE_CASES
 
@@ -92,17 +91,13 @@ def test_a_row_is_printed_when_it_is_measured(monkeypatch):
     monkeypatch.setattr(sys, "stdout", terminal)
     seen: list[str] = []
 
-    def measure_layer(case, repeats, seconds):
+    def measure(case):
         seen.append(terminal.seen)
         passes = ("forward", "forward_backward")
-        return {
-            **{f"{prefix}{what}_ms": 2.5 for prefix in ("", "conv_") for what in passes},
-            **{f"{what}_ratio": 1.0 for what in passes},
-            "temporaries_mib": 3.0,
-        }
+        times = {f"{prefix}{what}_ms": 2.5 for prefix in ("", "conv_") for what in passes}
+        return {**times, **{f"{what}_ratio": 1.0 for what in passes}}
 
-    monkeypatch.setattr(bench, "measure_layer", measure_layer)
-    bench._print_layers(1, 1.0)
+    bench._print_comparison("title", "conv", "conv_", measure)
     names = list(BENCHMARK_CASES)
     assert len(seen) == len(names)
     for i, text in enumerate(seen):
@@ -214,9 +209,3 @@ def test_what_of_torchvision_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace())
     assert bench_torchvision.import_torchvision(threads=3)[2] == ""
     assert asked == [3]
-
-
-def test_unknown_suite(capsys):
-    with pytest.raises(SystemExit):
-        main(["bench", "--suite", "tpu"])
-    assert "--suite" in capsys.readouterr().err

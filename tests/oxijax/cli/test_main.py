@@ -26,12 +26,15 @@ def test_without_a_command_it_prints_the_help(capsys):
     assert all(f"\n    {command} " in alone.out for command in COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [["nothing"], ["--nothing"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["nothing"], ["--nothing"], ["check", "--target", "sm_99"], ["bench", "--suite", "tpu"]],
+)
 def test_what_there_is_not(capsys, arguments):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
-    assert "nothing" in capsys.readouterr().err
+    assert arguments[-1] in capsys.readouterr().err
 
 
 # ---- standard output and standard error

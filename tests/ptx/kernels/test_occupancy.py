@@ -33,6 +33,8 @@ def launches(family: str, layer: str, target: str) -> list[tuple[KernelDefinitio
     """Each kernel of a layer, its launch, and the blocks that its plan promises."""
     model, found = FAMILIES[family], []
     config, images = model.layers[layer]
+    if family == "sampling":  # locations of the same type
+        config = dataclasses.replace(config, location_type=None)
     for dtype in (bf16, f16, f32):
         of_type = dataclasses.replace(config, float_type=dtype)
         for kernel in model.kernels.values():

@@ -7,7 +7,7 @@ from ptx import Kernel, f32, u32
 from ptx.emulator import Buffer, launch
 from ptx.emulator.trace import ALL, NONE, Trace
 from ptx.isa.sass import Instruction, parse
-from ptx.replay import MACHINES, Replayed, compile_code, replay
+from ptx.replay import MACHINES, Memory, Replayed, compile_code, replay
 from ptx.replay.code import Kind, Pipe
 from ptx.replay.warps import TraceError
 
@@ -40,10 +40,8 @@ def run(
     trace = launch(text, blocks, 64, buffers, report=Trace)
     assert isinstance(trace, Trace)
     traces = [[trace.warps[block, warp] for warp in (0, 1)] for block in range(blocks)]
-    return replay(
-        compile_code(text, H200.target), H200, traces, resident=resident, active_sms=1,
-        l1_bytes=l1_bytes, cold={0: cold, 1: cold},
-    )  # fmt: skip
+    memory = Memory(H200, 1, l1_bytes, cold={0: cold, 1: cold})
+    return replay(compile_code(text, H200.target), memory, traces, resident=resident)
 
 
 def test_loads_that_wait_for_each_other_take_longer():
@@ -119,8 +117,7 @@ def test_a_trace_of_another_text():
     assert isinstance(trace, Trace)
     blocks = [[trace.warps[0, 0], trace.warps[0, 1]]]
     code = compile_code(looped(3).text(), H200.target)
-    options = {"resident": 1, "active_sms": 1, "l1_bytes": 1 << 16, "cold": {}}
-    assert replay(code, H200, blocks, **options).cycles > 0
+    assert replay(code, Memory(H200, 1, 1 << 16, {}), blocks, resident=1).cycles > 0
     (first,) = [b for b in trace.warps[0, 0].branches.values() if b == [ALL, ALL, NONE]]
     for changed, message in (
         ([ALL, NONE, NONE], "has branched 2 times, and 3 times in the emulator"),
@@ -129,7 +126,7 @@ def test_a_trace_of_another_text():
     ):
         first[:] = changed
         with pytest.raises(TraceError, match=f"line \\d+ {message}"):
-            replay(code, H200, blocks, **options)
+            replay(code, Memory(H200, 1, 1 << 16, {}), blocks, resident=1)
 
 
 def test_machines_have_sheets_of_their_own():
