@@ -1,4 +1,4 @@
-"""What detectors find in scenes of digits, and where the queries of one of them look."""
+"""Pictures of what detectors find in scenes of digits, and where the queries of one look."""
 
 import pathlib
 from collections.abc import Mapping

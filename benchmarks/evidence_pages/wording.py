@@ -1,4 +1,4 @@
-"""What all pages of figures have in common: a page, its head, tables and numbers."""
+"""Parts that all pages of figures have: a page, its head, tables and numbers."""
 
 import dataclasses
 import math

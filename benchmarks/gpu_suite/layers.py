@@ -1,4 +1,4 @@
-"""What the layers of all families have in common: dtypes, and how much work an operation is."""
+"""Dtypes of the timed layers of all families, and the work of an operation."""
 
 import dataclasses
 import math

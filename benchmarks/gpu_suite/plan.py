@@ -1,4 +1,4 @@
-"""Which sections there are, in order, and what share of the time each is given."""
+"""The sections of the GPU suite, in order, each with its share of the time."""
 
 import dataclasses
 from collections.abc import Sequence

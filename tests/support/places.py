@@ -1,4 +1,4 @@
-"""Where kernels under test run, in the emulator or on a GPU; and what is right there."""
+"""Places where kernels under test run, in the emulator or on a GPU, with their tolerances."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What modules of PyTorch gave, as the files of `tests/data` have it."""
+"""Recorded results of PyTorch's modules, as the files of `tests/data` have them."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""How the driver file loads kernels, on a fake of `cuda.bindings.driver`."""
+"""The driver file loading kernels, on a fake of `cuda.bindings.driver`."""
 
 import dataclasses
 import re

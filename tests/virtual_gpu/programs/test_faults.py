@@ -1,4 +1,4 @@
-"""What goes wrong reaches the user; each case is a process, since errors stick to the device."""
+"""Faults that reach the user; each case is a process, since errors stick to the device."""
 
 import os
 import textwrap

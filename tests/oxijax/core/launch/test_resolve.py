@@ -1,4 +1,4 @@
-"""What a call on a GPU is resolved to, with a fake driver: which GPU it is for, and its errors."""
+"""The launch that a call on a GPU is resolved to, with a fake driver: its GPU, and its errors."""
 
 import contextlib
 import ctypes
