@@ -1,12 +1,12 @@
 """`cuda.bindings.driver` without a GPU: as strict as the driver, and fails when told to.
 
-Whatever a caller does that the driver or the bindings would not stand raises AssertionError or
-TypeError, which `oxijax._core.gpu.driver` never catches.
+Its enumerations are those of the bindings, which can be imported without a driver. A call that the
+driver or the bindings would not accept raises AssertionError or TypeError, which
+`oxijax._core.gpu.driver` never catches.
 """
 
 import collections
 import dataclasses
-import enum
 import functools
 import re
 import sys
@@ -16,10 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from cuda.bindings.driver import (
+    CUdevice_attribute,
+    CUdriverProcAddress_flags,
+    CUdriverProcAddressQueryResult,
+    CUfunction_attribute,
+    CUjit_option,
+    CUresult,
+)
 
 from oxijax._core.gpu import driver as _driver
 
-__all__ = ["FakeCuda", "Gpu"]
+__all__ = ["CUresult", "FakeCuda", "Gpu"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,55 +44,6 @@ class Gpu:
     clock_khz: int = 1_980_000
     memory_clock_khz: int = 2_619_000
     bus_width: int = 5120
-
-
-class CUresult(enum.IntEnum):
-    CUDA_SUCCESS = 0
-    CUDA_ERROR_INVALID_VALUE = 1
-    CUDA_ERROR_OUT_OF_MEMORY = 2
-    CUDA_ERROR_NOT_INITIALIZED = 3
-    CUDA_ERROR_NO_DEVICE = 100
-    CUDA_ERROR_NO_BINARY_FOR_GPU = 209
-    CUDA_ERROR_INVALID_PTX = 218
-    CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222
-    CUDA_ERROR_NOT_FOUND = 500
-    CUDA_ERROR_ILLEGAL_ADDRESS = 700
-    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803
-    CUDA_ERROR_UNKNOWN = 999
-
-
-class CUdevice_attribute(enum.IntEnum):  # noqa: N801
-    CU_DEVICE_ATTRIBUTE_CLOCK_RATE = 13
-    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16
-    CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE = 36
-    CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH = 37
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
-    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81
-    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
-    CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK = 111
-
-
-class CUfunction_attribute(enum.IntEnum):  # noqa: N801
-    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
-    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
-    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
-
-
-class CUjit_option(enum.IntEnum):  # noqa: N801
-    CU_JIT_INFO_LOG_BUFFER = 3
-    CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES = 4
-    CU_JIT_ERROR_LOG_BUFFER = 5
-    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
-
-
-class CUdriverProcAddress_flags(enum.IntEnum):  # noqa: N801
-    CU_GET_PROC_ADDRESS_DEFAULT = 0
-
-
-class CUdriverProcAddressQueryResult(enum.IntEnum):
-    CU_GET_PROC_ADDRESS_SUCCESS = 0
-    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1
 
 
 class CUdevice:
@@ -309,17 +268,17 @@ class FakeCuda(types.ModuleType):
         _expect(attrib, CUdevice_attribute)
         gpu = self._gpu(dev)
         values = {
-            13: gpu.clock_khz,
-            16: gpu.sms,
-            36: gpu.memory_clock_khz,
-            37: gpu.bus_width,
-            75: gpu.sm // 10,
-            76: gpu.sm % 10,
-            81: gpu.shared_per_sm,
-            97: gpu.shared_per_block,
-            111: gpu.reserved_shared,
+            "CLOCK_RATE": gpu.clock_khz,
+            "MULTIPROCESSOR_COUNT": gpu.sms,
+            "MEMORY_CLOCK_RATE": gpu.memory_clock_khz,
+            "GLOBAL_MEMORY_BUS_WIDTH": gpu.bus_width,
+            "COMPUTE_CAPABILITY_MAJOR": gpu.sm // 10,
+            "COMPUTE_CAPABILITY_MINOR": gpu.sm % 10,
+            "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": gpu.shared_per_sm,
+            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": gpu.shared_per_block,
+            "RESERVED_SHARED_MEMORY_PER_BLOCK": gpu.reserved_shared,
         }
-        return (values[int(attrib)],)
+        return (values[attrib.name.removeprefix("CU_DEVICE_ATTRIBUTE_")],)
 
     # ---- contexts
 
@@ -531,14 +490,14 @@ def _jit_options(
         _expect(option, CUjit_option)
     given = dict(zip(options, values, strict=True))
     for kind in ("INFO", "ERROR"):
-        buffer = given[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER"]]
-        size = given[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER_SIZE_BYTES"]]
+        buffer = given[getattr(CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER")]
+        size = given[getattr(CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER_SIZE_BYTES")]
         _expect(buffer, bytearray)  # bytes would do for the bindings, but never change
         assert size == len(buffer), "the driver would write outside of the buffer"
     return given
 
 
 def _write(logs: dict[CUjit_option, Any], kind: str, text: str) -> None:
-    buffer = logs[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER"]]
+    buffer = logs[getattr(CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER")]
     written = text.encode() + b"\0"
     buffer[: len(written)] = written
