@@ -7,7 +7,6 @@ once: through XLA's operations, and through the kernels in the emulated GPU.
 
 import dataclasses
 import functools
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,6 @@ from support.helpers import assert_close
 from support.layers import LAYERS, PATHS, TOLERANCE, primitives_of, program_of, values_of
 
 import oxijax
-from oxijax._core.launch import _emulation
 
 SMALL = {  # together they have all primitives
     **{name: LAYERS[name] for name in ("conv", "deform_conv", "gemm-batch")},
@@ -38,16 +36,8 @@ def _deadline():
 
 
 @pytest.fixture(params=PATHS)
-def path(request, monkeypatch):
+def path(request, launches):
     """A context in which a part of a test runs; the emulator runs in that of kernels alone."""
-    launches = []
-    run = _emulation.emulator_launch
-
-    def recorded(*args, **kwargs):
-        launches.append(threading.get_native_id())
-        return run(*args, **kwargs)
-
-    monkeypatch.setattr(_emulation, "emulator_launch", recorded)
     yield PATHS[request.param]
     assert bool(launches) == (request.param == "kernels")
 

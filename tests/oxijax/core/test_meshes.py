@@ -47,16 +47,7 @@ def transformed(call: PublicCall):
     }
 
 
-TRANSFORMED = (
-    "forward",
-    "gradients",
-    "jvp",
-    "second order",
-    "remat",
-    "vmap",
-    "vmap of grad",
-    "scan",
-)
+TRANSFORMED = [*transformed(find_call("conv"))]
 
 
 def sharded(call: PublicCall, split: str, kind: AxisType):

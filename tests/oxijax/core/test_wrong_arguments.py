@@ -443,19 +443,6 @@ def names(message: str, argument: str) -> bool:
     return re.search(pattern, message) is not None
 
 
-def drawing(examples: int) -> Callable[[Callable], Callable]:
-    def decorate(function: Callable) -> Callable:
-        return settings(
-            max_examples=examples,
-            derandomize=True,
-            deadline=None,
-            database=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        )(given(calls())(function))
-
-    return decorate
-
-
 def test_all_arguments_are_in_the_table():
     functions = {name: getattr(oxijax, name) for name in oxijax.__all__}
     public = {
@@ -480,12 +467,13 @@ def test_all_arguments_are_in_the_table():
 
 
 @pytest.mark.slow
-@drawing(300)
+@settings(
+    max_examples=3000,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(calls())
 def test_drawn_calls(drawn):
-    assert not complaint(drawn)
-
-
-@pytest.mark.slow
-@drawing(3000)
-def test_many_drawn_calls(drawn):
     assert not complaint(drawn)
