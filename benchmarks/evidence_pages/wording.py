@@ -41,7 +41,7 @@ def head(reading: Reading, command: str, more: Mapping[str, str] | None = None) 
 
     Args:
       reading: the result.
-      command: that measures it again.
+      command: the command that measures it again.
       more: further versions.
     """
     versions = {**reading.versions, **(more or {})}

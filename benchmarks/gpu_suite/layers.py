@@ -17,7 +17,7 @@ class Work:
     """The least that an operation needs.
 
     Attributes:
-      flops: of its matrix products.
+      flops: the floating-point operations of its matrix products.
       bytes: each operand read once, each result written once.
     """
 

@@ -92,10 +92,10 @@ def window(
     """A call of `dcnv3`, or of `dcnv4` if its operands are `packed`.
 
     Args:
-      generator: of random numbers.
-      dtypes: draws a dtype.
-      values: draws an array.
-      geometry: of a convolution with two dimensions.
+      generator: the generator of random numbers.
+      dtypes: the function that draws a dtype.
+      values: the function that draws an array.
+      geometry: the geometry of a convolution with two dimensions.
       packed: whether offsets and masks are one array.
     """
     g = geometry

@@ -143,17 +143,17 @@ class FakeCuda(types.ModuleType):
     """The module.
 
     Attributes:
-      gpus: what it shows.
+      gpus: the GPUs that it shows.
       current: the GPU whose context the caller, who is XLA, has made current.
-      version: of CUDA, as cuDriverGetVersion returns it.
+      version: the version of CUDA, as cuDriverGetVersion returns it.
       newest_ptx: the newest PTX version that its compiler takes.
       lazy: whether a library is compiled for a GPU when a kernel of it is asked for there, as where
         CUDA_MODULE_LOADING is LAZY, rather than for all GPUs when it is loaded: XLA has made a
         context for each.
-      registers: of a thread of every kernel.
-      fail: what a function returns instead of doing anything, or the exception that it raises.
-      hooks: called with a function's arguments before it does anything.
-      counts: how often each function was called.
+      registers: the registers of a thread of every kernel.
+      fail: the result, or the exception, with which a function fails instead of doing anything.
+      hooks: functions that are called with the arguments first.
+      counts: the number of calls of each function.
     """
 
     CUresult = CUresult

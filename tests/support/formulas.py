@@ -99,13 +99,13 @@ def samples(
         (height, width), start = levels[level], starts[level]
         rows, columns = np.floor(y[..., t]), np.floor(x[..., t])
         ly, lx = (y[..., t] - rows)[..., None], (x[..., t] - columns)[..., None]
-        corners, places, inside = [], [], []
+        corners, pixels, inside = [], [], []
         for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
             row, column = rows + down, columns + right
             ok = (row >= 0) & (row < height) & (column >= 0) & (column < width)
             pixel = np.where(ok, row * width + column, 0).astype(int) + start
             corners.append(np.where(ok[..., None], value[image, pixel, head], 0.0))
-            places.append(pixel)
+            pixels.append(pixel)
             inside.append(ok)
         fractions = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
         weight = used[..., t, None]
@@ -113,7 +113,7 @@ def samples(
             results["y"] += weight * f * corner
         if grad is None:
             continue
-        for f, pixel, ok in zip(fractions, places, inside, strict=True):
+        for f, pixel, ok in zip(fractions, pixels, inside, strict=True):
             share = np.where(ok[..., None], weight * f * grad, 0.0)
             np.add.at(results["dvalue"], (image, pixel, head), share)
         d1, d2, d3, d4 = ((c * grad).sum(-1) for c in corners)
@@ -145,9 +145,9 @@ def convolution(
       arrays: x [N, H, W, C], weight [Kh, Kw, C/G, Co], perhaps bias, and for a deformable one
         offset and perhaps mask. Without offset all samples are where the taps are.
       grad_y: the output's gradient, [N, Ho, Wo, Co].
-      strides: of the output's pixels, (vertical, horizontal).
+      strides: the steps between the output's pixels, (vertical, horizontal).
       pads: ((above, below), (left, right)).
-      dilation: of the taps, (vertical, horizontal).
+      dilation: the steps between taps, (vertical, horizontal).
       magnitudes: whether each term counts with its absolute value.
     """
     o = {name: np.asarray(value, np.float64) for name, value in arrays.items()}

@@ -42,8 +42,8 @@ class Layer:
     """A call of a public function.
 
     Attributes:
-      function: with "highest" precision.
-      shapes: of its operands.
+      function: the function, with "highest" precision.
+      shapes: its operands' shapes.
       split: the dimension of each operand that is its batch; None for weights.
       columns: the dimension of each operand that is the output's channels, or columns; nothing
         where nobody would split them.

@@ -60,9 +60,9 @@ class Entry:
 
     Attributes:
       call: the function, by the names of its arguments.
-      right: what it is called with.
-      arguments: what these, and others that it has, may be replaced by.
-      signature: of what `arguments` has all parameters; None is `call`.
+      right: the arguments that it is called with.
+      arguments: the values by which these, and its other arguments, may be replaced.
+      signature: the callable whose parameters are those of `arguments`; None is `call`.
       traced: whether its arrays may be abstract.
     """
 

@@ -12,10 +12,8 @@ import tempfile
 from collections.abc import Iterable
 
 __all__ = [
-    "ADDRESS",
     "PLAIN",
     "SOURCES",
-    "THREAD",
     "build",
     "compile_objects",
     "compiler",
@@ -28,9 +26,7 @@ HERE = pathlib.Path(__file__).parent
 SOURCES = HERE / "driver"
 WARNINGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror")
 
-PLAIN = ("-O2", "-g")
-ADDRESS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-THREAD = ("-O1", "-g", "-fsanitize=thread")
+PLAIN = ("-O2", "-g")  # flags of the compiler
 
 # One library plays all of these: a library that is opened again under another name is the same.
 LIBRARY = "libcuda.so.1"
@@ -75,7 +71,7 @@ def build(
       libdevice: NVIDIA's functions for device code, libdevice.10.bc.
       plugins: the shared libraries that will use it: for whatever functions their strings name and
         it has not, it gets stubs.
-      flags: of the compiler.
+      flags: the compiler's flags.
 
     Returns:
       A folder with `lib`, for LD_LIBRARY_PATH, and `toolkit`, for CUDA_ROOT.

@@ -103,9 +103,9 @@ def add_kernel(library: int, name: str, facts: KernelFacts, registers: int) -> N
 
     Args:
       library: the module's number.
-      name: the kernel's.
-      facts: what its text says of it.
-      registers: of a thread; 0 where nobody knows.
+      name: the kernel's name.
+      facts: the facts of the kernel that its text has.
+      registers: the registers of a thread; 0 where they are not known.
     """
     sizes = facts.parameter_sizes
     count = len(sizes)

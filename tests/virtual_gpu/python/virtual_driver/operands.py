@@ -24,10 +24,10 @@ class Window:
     """The bytes from a parameter's address on that the kernel may touch.
 
     Attributes:
-      size: bytes.
+      size: the number of bytes.
       writable: whether they are a result's.
       initialized: whether they hold values before the launch.
-      name: what errors call them.
+      name: the name of the bytes in errors.
     """
 
     size: int
