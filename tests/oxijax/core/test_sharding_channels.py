@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.helpers import assert_close
-from support.layers import PATHS, TOLERANCE, Layer, collectives, program_of
+from support.layers import PATHS, TOLERANCE, Layer, collectives, on_mesh, program_of
 
 import oxijax
 
@@ -123,10 +123,7 @@ def test_split_along_channels(name, kind, path):
     expected = program(values, grad_y)
     mesh = jax.make_mesh((4,), ("model",), axis_types=(TYPES[kind],))
     with jax.set_mesh(mesh), PATHS[path]():
-        operands = [
-            jax.device_put(value, NamedSharding(mesh, spec))
-            for value, spec in zip(values, case.specs, strict=True)
-        ]
+        operands = on_mesh(values, mesh, case.specs)
         forward = jax.jit(case.function).lower(*operands).compile()
         grad_y = jax.device_put(grad_y, NamedSharding(mesh, case.y))
         compiled = program.lower(operands, grad_y).compile()
@@ -156,10 +153,7 @@ def test_groups_over_one_axis_and_their_inputs_over_another(function):
     expected = layer.function(*layer.operands())
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
     with jax.set_mesh(mesh):
-        operands = [
-            jax.device_put(value, NamedSharding(mesh, spec))
-            for value, spec in zip(layer.operands(), case.specs, strict=True)
-        ]
+        operands = on_mesh(layer.operands(), mesh, case.specs)
         y = jax.jit(layer.function)(*operands)
     assert y.sharding.is_equivalent_to(NamedSharding(mesh, CHANNELS), 4)
     assert_close(y, expected, TOLERANCE)
