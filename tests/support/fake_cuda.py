@@ -212,7 +212,7 @@ class FakeCuda(types.ModuleType):
     # ---- initialization, version, errors
 
     @_call(0)
-    def cuInit(self, Flags):  # noqa: N802, N803
+    def cuInit(self, Flags):
         assert Flags == 0
         if not self.gpus:
             raise _RefusedError(CUresult.CUDA_ERROR_NO_DEVICE)
@@ -220,11 +220,11 @@ class FakeCuda(types.ModuleType):
         return ()
 
     @_call(1)
-    def cuDriverGetVersion(self):  # noqa: N802
+    def cuDriverGetVersion(self):
         return (self.version,)
 
     @_call(2)
-    def cuGetProcAddress(self, symbol, cudaVersion, flags):  # noqa: N802, N803
+    def cuGetProcAddress(self, symbol, cudaVersion, flags):
         assert type(symbol) is bytes, "char* symbol takes bytes"
         assert int(flags) == 0
         if cudaVersion > self.version:
@@ -236,7 +236,7 @@ class FakeCuda(types.ModuleType):
         return addresses[symbol], status.CU_GET_PROC_ADDRESS_SUCCESS
 
     @_call(1)
-    def cuGetErrorString(self, error):  # noqa: N802
+    def cuGetErrorString(self, error):
         _expect(error, CUresult)
         if error == CUresult.CUDA_ERROR_ILLEGAL_ADDRESS:
             return (b"an illegal memory access was encountered",)
@@ -245,26 +245,26 @@ class FakeCuda(types.ModuleType):
     # ---- devices
 
     @_call(1)
-    def cuDeviceGetCount(self):  # noqa: N802
+    def cuDeviceGetCount(self):
         return (len(self.gpus),)
 
     @_call(1)
-    def cuDeviceGet(self, ordinal):  # noqa: N802
+    def cuDeviceGet(self, ordinal):
         _expect(ordinal, int)
         assert 0 <= ordinal < len(self.gpus)
         return (CUdevice(ordinal),)
 
     @_call(1)
-    def cuDeviceGetName(self, length, dev):  # noqa: N802
+    def cuDeviceGetName(self, length, dev):
         name = self._gpu(dev).name.encode()[: length - 1] + b"\0"
         return (name + b" " * (length - len(name)),)  # the bindings pad with blanks
 
     @_call(1)
-    def cuDeviceTotalMem(self, dev):  # noqa: N802
+    def cuDeviceTotalMem(self, dev):
         return (self._gpu(dev).memory,)
 
     @_call(1)
-    def cuDeviceGetAttribute(self, attrib, dev):  # noqa: N802
+    def cuDeviceGetAttribute(self, attrib, dev):
         _expect(attrib, CUdevice_attribute)
         gpu = self._gpu(dev)
         values = {
@@ -283,21 +283,21 @@ class FakeCuda(types.ModuleType):
     # ---- contexts
 
     @_call(1)
-    def cuDevicePrimaryCtxRetain(self, dev):  # noqa: N802
+    def cuDevicePrimaryCtxRetain(self, dev):
         self._gpu(dev)
         with self.lock:
             self.retained[int(dev)] += 1
         return (CUcontext(0x100 + int(dev)),)
 
     @_call(0)
-    def cuDevicePrimaryCtxRelease(self, dev):  # noqa: N802
+    def cuDevicePrimaryCtxRelease(self, dev):
         assert self.retained[int(dev)] > 0, "released more often than retained"
         with self.lock:
             self.retained[int(dev)] -= 1
         return ()
 
     @_call(0)
-    def cuCtxPushCurrent(self, ctx):  # noqa: N802
+    def cuCtxPushCurrent(self, ctx):
         _expect(ctx, CUcontext)
         assert self.retained[ctx.value - 0x100] > 0, "the context is not retained"
         self._contexts.append(ctx.value - 0x100)
@@ -306,28 +306,28 @@ class FakeCuda(types.ModuleType):
         return ()
 
     @_call(1)
-    def cuCtxPopCurrent(self):  # noqa: N802
+    def cuCtxPopCurrent(self):
         assert self._contexts, "no context is current in this thread"
         with self.lock:
             self.pushed -= 1
         return (CUcontext(0x100 + self._contexts.pop()),)
 
     @_call(1)
-    def cuCtxGetDevice(self):  # noqa: N802
+    def cuCtxGetDevice(self):
         return (CUdevice(self._contexts[-1] if self._contexts else self.current),)
 
     # ---- libraries
 
     @_call(1)
-    def cuLibraryLoadData(  # noqa: N802
+    def cuLibraryLoadData(
         self,
         code,
-        jitOptions,  # noqa: N803
-        jitOptionsValues,  # noqa: N803
-        numJitOptions,  # noqa: N803
-        libraryOptions,  # noqa: N803
-        libraryOptionValues,  # noqa: N803
-        numLibraryOptions,  # noqa: N803
+        jitOptions,
+        jitOptionsValues,
+        numJitOptions,
+        libraryOptions,
+        libraryOptionValues,
+        numLibraryOptions,
     ):
         assert type(code) is bytes, "PTX is taken as a buffer"
         assert code.endswith(b"\0"), "PTX ends with a zero"
@@ -348,7 +348,7 @@ class FakeCuda(types.ModuleType):
         return (CUlibrary(handle),)
 
     @_call(1)
-    def cuLibraryGetKernel(self, library, name):  # noqa: N802
+    def cuLibraryGetKernel(self, library, name):
         _expect(library, CUlibrary)
         assert type(name) is bytes, "char* name takes bytes"
         text = self.libraries[library.value].text
@@ -357,14 +357,14 @@ class FakeCuda(types.ModuleType):
         return (CUkernel(library.value + 1),)
 
     @_call(0)
-    def cuLibraryUnload(self, library):  # noqa: N802
+    def cuLibraryUnload(self, library):
         _expect(library, CUlibrary)
         with self.lock:
             del self.libraries[library.value]
         return ()
 
     @_call(1)
-    def cuKernelGetFunction(self, kernel):  # noqa: N802
+    def cuKernelGetFunction(self, kernel):
         library = self._library(kernel)
         assert self._contexts, "no context is current in this thread"
         ordinal = self._contexts[-1]
@@ -375,13 +375,13 @@ class FakeCuda(types.ModuleType):
         return (CUfunction(kernel.value + 1),)
 
     @_call(1)
-    def cuKernelGetAttribute(self, attrib, kernel, dev):  # noqa: N802
+    def cuKernelGetAttribute(self, attrib, kernel, dev):
         assert attrib is CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
         self._gpu(dev)
         return (self._library(kernel).static_shared,)
 
     @_call(0)
-    def cuKernelSetAttribute(self, attrib, val, kernel, dev):  # noqa: N802
+    def cuKernelSetAttribute(self, attrib, val, kernel, dev):
         _expect(attrib, CUfunction_attribute)
         _expect(val, int)
         library = self._library(kernel)
@@ -397,12 +397,7 @@ class FakeCuda(types.ModuleType):
         return ()
 
     @_call(1)
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(  # noqa: N802
-        self,
-        func,
-        blockSize,  # noqa: N803
-        dynamicSMemSize,  # noqa: N803
-    ):
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, func, blockSize, dynamicSMemSize):
         """For a CUkernel in place of a CUfunction: of the current context."""
         _expect(func, CUfunction)
         assert self._contexts, "no context is current in this thread"
@@ -419,13 +414,7 @@ class FakeCuda(types.ModuleType):
     # ---- modules
 
     @_call(1)
-    def cuModuleLoadDataEx(  # noqa: N802
-        self,
-        image,
-        numOptions,  # noqa: N803
-        options,
-        optionValues,  # noqa: N803
-    ):
+    def cuModuleLoadDataEx(self, image, numOptions, options, optionValues):
         assert type(image) is bytes, "PTX is taken as a buffer"
         assert image.endswith(b"\0"), "PTX ends with a zero"
         assert self._contexts, "no context is current in this thread"
@@ -437,7 +426,7 @@ class FakeCuda(types.ModuleType):
         return (CUmodule(handle),)
 
     @_call(0)
-    def cuModuleUnload(self, hmod):  # noqa: N802
+    def cuModuleUnload(self, hmod):
         _expect(hmod, CUmodule)
         self.modules.remove(hmod.value)
         return ()
