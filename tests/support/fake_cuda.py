@@ -29,6 +29,8 @@ from oxijax._core.gpu import driver as _driver
 
 __all__ = ["CUresult", "FakeCuda", "Gpu"]
 
+_Logs = dict[CUjit_option, Any]  # the values of options
+
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
@@ -443,9 +445,7 @@ class FakeCuda(types.ModuleType):
     def _contexts(self) -> list[int]:
         return self._stack.__dict__.setdefault("contexts", [])
 
-    def _compile(
-        self, text: str, ordinal: int, logs: dict[CUjit_option, Any] | None = None
-    ) -> None:
+    def _compile(self, text: str, ordinal: int, logs: _Logs | None = None) -> None:
         """What the driver's compiler does, and refuses to do."""
         version = re.search(r"^\.version (\d+)\.(\d+)$", text, re.M)
         target = re.search(r"^\.target sm_(\d+)$", text, re.M)
@@ -471,9 +471,7 @@ def _expect(value: Any, kind: type) -> None:
         raise TypeError(f"{kind.__name__} is expected, got {value!r}")
 
 
-def _jit_options(
-    options: Sequence[Any], values: Sequence[Any], count: int
-) -> dict[CUjit_option, Any]:
+def _jit_options(options: Sequence[Any], values: Sequence[Any], count: int) -> _Logs:
     assert count == len(options) == len(values)
     for option in options:
         _expect(option, CUjit_option)
@@ -486,7 +484,7 @@ def _jit_options(
     return given
 
 
-def _write(logs: dict[CUjit_option, Any], kind: str, text: str) -> None:
+def _write(logs: _Logs, kind: str, text: str) -> None:
     buffer = logs[getattr(CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER")]
     written = text.encode() + b"\0"
     buffer[: len(written)] = written

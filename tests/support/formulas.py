@@ -168,7 +168,7 @@ def convolution(
     offset_groups = 1 if offset is None else offset.shape[3] // (2 * taps)
 
     # Each tap of each offset group is a head of one sample, of the group's channels.
-    heads, deep = offset_groups * taps, channels // offset_groups
+    heads, depth = offset_groups * taps, channels // offset_groups
     shape = images, sizes[0] * sizes[1], heads
     axes = []
     for axis, tap in enumerate(np.divmod(np.arange(heads) % taps, kw)):
@@ -178,33 +178,35 @@ def convolution(
             position = position + offset.reshape(*shape, 2)[..., axis]
         axes.append(Axis(np.broadcast_to(np.clip(position, -FAR, FAR), shape)[..., None], 1.0))
     of_group = np.arange(channels)[:, None] // in_group == np.arange(outputs) // (outputs // groups)
-    every = weight.reshape(taps, in_group, outputs)[:, np.arange(channels) % in_group]
-    every = np.where(of_group, every, 0.0)  # [taps, C, Co], zeros between groups
-    every = every.reshape(taps, offset_groups, deep, outputs).swapaxes(0, 1)
-    every = every.reshape(heads, deep, outputs)
-    flat = None if grad is None else grad.reshape(*shape[:2], outputs)
-    value = x.reshape(images, height * width, offset_groups, deep)
+    weights = weight.reshape(taps, in_group, outputs)[:, np.arange(channels) % in_group]
+    weights = np.where(of_group, weights, 0.0)  # [taps, C, Co], zeros between groups
+    weights = weights.reshape(taps, offset_groups, depth, outputs).swapaxes(0, 1)
+    weights = weights.reshape(heads, depth, outputs)
+    grad_rows = None if grad is None else grad.reshape(*shape[:2], outputs)
+    value = x.reshape(images, height * width, offset_groups, depth)
     sampled = samples(
         value.repeat(taps, axis=2),
         (axes[0], axes[1]),
         None if mask is None else mask.reshape(*shape, 1),
-        None if flat is None else np.einsum("nqo,mdo->nqmd", flat, every),
+        None if grad_rows is None else np.einsum("nqo,mdo->nqmd", grad_rows, weights),
         levels=[(height, width)],
         points=[1],
         magnitudes=magnitudes,
     )
-    y = np.einsum("nqmd,mdo->nqo", sampled["y"], every)
+    y = np.einsum("nqmd,mdo->nqo", sampled["y"], weights)
     results = {"y": y.reshape(images, *sizes, outputs) + o.get("bias", 0.0)}
-    if grad is None:
+    if grad_rows is None:
         return results
-    of_weight = np.einsum("nqmd,nqo->mdo", sampled["y"], flat)
-    of_weight = of_weight.reshape(offset_groups, taps, deep, outputs).swapaxes(0, 1)
-    of_weight = of_weight.reshape(taps, channels, outputs) * of_group
-    of_value = sampled["dvalue"].reshape(*value.shape[:3], taps, deep)
+    grad_weights = np.einsum("nqmd,nqo->mdo", sampled["y"], grad_rows)
+    grad_weights = grad_weights.reshape(offset_groups, taps, depth, outputs).swapaxes(0, 1)
+    grad_weights = grad_weights.reshape(taps, channels, outputs) * of_group
+    grad_values = sampled["dvalue"].reshape(*value.shape[:3], taps, depth)
     results |= {
-        "dx": of_value.sum(3).reshape(x.shape),
-        "dweight": of_weight.reshape(taps, groups, in_group, outputs).sum(1).reshape(weight.shape),
-        "dbias": grad.sum((0, 1, 2)),
+        "dx": grad_values.sum(3).reshape(x.shape),
+        "dweight": grad_weights.reshape(taps, groups, in_group, outputs)
+        .sum(1)
+        .reshape(weight.shape),
+        "dbias": grad_rows.sum((0, 1)),
     }
     if offset is not None:
         results["doffset"] = sampled["dcoordinates"][..., ::-1].reshape(offset.shape)
