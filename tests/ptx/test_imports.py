@@ -1,7 +1,8 @@
-"""The house's order: what may import what, and how long a file may be."""
+"""The house's order: imports point one way, files are short, and docstrings name their subject."""
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -106,6 +107,15 @@ def test_imports_point_one_way(path):
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_files_are_short(path):
     assert len((ROOT / path).read_text().splitlines()) <= MAX_LINES
+
+
+def test_docstrings_of_modules_name_their_subject():
+    """None begins as a question does: "The launch of ...", not "How ... is launched"."""
+    asks = re.compile(r'(#.*\n|\s)*r?"""(What|How|Which|Where|Who|When|Whether|Why)\b')
+    folders = ("oxijax", "ptx", "tests", "benchmarks", "examples", ".ci")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert {ROOT / ".ci/smoke.py", ROOT / "examples/explained.py"} <= {*files}
+    assert [str(path.relative_to(ROOT)) for path in files if asks.match(path.read_text())] == []
 
 
 @pytest.mark.parametrize(
