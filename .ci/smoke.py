@@ -1,6 +1,6 @@
-"""What an installation must do: values and a gradient on the CPU, and a launch in the emulator.
+"""The least that an installation does: values and a gradient on the CPU, an emulated launch.
 
-With --without-handler: what works, and what is said, where there was no C compiler to build it.
+With --without-handler, the least without a C compiler: what works, and what errors say.
 """
 
 import pathlib

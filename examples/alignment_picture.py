@@ -20,7 +20,7 @@ def draw(path: pathlib.Path, frames: Frames, aligned: Aligned, samples: oxijax.S
     """Draws the first of some frames.
 
     Args:
-      path: of the picture; its suffix says which kind of file.
+      path: the picture's path; its suffix decides on the format.
       frames: [N, H, W, 3] each.
       aligned: what was made of them.
       samples: where, [N, H, W, 2, T, 2]: in the last frame and in the one before that.

@@ -83,7 +83,7 @@ def alignment(
     """A deformable convolution of what two frames have, which follows flows.
 
     Args:
-      features: of each frame, and of the result.
+      features: the number of features of each frame, and of the result.
       offset_groups: the first half reads the last frame, the other half that before it.
       max_residue: how far a sample may be from the flow, in pixels.
       rngs: random keys.
@@ -116,8 +116,8 @@ def align(
     Args:
       layer: made by `alignment`.
       current: features of the current frame [N, H, W, features].
-      before: of the last frame.
-      before_last: of the frame before that.
+      before: features of the last frame.
+      before_last: features of the frame before that.
       flow: [N, H, W, 2], (x, y) in pixels, from the current frame to the last one.
       flow_2: from the current frame to that before the last.
     """
@@ -133,13 +133,13 @@ class BasicVSRPlusPlus(nnx.Module):
     """Videos [N, T, H, W, 3] with values from 0 to 1 to videos [N, T, 4 H, 4 W, 3].
 
     Args:
-      mid_channels: of all features.
+      mid_channels: the channels of all features.
       num_blocks: residual blocks of each branch.
       outer_blocks: residual blocks before the branches, and behind them.
-      high_channels: of the features of the large images.
-      offset_groups: of the alignments; it divides 2 * mid_channels.
+      high_channels: the channels of the features of the large images.
+      offset_groups: the offset groups of the alignments; they divide 2 * mid_channels.
       max_residue: how far an alignment may be from the flow, in pixels.
-      flow_widths: of `SPyNet`.
+      flow_widths: the widths of `SPyNet`.
       unroll: whether the program has each step along a video for itself, and no loop. That takes
         longer to compile, and is faster on CPUs, where XLA's convolutions are slow in loops.
       rngs: random keys.
@@ -249,7 +249,7 @@ def load(
     Args:
       network: it says what is expected and remains as it is.
       weights: the state_dict of a checkpoint.
-      prefix: of the network's names in it; others are left alone.
+      prefix: the prefix of the network's names in it; others are left alone.
     """
     constants = {f"{prefix}spynet.{name}" for name in ("mean", "std")}
     weights = {name: array for name, array in weights.items() if name not in constants}

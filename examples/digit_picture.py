@@ -1,4 +1,4 @@
-"""What detectors find in scenes of digits, and where the queries of one of them look."""
+"""Pictures of what detectors find in scenes of digits, and where the queries of one look."""
 
 import pathlib
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def draw(
     """Draws a row of scenes for each detector, and into the first row what its queries look at.
 
     Args:
-      path: of the picture; its suffix says which kind of file.
+      path: the picture's path; its suffix decides on the format.
       scenes: the first ones are drawn.
       found: what each detector says of all of them.
       points: locations [N, Q, M, points, 2] and weights [N, Q, M, points].

@@ -28,8 +28,8 @@ class Aligned(NamedTuple):
     Attributes:
       image: the current frame, as made of the two before it.
       warped: the last frame, warped by the flow alone.
-      offset: of the deformable convolution.
-      mask: of the deformable convolution.
+      offset: the offsets of the deformable convolution.
+      mask: the mask of the deformable convolution.
     """
 
     image: jax.Array

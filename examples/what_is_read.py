@@ -57,7 +57,7 @@ def of_window(offset: np.ndarray, scale: float) -> tuple[np.ndarray, oxijax.Samp
 
     Args:
       offset: (x, y) of each of its nine taps, which are counted column by column.
-      scale: of offsets and the window.
+      scale: the scale of offsets and the window.
     """
     offsets = jnp.tile(jnp.asarray(offset.reshape(-1), jnp.float32), (1, SIZE, SIZE, 1))
     mask = jnp.full((1, SIZE, SIZE, 9), 1 / 9)

@@ -1,4 +1,4 @@
-"""What is checked before a release, and what always holds: files that name the version agree."""
+"""The checks before a release; and what always holds: files that name the version agree."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""What one launch costs between XLA and the driver."""
+"""The cost of one launch between XLA and the driver."""
 
 from gpu_suite.tables import table
 

@@ -17,11 +17,11 @@ class Reading:
     """A result file that says when, where and with what it was measured.
 
     Attributes:
-      name: of the file.
+      name: the file's name.
       kind: one of `KINDS`, or "gpu".
       date: when it was measured; ISO 8601, the day at least.
       machine: what it was measured on, in words.
-      versions: of JAX, and of all else that the file names.
+      versions: the versions of JAX, and of all else that the file names.
       content: all of the file.
     """
 

@@ -1,4 +1,4 @@
-"""What all pages of figures have in common: a page, its head, tables and numbers."""
+"""Parts that all pages of figures have: a page, its head, tables and numbers."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ def head(reading: Reading, command: str, more: Mapping[str, str] | None = None) 
 
     Args:
       reading: the result.
-      command: that measures it again.
+      command: the command that measures it again.
       more: further versions.
     """
     versions = {**reading.versions, **(more or {})}

@@ -38,7 +38,7 @@ class Operands:
     Attributes:
       make: of (case, dtype, seed) a set; it is traced.
       case: the layer, which can be hashed.
-      dtype: of the operands.
+      dtype: the operands' dtype.
       sets: how many.
     """
 
@@ -67,7 +67,7 @@ class Job:
     Attributes:
       layer, operation: what it is called in the results, beside the operands' dtype.
       operands: what it is given.
-      function: of a set of operands.
+      function: the function of a set of operands.
       work: what it has to do, if that is to be known.
       kernels: launches of oxijax in one call; a program with more or fewer is not what is meant.
       products: convolutions and matrix products that a call asks XLA for, nothing dropped and

@@ -1,4 +1,4 @@
-"""What the layers of all families have in common: dtypes, and how much work an operation is."""
+"""Dtypes of the timed layers of all families, and the work of an operation."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ class Work:
     """The least that an operation needs.
 
     Attributes:
-      flops: of its matrix products.
+      flops: the floating-point operations of its matrix products.
       bytes: each operand read once, each result written once.
     """
 

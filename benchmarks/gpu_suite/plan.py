@@ -1,4 +1,4 @@
-"""Which sections there are, in order, and what share of the time each is given."""
+"""The sections of the GPU suite, in order, each with its share of the time."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ class Section:
     """A part of the suite.
 
     Attributes:
-      module: of this package; its `run` gets the recorder.
-      share: of the time that is left, beside the shares of the sections that are still to come.
+      module: the module of this package whose `run` gets the recorder.
+      share: its share of the time that is left, beside the shares of the sections still to come.
         What a section does not use goes to those after it.
     """
 

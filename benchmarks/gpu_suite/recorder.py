@@ -1,4 +1,4 @@
-"""What a section has found so far, in a file that is always whole."""
+"""A section's findings so far, in a file that is always whole."""
 
 import enum
 import json

@@ -22,12 +22,12 @@ class SamplingLayer:
     """Multi-scale deformable attention, or DCNv3 with a window of 3 x 3.
 
     Attributes:
-      name: of the layer.
+      name: the layer's name.
       images: how many.
       levels: height and width of their images.
-      heads, channels: of a query, and of a head.
-      queries: of an image; None for a window around each pixel.
-      points: of a query, head and level.
+      heads, channels: the heads of a query, and the channels of a head.
+      queries: the queries of an image; None for a window around each pixel.
+      points: the points of a query, head and level.
     """
 
     name: str

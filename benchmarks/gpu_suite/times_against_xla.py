@@ -32,7 +32,7 @@ class Family:
       xla: of a layer, the function by XLA alone.
       operations: by name, what makes these functions those that are timed.
       wanted: of (layer, dtype) the least values of figures in `report_against_xla.against_xla`.
-      xla_products: that XLA's function has, and each gradient of it.
+      xla_products: the products of XLA's function, and of each gradient of it.
     """
 
     layers: Sequence[Any]

@@ -35,7 +35,7 @@ def time_chain(compiled: Callable, sets: Sequence, tiny: bool) -> dict[str, Any]
 
     Args:
       compiled: the compiled `chain`.
-      sets: of operands.
+      sets: the sets of operands.
       tiny: measures one run and no more.
     """
 

@@ -1,7 +1,8 @@
-"""The order of the packages: the imports that a file may have, and its length."""
+"""The order of the packages: what a file imports, its length, and its docstring's subject."""
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,15 @@ def test_imports_point_one_way():
 def test_files_are_short():
     lengths = {path: len((ROOT / path).read_text().splitlines()) for path in FILES}
     assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_docstrings_of_modules_name_their_subject():
+    """None begins as a question does: "The launch of ...", not "How ... is launched"."""
+    question = re.compile(r'(#.*\n|\s)*r?"""(What|How|Which|Where|Who|When|Whether|Why)\b')
+    folders = ("oxijax", "ptx", "tests", "benchmarks", "examples", ".ci")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert {ROOT / ".ci/smoke.py", ROOT / "examples/explained.py"} <= {*files}
+    assert [str(path.relative_to(ROOT)) for path in files if question.match(path.read_text())] == []
 
 
 @pytest.mark.parametrize(

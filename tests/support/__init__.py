@@ -1,1 +1,1 @@
-"""What tests share: references, calls of kernels, checks, places to run and recorded data."""
+"""Modules that tests share: references, calls of kernels, checks, places to run, recorded data."""

@@ -1,4 +1,4 @@
-"""What documents are made of: their blocks of code, and the commands in them.
+"""The documents of the project: their blocks of code, and the commands in them.
 
 A block of code is fenced by three backquotes. What tests have to know of it beside its language is
 said in a comment of HTML in the line above: `<!-- printed -->` of what the block before prints,

@@ -39,15 +39,15 @@ class Drawn:
     """A call.
 
     Attributes:
-      family: name of the public function.
-      number: of which it was drawn, with `float64`.
+      family: the public function's name.
+      number: the number that it was drawn with, besides `float64`.
       float64: whether JAX has 64 bits.
       arrays: the operands that are differentiated, by name.
       options: all other arguments.
       grad_y: the gradient of the output.
       formula: called with the operands, the output's gradient and whether to take the terms'
         magnitudes, returns "y", and the gradients "d..." by name.
-      kernels: at least so many calls of kernels are in its program on a GPU.
+      kernels: the least number of calls of kernels in its program on a GPU.
       sampled_in_float32: whether samples are weighed in float32 whatever the images have.
     """
 

@@ -6,108 +6,14 @@ is compared is not how a position is rounded.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Axis", "attention", "grid", "in_grid", "samples", "window"]
+from support.formulas import Axis, samples
 
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """Positions along an axis, in pixels, [N, Q, M, T].
-
-    Attributes:
-      position: a real number.
-      slope: its derivative with respect to the coordinate.
-    """
-
-    position: np.ndarray
-    slope: Any
-
-
-def samples(
-    value: np.ndarray,
-    axes: tuple[Axis, Axis],
-    weights: np.ndarray | None,
-    grad_y: np.ndarray | None,
-    *,
-    levels: list[tuple[int, int]],
-    points: list[int],
-    normalize: bool = False,
-    magnitudes: bool = False,
-) -> dict[str, np.ndarray]:
-    """Weighted sums of samples "y", and the gradients "dvalue", "dcoordinates" and "dweights".
-
-    Args:
-      value: [N, S, M, D].
-      axes: positions of y and x.
-      weights: [N, Q, M, T]; None for 1.
-      grad_y: the gradient of the sums [N, Q, M, D]; None for no gradients.
-      levels: height and width of each.
-      points: of each level.
-      normalize: whether weights are the softmax of what is given.
-      magnitudes: whether each term counts with its absolute value.
-    """
-    value = np.asarray(value, np.float64)
-    (y, x), (n, _, heads, channels) = (axis.position for axis in axes), value.shape
-    used = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
-    if normalize:
-        used = np.exp(used - used.max(-1, keepdims=True))
-        used = used / used.sum(-1, keepdims=True)
-    grad = None if grad_y is None else np.asarray(grad_y, np.float64)
-    slopes = [np.broadcast_to(axis.slope, y.shape) for axis in axes]
-    minus = np.subtract
-    if magnitudes:
-        value, used, minus = np.abs(value), np.abs(used), np.add
-        grad = None if grad is None else np.abs(grad)
-        slopes = [np.abs(slope) for slope in slopes]
-    results = {"y": np.zeros((*y.shape[:3], channels))}
-    if grad is not None:
-        results |= {
-            "dvalue": np.zeros(value.shape),
-            "dcoordinates": np.zeros((*y.shape, 2)),  # x, y
-            "dweights": np.zeros(y.shape),
-        }
-    image, head = np.arange(n)[:, None, None], np.arange(heads)
-    starts = np.cumsum([0, *(h * w for h, w in levels)])
-    of_point = np.repeat(np.arange(len(levels)), points)
-    for t, level in enumerate(of_point):
-        (height, width), start = levels[level], starts[level]
-        rows, columns = np.floor(y[..., t]), np.floor(x[..., t])
-        ly, lx = (y[..., t] - rows)[..., None], (x[..., t] - columns)[..., None]
-        corners, places, inside = [], [], []
-        for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            row, column = rows + down, columns + right
-            ok = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            pixel = np.where(ok, row * width + column, 0).astype(int) + start
-            corners.append(np.where(ok[..., None], value[image, pixel, head], 0.0))
-            places.append(pixel)
-            inside.append(ok)
-        fractions = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
-        weight = used[..., t, None]
-        for f, corner in zip(fractions, corners, strict=True):
-            results["y"] += weight * f * corner
-        if grad is None:
-            continue
-        for f, pixel, ok in zip(fractions, places, inside, strict=True):
-            share = np.where(ok[..., None], weight * f * grad, 0.0)
-            np.add.at(results["dvalue"], (image, pixel, head), share)
-        d1, d2, d3, d4 = ((c * grad).sum(-1) for c in corners)
-        ly, lx, weight = ly[..., 0], lx[..., 0], weight[..., 0]
-        along_y = (1 - lx) * minus(d3, d1) + lx * minus(d4, d2)
-        along_x = (1 - ly) * minus(d2, d1) + ly * minus(d4, d3)
-        results["dcoordinates"][..., t, 0] = weight * along_x * slopes[1][..., t]
-        results["dcoordinates"][..., t, 1] = weight * along_y * slopes[0][..., t]
-        for fraction, d in zip(fractions, (d1, d2, d3, d4), strict=True):
-            results["dweights"][..., t] += fraction[..., 0] * d
-    if grad is not None and normalize:
-        mean = (used * results["dweights"]).sum(-1, keepdims=True)
-        results["dweights"] = used * minus(results["dweights"], mean)
-    return results
-
+__all__ = ["attention", "grid", "in_grid", "window"]
 
 Arrays = Mapping[str, np.ndarray]
 Formula = Callable[[Arrays, np.ndarray | None, bool], dict[str, np.ndarray]]
@@ -186,10 +92,10 @@ def window(
     """A call of `dcnv3`, or of `dcnv4` if its operands are `packed`.
 
     Args:
-      generator: of random numbers.
-      dtypes: draws a dtype.
-      values: draws an array.
-      geometry: of a convolution with two dimensions.
+      generator: the generator of random numbers.
+      dtypes: the function that draws a dtype.
+      values: the function that draws an array.
+      geometry: the geometry of a convolution with two dimensions.
       packed: whether offsets and masks are one array.
     """
     g = geometry

@@ -8,6 +8,7 @@ import numpy as np
 
 from ptx.emulator import Buffer, launch
 from support import exact
+from support.hand_written import kernel
 
 __all__ = ["COUNT", "apply", "check", "float_inputs", "integer_inputs", "kernel_text", "packed"]
 
@@ -22,50 +23,31 @@ def kernel_text(instruction: str, sources: Sequence[int], result: int) -> str:
 
     Args:
       instruction: an opcode ("add.rn.f32"), or lines of PTX with {d}, {0}, {1}, ... for the
-        registers and p, q for predicates.
+        registers, p, q for predicates and %w0, %w1, ... for others of 32 bits.
       sources: width in bits of each source's elements.
       result: width in bits of the result's elements.
     """
     if "{d}" not in instruction:
         operands = ", ".join(f"{{{i}}}" for i in range(len(sources)))
         instruction = f"{instruction} {{d}}, {operands};"
-    registers = {bits: f"%{'bhwd'[(8, 16, 32, 64).index(bits)]}" for bits in (16, 32, 64)}
+    registers = {16: "%h", 32: "%w", 64: "%d"}
     names = [f"{registers[max(bits, 16)]}{i}" for i, bits in enumerate(sources)]
     destination = f"{registers[max(result, 16)]}9"
-    parameters = ", ".join(f".param .u64 in{i}" for i in range(len(sources)))
-    lines = [
-        ".version 8.0",
-        ".target sm_90",
-        ".address_size 64",
-        f".visible .entry apply({parameters}, .param .u64 out)",
-        "{",
-        "  .reg .pred p, q;",
-        "  .reg .b16 %h<10>;",
-        "  .reg .b32 %w<10>, %i<4>;",
-        "  .reg .b64 %d<10>, %a<4>;",
-        "  mov.u32 %i0, %ctaid.x;",
-        "  mov.u32 %i1, %ntid.x;",
-        "  mov.u32 %i2, %tid.x;",
-        "  mad.lo.u32 %i3, %i0, %i1, %i2;",
+    inputs = [f"in{i}" for i in range(len(sources))]
+    loads = [
+        f"mad.wide.u32 %d19, %i, {bits // 8}, %{pointer};\n"
+        f"ld.global.{'u8' if bits == 8 else f'b{bits}'} {name}, [%d19];"
+        for bits, name, pointer in zip(sources, names, inputs, strict=True)
     ]
-    for i, (bits, name) in enumerate(zip(sources, names, strict=True)):
-        lines += [
-            f"  ld.param.u64 %a0, [in{i}];",
-            "  cvta.to.global.u64 %a1, %a0;",
-            f"  mad.wide.u32 %a2, %i3, {bits // 8}, %a1;",
-            f"  ld.global.{'u8' if bits == 8 else f'b{bits}'} {name}, [%a2];",
-        ]
-    lines += [
-        *(f"  {line.strip()}" for line in instruction.format(*names, d=destination).splitlines()),
-        "  ld.param.u64 %a0, [out];",
-        "  cvta.to.global.u64 %a1, %a0;",
-        f"  mad.wide.u32 %a2, %i3, {result // 8}, %a1;",
-        f"  st.global.{'u8' if result == 8 else f'b{result}'} [%a2], {destination};",
-        "  ret;",
-        "}",
-        "",
-    ]
-    return "\n".join(lines)
+    store = (
+        f"mad.wide.u32 %d19, %i, {result // 8}, %out;\n"
+        f"st.global.{'u8' if result == 8 else f'b{result}'} [%d19], {destination};"
+    )
+    return kernel(
+        "\n".join([*loads, instruction.format(*names, d=destination), store]),
+        " ".join([*inputs, "out"]),
+        ".reg .pred p, q;\n.reg .b32 %w<10>;",
+    )
 
 
 def apply(instruction: str, sources: Sequence[np.ndarray], result: int) -> np.ndarray:

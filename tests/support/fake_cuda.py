@@ -1,12 +1,12 @@
 """`cuda.bindings.driver` without a GPU: as strict as the driver, and fails when told to.
 
-Whatever a caller does that the driver or the bindings would not stand raises AssertionError or
-TypeError, which `oxijax._core.gpu.driver` never catches.
+Its enumerations are those of the bindings, which can be imported without a driver. A call that the
+driver or the bindings would not accept raises AssertionError or TypeError, which
+`oxijax._core.gpu.driver` never catches.
 """
 
 import collections
 import dataclasses
-import enum
 import functools
 import re
 import sys
@@ -16,10 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from cuda.bindings.driver import (
+    CUdevice_attribute,
+    CUdriverProcAddress_flags,
+    CUdriverProcAddressQueryResult,
+    CUfunction_attribute,
+    CUjit_option,
+    CUresult,
+)
 
 from oxijax._core.gpu import driver as _driver
 
-__all__ = ["FakeCuda", "Gpu"]
+__all__ = ["CUresult", "FakeCuda", "Gpu"]
+
+_Logs = dict[CUjit_option, Any]  # the values of options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,55 +46,6 @@ class Gpu:
     clock_khz: int = 1_980_000
     memory_clock_khz: int = 2_619_000
     bus_width: int = 5120
-
-
-class CUresult(enum.IntEnum):
-    CUDA_SUCCESS = 0
-    CUDA_ERROR_INVALID_VALUE = 1
-    CUDA_ERROR_OUT_OF_MEMORY = 2
-    CUDA_ERROR_NOT_INITIALIZED = 3
-    CUDA_ERROR_NO_DEVICE = 100
-    CUDA_ERROR_NO_BINARY_FOR_GPU = 209
-    CUDA_ERROR_INVALID_PTX = 218
-    CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222
-    CUDA_ERROR_NOT_FOUND = 500
-    CUDA_ERROR_ILLEGAL_ADDRESS = 700
-    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803
-    CUDA_ERROR_UNKNOWN = 999
-
-
-class CUdevice_attribute(enum.IntEnum):  # noqa: N801
-    CU_DEVICE_ATTRIBUTE_CLOCK_RATE = 13
-    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16
-    CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE = 36
-    CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH = 37
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
-    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81
-    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
-    CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK = 111
-
-
-class CUfunction_attribute(enum.IntEnum):  # noqa: N801
-    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
-    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
-    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
-
-
-class CUjit_option(enum.IntEnum):  # noqa: N801
-    CU_JIT_INFO_LOG_BUFFER = 3
-    CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES = 4
-    CU_JIT_ERROR_LOG_BUFFER = 5
-    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
-
-
-class CUdriverProcAddress_flags(enum.IntEnum):  # noqa: N801
-    CU_GET_PROC_ADDRESS_DEFAULT = 0
-
-
-class CUdriverProcAddressQueryResult(enum.IntEnum):
-    CU_GET_PROC_ADDRESS_SUCCESS = 0
-    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1
 
 
 class CUdevice:
@@ -184,17 +145,17 @@ class FakeCuda(types.ModuleType):
     """The module.
 
     Attributes:
-      gpus: what it shows.
+      gpus: the GPUs that it shows.
       current: the GPU whose context the caller, who is XLA, has made current.
-      version: of CUDA, as cuDriverGetVersion returns it.
+      version: the version of CUDA, as cuDriverGetVersion returns it.
       newest_ptx: the newest PTX version that its compiler takes.
       lazy: whether a library is compiled for a GPU when a kernel of it is asked for there, as where
         CUDA_MODULE_LOADING is LAZY, rather than for all GPUs when it is loaded: XLA has made a
         context for each.
-      registers: of a thread of every kernel.
-      fail: what a function returns instead of doing anything, or the exception that it raises.
-      hooks: called with a function's arguments before it does anything.
-      counts: how often each function was called.
+      registers: the registers of a thread of every kernel.
+      fail: the result, or the exception, with which a function fails instead of doing anything.
+      hooks: functions that are called with the arguments first.
+      counts: the number of calls of each function.
     """
 
     CUresult = CUresult
@@ -253,7 +214,7 @@ class FakeCuda(types.ModuleType):
     # ---- initialization, version, errors
 
     @_call(0)
-    def cuInit(self, Flags):  # noqa: N802, N803
+    def cuInit(self, Flags):
         assert Flags == 0
         if not self.gpus:
             raise _RefusedError(CUresult.CUDA_ERROR_NO_DEVICE)
@@ -261,11 +222,11 @@ class FakeCuda(types.ModuleType):
         return ()
 
     @_call(1)
-    def cuDriverGetVersion(self):  # noqa: N802
+    def cuDriverGetVersion(self):
         return (self.version,)
 
     @_call(2)
-    def cuGetProcAddress(self, symbol, cudaVersion, flags):  # noqa: N802, N803
+    def cuGetProcAddress(self, symbol, cudaVersion, flags):
         assert type(symbol) is bytes, "char* symbol takes bytes"
         assert int(flags) == 0
         if cudaVersion > self.version:
@@ -277,7 +238,7 @@ class FakeCuda(types.ModuleType):
         return addresses[symbol], status.CU_GET_PROC_ADDRESS_SUCCESS
 
     @_call(1)
-    def cuGetErrorString(self, error):  # noqa: N802
+    def cuGetErrorString(self, error):
         _expect(error, CUresult)
         if error == CUresult.CUDA_ERROR_ILLEGAL_ADDRESS:
             return (b"an illegal memory access was encountered",)
@@ -286,59 +247,59 @@ class FakeCuda(types.ModuleType):
     # ---- devices
 
     @_call(1)
-    def cuDeviceGetCount(self):  # noqa: N802
+    def cuDeviceGetCount(self):
         return (len(self.gpus),)
 
     @_call(1)
-    def cuDeviceGet(self, ordinal):  # noqa: N802
+    def cuDeviceGet(self, ordinal):
         _expect(ordinal, int)
         assert 0 <= ordinal < len(self.gpus)
         return (CUdevice(ordinal),)
 
     @_call(1)
-    def cuDeviceGetName(self, length, dev):  # noqa: N802
+    def cuDeviceGetName(self, length, dev):
         name = self._gpu(dev).name.encode()[: length - 1] + b"\0"
         return (name + b" " * (length - len(name)),)  # the bindings pad with blanks
 
     @_call(1)
-    def cuDeviceTotalMem(self, dev):  # noqa: N802
+    def cuDeviceTotalMem(self, dev):
         return (self._gpu(dev).memory,)
 
     @_call(1)
-    def cuDeviceGetAttribute(self, attrib, dev):  # noqa: N802
+    def cuDeviceGetAttribute(self, attrib, dev):
         _expect(attrib, CUdevice_attribute)
         gpu = self._gpu(dev)
         values = {
-            13: gpu.clock_khz,
-            16: gpu.sms,
-            36: gpu.memory_clock_khz,
-            37: gpu.bus_width,
-            75: gpu.sm // 10,
-            76: gpu.sm % 10,
-            81: gpu.shared_per_sm,
-            97: gpu.shared_per_block,
-            111: gpu.reserved_shared,
+            "CLOCK_RATE": gpu.clock_khz,
+            "MULTIPROCESSOR_COUNT": gpu.sms,
+            "MEMORY_CLOCK_RATE": gpu.memory_clock_khz,
+            "GLOBAL_MEMORY_BUS_WIDTH": gpu.bus_width,
+            "COMPUTE_CAPABILITY_MAJOR": gpu.sm // 10,
+            "COMPUTE_CAPABILITY_MINOR": gpu.sm % 10,
+            "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": gpu.shared_per_sm,
+            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": gpu.shared_per_block,
+            "RESERVED_SHARED_MEMORY_PER_BLOCK": gpu.reserved_shared,
         }
-        return (values[int(attrib)],)
+        return (values[attrib.name.removeprefix("CU_DEVICE_ATTRIBUTE_")],)
 
     # ---- contexts
 
     @_call(1)
-    def cuDevicePrimaryCtxRetain(self, dev):  # noqa: N802
+    def cuDevicePrimaryCtxRetain(self, dev):
         self._gpu(dev)
         with self.lock:
             self.retained[int(dev)] += 1
         return (CUcontext(0x100 + int(dev)),)
 
     @_call(0)
-    def cuDevicePrimaryCtxRelease(self, dev):  # noqa: N802
+    def cuDevicePrimaryCtxRelease(self, dev):
         assert self.retained[int(dev)] > 0, "released more often than retained"
         with self.lock:
             self.retained[int(dev)] -= 1
         return ()
 
     @_call(0)
-    def cuCtxPushCurrent(self, ctx):  # noqa: N802
+    def cuCtxPushCurrent(self, ctx):
         _expect(ctx, CUcontext)
         assert self.retained[ctx.value - 0x100] > 0, "the context is not retained"
         self._contexts.append(ctx.value - 0x100)
@@ -347,28 +308,28 @@ class FakeCuda(types.ModuleType):
         return ()
 
     @_call(1)
-    def cuCtxPopCurrent(self):  # noqa: N802
+    def cuCtxPopCurrent(self):
         assert self._contexts, "no context is current in this thread"
         with self.lock:
             self.pushed -= 1
         return (CUcontext(0x100 + self._contexts.pop()),)
 
     @_call(1)
-    def cuCtxGetDevice(self):  # noqa: N802
+    def cuCtxGetDevice(self):
         return (CUdevice(self._contexts[-1] if self._contexts else self.current),)
 
     # ---- libraries
 
     @_call(1)
-    def cuLibraryLoadData(  # noqa: N802
+    def cuLibraryLoadData(
         self,
         code,
-        jitOptions,  # noqa: N803
-        jitOptionsValues,  # noqa: N803
-        numJitOptions,  # noqa: N803
-        libraryOptions,  # noqa: N803
-        libraryOptionValues,  # noqa: N803
-        numLibraryOptions,  # noqa: N803
+        jitOptions,
+        jitOptionsValues,
+        numJitOptions,
+        libraryOptions,
+        libraryOptionValues,
+        numLibraryOptions,
     ):
         assert type(code) is bytes, "PTX is taken as a buffer"
         assert code.endswith(b"\0"), "PTX ends with a zero"
@@ -389,7 +350,7 @@ class FakeCuda(types.ModuleType):
         return (CUlibrary(handle),)
 
     @_call(1)
-    def cuLibraryGetKernel(self, library, name):  # noqa: N802
+    def cuLibraryGetKernel(self, library, name):
         _expect(library, CUlibrary)
         assert type(name) is bytes, "char* name takes bytes"
         text = self.libraries[library.value].text
@@ -398,14 +359,14 @@ class FakeCuda(types.ModuleType):
         return (CUkernel(library.value + 1),)
 
     @_call(0)
-    def cuLibraryUnload(self, library):  # noqa: N802
+    def cuLibraryUnload(self, library):
         _expect(library, CUlibrary)
         with self.lock:
             del self.libraries[library.value]
         return ()
 
     @_call(1)
-    def cuKernelGetFunction(self, kernel):  # noqa: N802
+    def cuKernelGetFunction(self, kernel):
         library = self._library(kernel)
         assert self._contexts, "no context is current in this thread"
         ordinal = self._contexts[-1]
@@ -416,13 +377,13 @@ class FakeCuda(types.ModuleType):
         return (CUfunction(kernel.value + 1),)
 
     @_call(1)
-    def cuKernelGetAttribute(self, attrib, kernel, dev):  # noqa: N802
+    def cuKernelGetAttribute(self, attrib, kernel, dev):
         assert attrib is CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
         self._gpu(dev)
         return (self._library(kernel).static_shared,)
 
     @_call(0)
-    def cuKernelSetAttribute(self, attrib, val, kernel, dev):  # noqa: N802
+    def cuKernelSetAttribute(self, attrib, val, kernel, dev):
         _expect(attrib, CUfunction_attribute)
         _expect(val, int)
         library = self._library(kernel)
@@ -438,12 +399,7 @@ class FakeCuda(types.ModuleType):
         return ()
 
     @_call(1)
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(  # noqa: N802
-        self,
-        func,
-        blockSize,  # noqa: N803
-        dynamicSMemSize,  # noqa: N803
-    ):
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, func, blockSize, dynamicSMemSize):
         """For a CUkernel in place of a CUfunction: of the current context."""
         _expect(func, CUfunction)
         assert self._contexts, "no context is current in this thread"
@@ -460,13 +416,7 @@ class FakeCuda(types.ModuleType):
     # ---- modules
 
     @_call(1)
-    def cuModuleLoadDataEx(  # noqa: N802
-        self,
-        image,
-        numOptions,  # noqa: N803
-        options,
-        optionValues,  # noqa: N803
-    ):
+    def cuModuleLoadDataEx(self, image, numOptions, options, optionValues):
         assert type(image) is bytes, "PTX is taken as a buffer"
         assert image.endswith(b"\0"), "PTX ends with a zero"
         assert self._contexts, "no context is current in this thread"
@@ -478,7 +428,7 @@ class FakeCuda(types.ModuleType):
         return (CUmodule(handle),)
 
     @_call(0)
-    def cuModuleUnload(self, hmod):  # noqa: N802
+    def cuModuleUnload(self, hmod):
         _expect(hmod, CUmodule)
         self.modules.remove(hmod.value)
         return ()
@@ -495,9 +445,7 @@ class FakeCuda(types.ModuleType):
     def _contexts(self) -> list[int]:
         return self._stack.__dict__.setdefault("contexts", [])
 
-    def _compile(
-        self, text: str, ordinal: int, logs: dict[CUjit_option, Any] | None = None
-    ) -> None:
+    def _compile(self, text: str, ordinal: int, logs: _Logs | None = None) -> None:
         """What the driver's compiler does, and refuses to do."""
         version = re.search(r"^\.version (\d+)\.(\d+)$", text, re.M)
         target = re.search(r"^\.target sm_(\d+)$", text, re.M)
@@ -523,22 +471,20 @@ def _expect(value: Any, kind: type) -> None:
         raise TypeError(f"{kind.__name__} is expected, got {value!r}")
 
 
-def _jit_options(
-    options: Sequence[Any], values: Sequence[Any], count: int
-) -> dict[CUjit_option, Any]:
+def _jit_options(options: Sequence[Any], values: Sequence[Any], count: int) -> _Logs:
     assert count == len(options) == len(values)
     for option in options:
         _expect(option, CUjit_option)
     given = dict(zip(options, values, strict=True))
     for kind in ("INFO", "ERROR"):
-        buffer = given[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER"]]
-        size = given[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER_SIZE_BYTES"]]
+        buffer = given[getattr(CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER")]
+        size = given[getattr(CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER_SIZE_BYTES")]
         _expect(buffer, bytearray)  # bytes would do for the bindings, but never change
         assert size == len(buffer), "the driver would write outside of the buffer"
     return given
 
 
-def _write(logs: dict[CUjit_option, Any], kind: str, text: str) -> None:
-    buffer = logs[CUjit_option[f"CU_JIT_{kind}_LOG_BUFFER"]]
+def _write(logs: _Logs, kind: str, text: str) -> None:
+    buffer = logs[getattr(CUjit_option, f"CU_JIT_{kind}_LOG_BUFFER")]
     written = text.encode() + b"\0"
     buffer[: len(written)] = written

@@ -1,4 +1,4 @@
-"""What each family computes, and its gradients, in float64 and numpy, as the formulas say it.
+"""The formulas of each family and of its gradients, in float64 and numpy.
 
 Nothing here is the library's: padding by rule and sizes of outputs are worked out too. With
 `magnitudes` every term of every sum is taken as its absolute value, which is what the rounding
@@ -7,12 +7,13 @@ errors of that sum are measured by.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-__all__ = ["convolution", "matrix_product", "parse_padding"]
+__all__ = ["Axis", "convolution", "matrix_product", "parse_padding", "samples"]
 
 Arrays = Mapping[str, np.ndarray]
 Pairs = tuple[tuple[int, int], ...]
@@ -35,6 +36,100 @@ def parse_padding(padding: Any, sizes: Any, kernel: Any, strides: Any, dilation:
     return tuple((p[0], p[1]) if isinstance(p, tuple | list) else (p, p) for p in each)
 
 
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """Positions along an axis, in pixels, [N, Q, M, T].
+
+    Attributes:
+      position: a real number.
+      slope: its derivative with respect to the coordinate.
+    """
+
+    position: np.ndarray
+    slope: Any
+
+
+def samples(
+    value: np.ndarray,
+    axes: tuple[Axis, Axis],
+    weights: np.ndarray | None,
+    grad_y: np.ndarray | None,
+    *,
+    levels: list[tuple[int, int]],
+    points: list[int],
+    normalize: bool = False,
+    magnitudes: bool = False,
+) -> dict[str, np.ndarray]:
+    """Weighted sums of samples "y", and the gradients "dvalue", "dcoordinates" and "dweights".
+
+    Args:
+      value: [N, S, M, D], the pixels of all levels.
+      axes: positions of y and x.
+      weights: [N, Q, M, T]; None for 1.
+      grad_y: the gradient of the sums [N, Q, M, D]; None for no gradients.
+      levels: height and width of each.
+      points: how many samples each level has; T in all.
+      normalize: whether weights are the softmax of what is given.
+      magnitudes: whether each term counts with its absolute value.
+    """
+    value = np.asarray(value, np.float64)
+    (y, x), (n, _, heads, channels) = (axis.position for axis in axes), value.shape
+    used = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
+    if normalize:
+        used = np.exp(used - used.max(-1, keepdims=True))
+        used = used / used.sum(-1, keepdims=True)
+    grad = None if grad_y is None else np.asarray(grad_y, np.float64)
+    slopes = [np.broadcast_to(axis.slope, y.shape) for axis in axes]
+    minus = np.subtract
+    if magnitudes:
+        value, used, minus = np.abs(value), np.abs(used), np.add
+        grad = None if grad is None else np.abs(grad)
+        slopes = [np.abs(slope) for slope in slopes]
+    results = {"y": np.zeros((*y.shape[:3], channels))}
+    if grad is not None:
+        results |= {
+            "dvalue": np.zeros(value.shape),
+            "dcoordinates": np.zeros((*y.shape, 2)),  # x, y
+            "dweights": np.zeros(y.shape),
+        }
+    image, head = np.arange(n)[:, None, None], np.arange(heads)
+    starts = np.cumsum([0, *(h * w for h, w in levels)])
+    of_point = np.repeat(np.arange(len(levels)), points)
+    for t, level in enumerate(of_point):
+        (height, width), start = levels[level], starts[level]
+        rows, columns = np.floor(y[..., t]), np.floor(x[..., t])
+        ly, lx = (y[..., t] - rows)[..., None], (x[..., t] - columns)[..., None]
+        corners, pixels, inside = [], [], []
+        for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            row, column = rows + down, columns + right
+            ok = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            pixel = np.where(ok, row * width + column, 0).astype(int) + start
+            corners.append(np.where(ok[..., None], value[image, pixel, head], 0.0))
+            pixels.append(pixel)
+            inside.append(ok)
+        fractions = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
+        weight = used[..., t, None]
+        for f, corner in zip(fractions, corners, strict=True):
+            results["y"] += weight * f * corner
+        if grad is None:
+            continue
+        for f, pixel, ok in zip(fractions, pixels, inside, strict=True):
+            share = np.where(ok[..., None], weight * f * grad, 0.0)
+            np.add.at(results["dvalue"], (image, pixel, head), share)
+        d1, d2, d3, d4 = ((c * grad).sum(-1) for c in corners)
+        ly, lx, weight = ly[..., 0], lx[..., 0], weight[..., 0]
+        along_y = (1 - lx) * minus(d3, d1) + lx * minus(d4, d2)
+        along_x = (1 - ly) * minus(d2, d1) + ly * minus(d4, d3)
+        results["dcoordinates"][..., t, 0] = weight * along_x * slopes[1][..., t]
+        results["dcoordinates"][..., t, 1] = weight * along_y * slopes[0][..., t]
+        for fraction, d in zip(fractions, (d1, d2, d3, d4), strict=True):
+            results["dweights"][..., t] += fraction[..., 0] * d
+    if grad is not None and normalize:
+        mean = (used * results["dweights"]).sum(-1, keepdims=True)
+        results["dweights"] = used * minus(results["dweights"], mean)
+    return results
+
+
 def convolution(
     arrays: Arrays,
     grad_y: np.ndarray | None = None,
@@ -50,94 +145,74 @@ def convolution(
       arrays: x [N, H, W, C], weight [Kh, Kw, C/G, Co], perhaps bias, and for a deformable one
         offset and perhaps mask. Without offset all samples are where the taps are.
       grad_y: the output's gradient, [N, Ho, Wo, Co].
-      strides: of the output's pixels, (vertical, horizontal).
+      strides: the steps between the output's pixels, (vertical, horizontal).
       pads: ((above, below), (left, right)).
-      dilation: of the taps, (vertical, horizontal).
+      dilation: the steps between taps, (vertical, horizontal).
       magnitudes: whether each term counts with its absolute value.
     """
     o = {name: np.asarray(value, np.float64) for name, value in arrays.items()}
     grad = None if grad_y is None else np.asarray(grad_y, np.float64)
-    shift = o.get("offset")
+    offset = o.get("offset")
     if magnitudes:
         o = {name: np.abs(value) for name, value in o.items()}
         grad = None if grad is None else np.abs(grad)
     x, weight, mask = o["x"], o["weight"], o.get("mask")
     (images, height, width, channels), (kh, kw, in_group, outputs) = x.shape, weight.shape
     groups, taps = channels // in_group, kh * kw
-    pixels = (
-        images,
-        *(
-            (size + sum(pad) - (k - 1) * gap - 1) // stride + 1
-            for size, pad, k, gap, stride in zip(
-                x.shape[1:3], pads, weight.shape, dilation, strides, strict=False
-            )
-        ),
-    )
-    offset_groups = 1 if shift is None else shift.shape[3] // (2 * taps)
-    minus = np.add if magnitudes else np.subtract
-    results = {"y": np.zeros((*pixels, outputs)) + o.get("bias", 0.0)}
-    if grad is not None:
-        results |= {f"d{name}": np.zeros(value.shape) for name, value in o.items()}
-        if "bias" in o:
-            results["dbias"] = grad.sum((0, 1, 2))
+    sizes = [
+        (size + sum(pad) - (k - 1) * gap - 1) // stride + 1
+        for size, pad, k, gap, stride in zip(
+            x.shape[1:3], pads, weight.shape, dilation, strides, strict=False
+        )
+    ]
+    offset_groups = 1 if offset is None else offset.shape[3] // (2 * taps)
 
-    n, p, q = np.ogrid[tuple(slice(size) for size in pixels)]
+    # Each tap of each offset group is a head of one sample, of the group's channels.
+    heads, depth = offset_groups * taps, channels // offset_groups
+    shape = images, sizes[0] * sizes[1], heads
+    axes = []
+    for axis, tap in enumerate(np.divmod(np.arange(heads) % taps, kw)):
+        pixel = np.indices(sizes)[axis].reshape(-1, 1)
+        position = pixel * strides[axis] - pads[axis][0] + tap * dilation[axis]
+        if offset is not None:
+            position = position + offset.reshape(*shape, 2)[..., axis]
+        axes.append(Axis(np.broadcast_to(np.clip(position, -FAR, FAR), shape)[..., None], 1.0))
     of_group = np.arange(channels)[:, None] // in_group == np.arange(outputs) // (outputs // groups)
-    for tap in range(taps):
-        i, j = divmod(tap, kw)
-        inputs = np.arange(channels) % in_group
-        whole = np.where(of_group, weight[i, j][inputs], 0.0)  # [C, Co], zeros between groups
-        for group, own in enumerate(np.array_split(np.arange(channels), offset_groups)):
-            sample = group * taps + tap
-            row, ly = _place(p * strides[0] - pads[0][0] + i * dilation[0], shift, 2 * sample)
-            column, lx = _place(
-                q * strides[1] - pads[1][0] + j * dilation[1], shift, 2 * sample + 1
-            )
-            row, column = np.broadcast_arrays(row + 0 * n + 0 * q, column + 0 * n + 0 * p)
-            modulation = np.ones(()) if mask is None else mask[..., sample, None]
-            corners, places, inside = [], [], []
-            for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
-                y_, x_ = row + down, column + right
-                ok = (y_ >= 0) & (y_ < height) & (x_ >= 0) & (x_ < width)
-                place = n + 0 * y_, np.where(ok, y_, 0), np.where(ok, x_, 0)
-                corners.append(np.where(ok[..., None], x[place][..., own], 0.0))
-                places.append(place)
-                inside.append(ok)
-            fractions = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
-            read = sum(f * c for f, c in zip(fractions, corners, strict=True))
-            results["y"] += (modulation * read) @ whole[own]
-            if grad is None:
-                continue
-
-            gcol = grad @ whole[own].T
-            for f, place, ok in zip(fractions, places, inside, strict=True):
-                at = tuple(v[..., None] for v in place)
-                share = np.where(ok[..., None], modulation * f * gcol, 0.0)
-                np.add.at(results["dx"], (*at, own), share)
-            of_weight = np.einsum("npqc,npqo->co", modulation * read, grad) * of_group[own]
-            for c, row_of in zip(own, of_weight, strict=True):
-                results["dweight"][i, j, c % in_group] += row_of
-            if shift is None:
-                continue
-            d1, d2, d3, d4 = ((c * gcol).sum(-1, keepdims=True) for c in corners)
-            along_y = modulation * ((1 - lx) * minus(d3, d1) + lx * minus(d4, d2))
-            along_x = modulation * ((1 - ly) * minus(d2, d1) + ly * minus(d4, d3))
-            results["doffset"][..., 2 * sample] = along_y[..., 0]
-            results["doffset"][..., 2 * sample + 1] = along_x[..., 0]
-            if mask is not None:
-                for fraction, d in zip(fractions, (d1, d2, d3, d4), strict=True):
-                    results["dmask"][..., sample] += (fraction * d)[..., 0]
-    return results
-
-
-def _place(base: np.ndarray, shift: np.ndarray | None, channel: int) -> tuple[Any, Any]:
-    """The pixel before a sample, and how far behind it the sample is, [N, Ho, Wo, 1]."""
-    if shift is None:
-        return base, 0.0
-    offset = shift[..., channel]
-    floor = np.floor(np.clip(offset, -FAR, FAR))
-    fraction = np.where(np.abs(offset) < FAR, offset - floor, 0.0)
-    return base + floor.astype(np.int64), fraction[..., None]
+    weights = weight.reshape(taps, in_group, outputs)[:, np.arange(channels) % in_group]
+    weights = np.where(of_group, weights, 0.0)  # [taps, C, Co], zeros between groups
+    weights = weights.reshape(taps, offset_groups, depth, outputs).swapaxes(0, 1)
+    weights = weights.reshape(heads, depth, outputs)
+    grad_rows = None if grad is None else grad.reshape(*shape[:2], outputs)
+    value = x.reshape(images, height * width, offset_groups, depth)
+    sampled = samples(
+        value.repeat(taps, axis=2),
+        (axes[0], axes[1]),
+        None if mask is None else mask.reshape(*shape, 1),
+        None if grad_rows is None else np.einsum("nqo,mdo->nqmd", grad_rows, weights),
+        levels=[(height, width)],
+        points=[1],
+        magnitudes=magnitudes,
+    )
+    y = np.einsum("nqmd,mdo->nqo", sampled["y"], weights)
+    results = {"y": y.reshape(images, *sizes, outputs) + o.get("bias", 0.0)}
+    if grad_rows is None:
+        return results
+    grad_weights = np.einsum("nqmd,nqo->mdo", sampled["y"], grad_rows)
+    grad_weights = grad_weights.reshape(offset_groups, taps, depth, outputs).swapaxes(0, 1)
+    grad_weights = grad_weights.reshape(taps, channels, outputs) * of_group
+    grad_values = sampled["dvalue"].reshape(*value.shape[:3], taps, depth)
+    results |= {
+        "dx": grad_values.sum(3).reshape(x.shape),
+        "dweight": grad_weights.reshape(taps, groups, in_group, outputs)
+        .sum(1)
+        .reshape(weight.shape),
+        "dbias": grad_rows.sum((0, 1)),
+    }
+    if offset is not None:
+        results["doffset"] = sampled["dcoordinates"][..., ::-1].reshape(offset.shape)
+    if mask is not None:
+        results["dmask"] = sampled["dweights"].reshape(mask.shape)
+    return {name: found for name, found in results.items() if name == "y" or name[1:] in o}
 
 
 def matrix_product(
@@ -154,7 +229,7 @@ def matrix_product(
       arrays: a, b, alpha, and perhaps c and beta, which are used only together.
       grad_y: the product's gradient.
       transpose_a: whether a is transposed first.
-      transpose_b: whether b is.
+      transpose_b: whether b is transposed first.
       magnitudes: whether each term counts with its absolute value.
     """
     o = {name: np.asarray(value, np.float64) for name, value in arrays.items()}

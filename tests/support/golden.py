@@ -1,4 +1,4 @@
-"""What torchvision's own operator computed in float64: recorded arguments, results, gradients."""
+"""Recorded arguments, results and gradients of torchvision's own operator, in float64."""
 
 from typing import Any
 

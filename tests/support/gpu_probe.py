@@ -1,4 +1,4 @@
-"""What the handler asks of the driver: stands before cuLaunchKernel, and notes each launch."""
+"""The handler's launches on a GPU, noted by a function that stands before cuLaunchKernel."""
 
 import contextlib
 import ctypes

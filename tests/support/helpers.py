@@ -1,4 +1,4 @@
-"""What several test files use."""
+"""Comparisons, and programs of a function and its gradients."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -86,32 +86,3 @@ def astype(operands, dtype, offset_dtype=None) -> tuple[Any, ...]:
             None if a is None else np.asarray(a).astype(d)
             for a, d in zip(operands, dtypes, strict=True)
         )
-
-
-def deform_conv_loops(x, offset, weight, mask, bias, *, strides, pads, dilation) -> np.ndarray:
-    """Deformable convolution as its formula says, NHWC, in float64, one sample at a time."""
-    n_, h_, w_, c_ = x.shape
-    kh, kw, in_group, out_channels = weight.shape
-    _, ho, wo, offset_channels = offset.shape
-    offset_groups = offset_channels // (2 * kh * kw)
-    groups = c_ // in_group
-    y = np.zeros((n_, ho, wo, out_channels))
-    group_of = np.arange(c_) // in_group
-    for n, p, q in np.ndindex(n_, ho, wo):
-        for g, i, j in np.ndindex(offset_groups, kh, kw):
-            sample = (g * kh + i) * kw + j
-            vertical = p * strides[0] - pads[0][0] + i * dilation[0] + offset[n, p, q, 2 * sample]
-            horizontal = (
-                q * strides[1] - pads[1][0] + j * dilation[1] + offset[n, p, q, 2 * sample + 1]
-            )
-            top, left = int(np.floor(vertical)), int(np.floor(horizontal))
-            m = 1.0 if mask is None else mask[n, p, q, sample]
-            for row, column in ((top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)):
-                if 0 <= row < h_ and 0 <= column < w_:
-                    overlap = (1 - abs(vertical - row)) * (1 - abs(horizontal - column))
-                    for c in np.arange(c_).reshape(offset_groups, -1)[g]:
-                        first = group_of[c] * (out_channels // groups)
-                        outs = slice(first, first + out_channels // groups)
-                        kernel = weight[i, j, c % in_group, outs]
-                        y[n, p, q, outs] += m * overlap * x[n, row, column, c] * kernel
-    return y if bias is None else y + bias

@@ -8,13 +8,14 @@ import importlib
 import pkgutil
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend.core import Primitive
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import oxijax
 from oxijax._core.primitive.kernel_primitive import KernelPrimitive
@@ -29,6 +30,7 @@ __all__ = [
     "equations_of",
     "expected",
     "kernel_primitives",
+    "on_mesh",
     "primitives_of",
     "program_of",
     "values_of",
@@ -42,8 +44,8 @@ class Layer:
     """A call of a public function.
 
     Attributes:
-      function: with "highest" precision.
-      shapes: of its operands.
+      function: the function, with "highest" precision.
+      shapes: its operands' shapes.
       split: the dimension of each operand that is its batch; None for weights.
       columns: the dimension of each operand that is the output's channels, or columns; nothing
         where nobody would split them.
@@ -106,6 +108,11 @@ def program_of(layer: Layer) -> Any:
         return y, *vjp(grad_y)
 
     return program
+
+
+def on_mesh(arrays: Iterable[Any], mesh: Mesh, specs: Iterable[PartitionSpec]) -> list[jax.Array]:
+    """Arrays on a mesh, each with its own partition spec."""
+    return jax.device_put([*arrays], [NamedSharding(mesh, spec) for spec in specs])
 
 
 def expected(name: str) -> tuple[tuple[jax.Array, ...], np.ndarray]:

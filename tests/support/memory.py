@@ -1,4 +1,4 @@
-"""What test processes keep in memory: programs that were compiled are forgotten, peaks are watched.
+"""The memory of test processes: compiled programs are forgotten, peaks are watched.
 
 `tests/conftest.py` names this plugin, and does not import it: no proof depends on it, so that a
 change here leaves proofs alone.

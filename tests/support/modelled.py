@@ -1,4 +1,4 @@
-"""What the model says of kernels in bfloat16, by `ptx` alone: a proof with it needs no more.
+"""The model's figures of kernels in bfloat16, by `ptx` alone: a proof with them needs no more.
 
     PYTHONPATH=tests python -m support.modelled FAMILY LAYER GPU KERNEL...
 

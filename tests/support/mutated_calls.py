@@ -32,19 +32,19 @@ from oxijax.testing import emulate_gpu
 from ptx import registry
 from support.layers import LAYERS, Layer, program_of
 
-__all__ = ["Call", "Mutant", "mutants", "real_calls", "run"]
+__all__ = ["CustomCall", "Mutant", "mutants", "real_calls", "run"]
 
 Buffer = tuple[tuple[int, ...], str]  # shape, dtype
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
-    """What XLA is told of a launch, all of which a program may have otherwise.
+class CustomCall:
+    """A launch as XLA is told of it, all of which a program may have otherwise.
 
     Attributes:
-      spec: a kernel and its configuration.
-      key, version: of the spec.
-      operands, results: shape and dtype of each.
+      spec: the text that names a kernel and its configuration.
+      key, version: the spec's key and version.
+      operands, results: the shape and dtype of each.
       aliases: (operand, result) pairs that share memory, for XLA.
       attributes: further ones.
     """
@@ -68,7 +68,7 @@ class Mutant:
     """
 
     change: str
-    call: Call
+    call: CustomCall
 
 
 _conv, _deform_conv, _gemm = (
@@ -93,9 +93,9 @@ _MORE = {
 
 
 @functools.cache
-def real_calls() -> tuple[Call, ...]:
+def real_calls() -> tuple[CustomCall, ...]:
     """A call of each kernel, in each configuration, that the layers have forward and backward."""
-    found: dict[tuple[str, tuple[Buffer, ...]], Call] = {}
+    found: dict[tuple[str, tuple[Buffer, ...]], CustomCall] = {}
     lower = _call._lower_one
 
     def recorded(ctx, *operands, kernel, config, results, aliases, grouped, shared, **params):
@@ -104,7 +104,7 @@ def real_calls() -> tuple[Call, ...]:
         )
         buffers = tuple((aval.shape, aval.dtype.name) for aval in ctx.avals_in)
         outs = tuple((tuple(shape), np.dtype(dtype).name) for shape, dtype in results)
-        call = Call(spec, key_of(spec), VERSION, buffers, outs, aliases)
+        call = CustomCall(spec, key_of(spec), VERSION, buffers, outs, aliases)
         found[call.spec.decode(), call.operands] = call
         return lower(
             ctx, *operands, kernel=kernel, config=config, results=results, aliases=aliases,
@@ -143,7 +143,7 @@ def mutants(seed: int) -> Iterator[Mutant]:
         yield Mutant(", ".join(changes), call)
 
 
-def run(call: Call, generator: np.random.Generator) -> str:
+def run(call: CustomCall, generator: np.random.Generator) -> str:
     """Runs a call: "ran", "left out by XLA" where nothing results, or the error that XLA reports.
 
     Raises:
@@ -199,7 +199,7 @@ _TYPES = (  # all that JAX has but its keys
 _ODD = (None, True, False, 1.5, "", "x", [], {}, [1], {"dtype": "f16"}, {"dtype": "u8"}, "1" * 500)
 
 
-def spec_field(random_: random.Random, call: Call) -> Call:
+def spec_field(random_: random.Random, call: CustomCall) -> CustomCall:
     """A value of the configuration, or anything else in the spec."""
     try:
         content = json.loads(call.spec)
@@ -228,7 +228,7 @@ def spec_field(random_: random.Random, call: Call) -> Call:
     return dataclasses.replace(call, spec=_json(content))
 
 
-def grouping(random_: random.Random, call: Call) -> Call:
+def grouping(random_: random.Random, call: CustomCall) -> CustomCall:
     """Whether, and which, operands are there once for each group."""
     try:
         content = json.loads(call.spec)
@@ -247,7 +247,7 @@ def grouping(random_: random.Random, call: Call) -> Call:
     return dataclasses.replace(call, spec=_json(content), operands=operands, results=results)
 
 
-def text(random_: random.Random, call: Call) -> Call:
+def text(random_: random.Random, call: CustomCall) -> CustomCall:
     """Bytes of the spec."""
     spec = bytearray(call.spec)
     for _ in range(random_.choice((1, 1, 2, 10))):
@@ -268,25 +268,25 @@ def text(random_: random.Random, call: Call) -> Call:
     return dataclasses.replace(call, spec=bytes(spec) or b"{}")
 
 
-def key(random_: random.Random, call: Call) -> Call:
+def key(random_: random.Random, call: CustomCall) -> CustomCall:
     """The key: another's, one beside it, none, or of another type."""
     other = random_.choice(real_calls()).key
     keys = (other, key_of(call.spec) ^ 1, -1, 0, None, "key", 1.5)
     return dataclasses.replace(call, key=random_.choice(keys))
 
 
-def version(random_: random.Random, call: Call) -> Call:
+def version(random_: random.Random, call: CustomCall) -> CustomCall:
     """The version, which may be missing or of another type."""
     versions = (VERSION - 1, VERSION + 1, 0, -1, 2**62, None, "3", 3.0)
     return dataclasses.replace(call, version=random_.choice(versions))
 
 
-def spec_of_another_call(random_: random.Random, call: Call) -> Call:
+def spec_of_another_call(random_: random.Random, call: CustomCall) -> CustomCall:
     """The spec."""
     return dataclasses.replace(call, spec=random_.choice(real_calls()).spec)
 
 
-def buffers(random_: random.Random, call: Call) -> Call:
+def buffers(random_: random.Random, call: CustomCall) -> CustomCall:
     """The number or the order of operands and results."""
     operands, results = list(call.operands), list(call.results)
     some = random_.choice((operands, results))
@@ -304,7 +304,7 @@ def buffers(random_: random.Random, call: Call) -> Call:
     return dataclasses.replace(call, operands=tuple(operands), results=tuple(results), aliases=())
 
 
-def dtype(random_: random.Random, call: Call) -> Call:
+def dtype(random_: random.Random, call: CustomCall) -> CustomCall:
     """The type of one buffer."""
 
     def change(shape: tuple[int, ...], _: str) -> Buffer:
@@ -313,7 +313,7 @@ def dtype(random_: random.Random, call: Call) -> Call:
     return _with_one_buffer(random_, call, change)
 
 
-def size(random_: random.Random, call: Call) -> Call:
+def size(random_: random.Random, call: CustomCall) -> CustomCall:
     """A dimension of one buffer, or of all that have the same size."""
 
     def changed(old: int) -> int:
@@ -345,7 +345,7 @@ def size(random_: random.Random, call: Call) -> Call:
     return _with_one_buffer(random_, call, change)
 
 
-def rank(random_: random.Random, call: Call) -> Call:
+def rank(random_: random.Random, call: CustomCall) -> CustomCall:
     """The rank of one buffer, which may have as many elements as before."""
 
     def change(shape: tuple[int, ...], dtype: str) -> Buffer:
@@ -355,7 +355,7 @@ def rank(random_: random.Random, call: Call) -> Call:
     return _with_one_buffer(random_, call, change)
 
 
-def aliases(random_: random.Random, call: Call) -> Call:
+def aliases(random_: random.Random, call: CustomCall) -> CustomCall:
     """Which operand and result share memory, for XLA."""
     pairs = [
         (i, j)
@@ -367,21 +367,21 @@ def aliases(random_: random.Random, call: Call) -> Call:
     return dataclasses.replace(call, aliases=chosen)
 
 
-def attributes(random_: random.Random, call: Call) -> Call:
+def attributes(random_: random.Random, call: CustomCall) -> CustomCall:
     """Another attribute."""
     name = random_.choice(("keys", "Spec", "zzz", "device", "kez"))
     return dataclasses.replace(call, attributes=((name, random_.choice((1, "x", 2.5, True))),))
 
 
-_CHANGES: tuple[Callable[[random.Random, Call], Call], ...] = (
+_CHANGES: tuple[Callable[[random.Random, CustomCall], CustomCall], ...] = (
     *(spec_field,) * 5, grouping, text, key, version, spec_of_another_call,
     buffers, dtype, dtype, *(size,) * 4, rank, aliases, attributes,
 )  # fmt: skip
 
 
 def _with_one_buffer(
-    random_: random.Random, call: Call, change: Callable[[tuple[int, ...], str], Buffer]
-) -> Call:
+    random_: random.Random, call: CustomCall, change: Callable[[tuple[int, ...], str], Buffer]
+) -> CustomCall:
     operands, results = list(call.operands), list(call.results)
     some = random_.choice((operands, results)) or operands
     if some:

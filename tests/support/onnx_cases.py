@@ -19,13 +19,13 @@ class NodeCase:
     """A node, and what a runtime has to make of it.
 
     Attributes:
-      suite: that it is from.
-      dtype: of inputs and output.
-      opset: of the node.
-      attributes: of the node.
-      inputs: arrays by ONNX's names.
+      suite: the suite that it is from.
+      dtype: the dtype of inputs and output.
+      opset: the node's opset.
+      attributes: the node's attributes.
+      inputs: the arrays, by ONNX's names.
       expected: the output; None where a runtime has to refuse the inputs.
-      wrong: the input that does not fit then.
+      wrong: the name of the input that does not fit then.
     """
 
     suite: str

@@ -20,11 +20,11 @@ def exported(
     """The model of a function, which ONNX's checker has passed.
 
     Args:
-      function: of arrays.
+      function: the function of arrays.
       inputs: a shape for each of its arguments, where strings are symbolic sizes; or a
         `jax.ShapeDtypeStruct`.
-      opset: of the model.
-      options: of `jax2onnx.to_onnx`.
+      opset: the model's opset.
+      options: further arguments of `jax2onnx.to_onnx`.
     """
     oxijax.onnx.register()
     model = jax2onnx.to_onnx(function, inputs, opset=opset, **options)

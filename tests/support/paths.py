@@ -1,4 +1,4 @@
-"""Where the checkout and its data are."""
+"""Paths of the checkout and its data."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Where kernels under test run, in the emulator or on a GPU; and what is right there."""
+"""Places where kernels under test run, in the emulator or on a GPU, with their tolerances."""
 
 import contextlib
 import dataclasses
@@ -35,9 +35,9 @@ class Place:
     """Where the kernels under test run.
 
     Attributes:
-      device: has their operands.
-      context: makes the context that they are compiled and called in.
-      compiler_options: of XLA, for the program around the kernels.
+      device: the device that has their operands.
+      context: the function that makes the context that they are compiled and called in.
+      compiler_options: XLA's options for the program around the kernels.
     """
 
     device: Any

@@ -15,7 +15,7 @@ def python(*arguments: str, **settings: str) -> tuple[int, str]:
     """Runs this Python with arguments: its exit status, and all that it says.
 
     Args:
-      *arguments: of the interpreter.
+      *arguments: the interpreter's arguments.
       **settings: environment variables, beside those that there are.
     """
     finished = subprocess.run(

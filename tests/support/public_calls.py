@@ -51,12 +51,12 @@ class PublicCall:
     """A call.
 
     Attributes:
-      name: what is called, as users write it after "oxijax.".
-      function: of arrays: the operands, and parameters behind them.
+      name: the name of what is called, as users write it after "oxijax.".
+      function: the function of arrays: the operands, and parameters behind them.
       dims: the names of the dimensions of each operand; empty for a parameter.
       splits: the dimensions along which arrays may be sharded, several letters together.
-      parameters: of a layer.
-      uniform: which operands are positions from 0 to 1.
+      parameters: a layer's parameters.
+      uniform: the numbers of the operands that are positions from 0 to 1.
       differentiable: whether it has gradients.
     """
 

@@ -1,4 +1,4 @@
-"""What modules of PyTorch gave, as the files of `tests/data` have it."""
+"""Recorded results of PyTorch's modules, as the files of `tests/data` have them."""
 
 import dataclasses
 import json
@@ -17,11 +17,11 @@ class Recorded:
     """A recorded module.
 
     Attributes:
-      kind: its class.
+      kind: the name of its class.
       config: its arguments.
-      state: of the module.
-      initial: of the state of a new module, what isn't random.
-      inputs: by the module's names.
+      state: the module's state.
+      initial: the part of a new module's state that is not random.
+      inputs: the inputs, by the module's names.
       grad_y: the gradient of its result.
       results: "y", and the gradients "d..." by the inputs' names.
     """

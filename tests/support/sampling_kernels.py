@@ -25,7 +25,8 @@ from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across, Grid, Window
 from ptx.kernels.sampling.parameters import weight_type
 from ptx.testing.call import Outcome, numpy_dtype, run
 from ptx.tile.vectors import accumulator_of
-from support.drawn_samples import Axis, in_grid, samples
+from support.drawn_samples import in_grid
+from support.formulas import Axis, samples
 
 __all__ = ["KERNELS", "Call", "small"]
 

@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import subprocess
 
-__all__ = ["Build", "advice", "check_cases", "gcc", "run", "run_case"]
+__all__ = ["ADDRESS", "THREAD", "Build", "advice", "check_cases", "gcc", "run", "run_case"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,12 +15,23 @@ class Build:
     """A way to compile the tests.
 
     Attributes:
-      flags: of gcc.
+      flags: options of gcc.
       canaries: the cases that must fail, and what they must say.
     """
 
     flags: tuple[str, ...]
     canaries: dict[str, str]
+
+
+ADDRESS = Build(
+    ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    {
+        "canary_leak": "LeakSanitizer: detected memory leaks",
+        "canary_overflow": "AddressSanitizer: heap-buffer-overflow",
+        "canary_undefined": "signed integer overflow",
+    },
+)
+THREAD = Build(("-O1", "-g", "-fsanitize=thread"), {"canary_race": "ThreadSanitizer: data race"})
 
 
 def check_cases(program: pathlib.Path, build: Build) -> None:

@@ -60,9 +60,9 @@ class Entry:
 
     Attributes:
       call: the function, by the names of its arguments.
-      right: what it is called with.
-      arguments: what these, and others that it has, may be replaced by.
-      signature: of what `arguments` has all parameters; None is `call`.
+      right: the arguments that it is called with.
+      arguments: the values by which these, and its other arguments, may be replaced.
+      signature: the callable whose parameters are those of `arguments`; None is `call`.
       traced: whether its arrays may be abstract.
     """
 
@@ -234,20 +234,8 @@ def precision(*, lax_only: Sequence = ()) -> Argument:
         [None, *names, ("high", "high"), [lax.Precision.HIGH] * 2],
         _junk(
             lambda v: v is None,
-            *(
-                1,
-                2,
-                1.0,
-                0j,
-                "exact",
-                ("high",),
-                ["high"] * 3,
-                [0, 0],
-                ("no", "no"),
-                (1, "high"),
-                (None, None),
-            ),
-            *([[], []], ({}, {}), (np.zeros(2), np.ones(2)), {"high", "highest"}),
+            *(1, 2, 1.0, 0j, "exact", ("high",), ["high"] * 3, [0, 0], ("no", "no"), (1, "high")),
+            *((None, None), [[], []], ({}, {}), (np.zeros(2), np.ones(2)), {"high", "highest"}),
             *([] if lax_only else [different]),
         ),
         lax_only,

@@ -11,7 +11,7 @@ def cpu_flags(level: int) -> list[str]:
     """Those that save what takes most of the time there, LLVM's.
 
     Args:
-      level: of optimisation, 0 for what is small, and 1 for what would take long to run.
+      level: the level of optimisation: 0 for small programs, 1 for those that would run long.
     """
     flags = [f"--xla_backend_optimization_level={level}"]
     if jax.__version_info__ < (0, 11):  # later ones have other flags

@@ -1,4 +1,4 @@
-"""What `docs/evidence/trust.json` says: facts, their dates, and what is wrong."""
+"""The contents of `docs/evidence/trust.json`: facts, their dates, and what is wrong."""
 
 from __future__ import annotations
 

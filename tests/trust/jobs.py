@@ -47,7 +47,7 @@ class Job:
     """Proofs about the kernels of a family that run together.
 
     Attributes:
-      family: whose kernels they are about.
+      family: the family whose kernels they are about.
       tests: the files, or tests, that pytest runs; those of other families in them are left out.
       of_texts: whether they hold for the same texts, whatever writes them.
     """

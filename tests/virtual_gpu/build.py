@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import pathlib
@@ -13,13 +12,12 @@ import tempfile
 from collections.abc import Iterable
 
 __all__ = [
-    "ADDRESS",
     "PLAIN",
     "SOURCES",
-    "THREAD",
     "build",
     "compile_objects",
     "compiler",
+    "run",
     "sanitizer_runtime",
     "stub_source",
 ]
@@ -28,9 +26,7 @@ HERE = pathlib.Path(__file__).parent
 SOURCES = HERE / "driver"
 WARNINGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror")
 
-PLAIN = ("-O2", "-g")
-ADDRESS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-THREAD = ("-O1", "-g", "-fsanitize=thread")
+PLAIN = ("-O2", "-g")  # flags of the compiler
 
 # One library plays all of these: a library that is opened again under another name is the same.
 LIBRARY = "libcuda.so.1"
@@ -47,22 +43,15 @@ OTHER_NAMES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Stubs:
-    """The functions of a library, by their names, and what those that are missing return."""
-
-    pattern: str
-    status: int
-
-
-_STUBS = (
-    Stubs(r"cu[A-Z][a-z]\w+", 801),  # CUDA_ERROR_NOT_SUPPORTED
-    Stubs(r"cuda[A-Z]\w+", 801),  # cudaErrorNotSupported
-    Stubs(r"cudnn[A-Z]\w+", 3000),  # CUDNN_STATUS_NOT_SUPPORTED
-    Stubs(r"cublas[A-Z]\w+", 15),  # CUBLAS_STATUS_NOT_SUPPORTED
-    Stubs(r"nccl[A-Z]\w+", 3),  # ncclInternalError
-    Stubs(r"nvml[A-Z]\w+", 3),  # NVML_ERROR_NOT_SUPPORTED
-)
+# Patterns of functions' names, and what a stub of such a function returns.
+_STUBS = {
+    r"cu[A-Z][a-z]\w+": 801,  # CUDA_ERROR_NOT_SUPPORTED
+    r"cuda[A-Z]\w+": 801,  # cudaErrorNotSupported
+    r"cudnn[A-Z]\w+": 3000,  # CUDNN_STATUS_NOT_SUPPORTED
+    r"cublas[A-Z]\w+": 15,  # CUBLAS_STATUS_NOT_SUPPORTED
+    r"nccl[A-Z]\w+": 3,  # ncclInternalError
+    r"nvml[A-Z]\w+": 3,  # NVML_ERROR_NOT_SUPPORTED
+}
 _STRINGS = re.compile(rb"\0((?:cu|nvml|nccl)\w{3,80})(?=\0)")
 _NO_FUNCTIONS = re.compile(r"cuda(Error|Success)\w*|\w+_t|cu\w+_st")
 
@@ -82,7 +71,7 @@ def build(
       libdevice: NVIDIA's functions for device code, libdevice.10.bc.
       plugins: the shared libraries that will use it: for whatever functions their strings name and
         it has not, it gets stubs.
-      flags: of the compiler.
+      flags: the compiler's flags.
 
     Returns:
       A folder with `lib`, for LD_LIBRARY_PATH, and `toolkit`, for CUDA_ROOT.
@@ -119,7 +108,7 @@ def sanitizer_runtime(sanitizer: str) -> str:
     runtime = {"address": "libasan.so", "thread": "libtsan.so"}[sanitizer]
     # The sanitizer looks for C++'s exceptions when it starts.
     names = (runtime, "libstdc++.so.6")
-    return ":".join(_run([compiler(), f"-print-file-name={name}"]).strip() for name in names)
+    return ":".join(run([compiler(), f"-print-file-name={name}"]).strip() for name in names)
 
 
 def compiler() -> str:
@@ -148,14 +137,18 @@ def stub_source(header: pathlib.Path, plugins: Iterable[pathlib.Path]) -> str:
         "#define STUB(name, status) WEAK int name(void); int name(void) { static char said; \\",
         "  return virtual_gpu_missing(#name, status, &said); }",
     ]
-    functions = []
-    for stubs in _STUBS:
-        found = [n for n in sorted(names) if re.fullmatch(stubs.pattern, n)]
-        found = [n for n in found if not _NO_FUNCTIONS.fullmatch(n)]
-        lines += [f"STUB({name}, {stubs.status})" for name in found]
-        functions += found if stubs is _STUBS[0] else []
+    functions = {
+        pattern: [
+            name
+            for name in sorted(names)
+            if re.fullmatch(pattern, name) and not _NO_FUNCTIONS.fullmatch(name)
+        ]
+        for pattern in _STUBS
+    }
+    for pattern, status in _STUBS.items():
+        lines += [f"STUB({name}, {status})" for name in functions[pattern]]
     lines.append("const Symbol symbols[] = {")
-    lines += [f'{{"{name}", (void *){name}}},' for name in functions]
+    lines += [f'{{"{name}", (void *){name}}},' for name in next(iter(functions.values()))]
     lines += ["{0, 0}};", "const ErrorName error_names[] = {"]
     errors = re.findall(r"\b(CUDA_(?:SUCCESS|ERROR_\w+))\s*=\s*(\d+)", text)
     lines += [f'{{{code}, "{name}"}},' for name, code in errors]
@@ -195,7 +188,7 @@ def compile_objects(
         objects.append(str(folder / f"{source.stem}.o"))
         includes = [f"-I{SOURCES}", "-isystem", str(header.parent)]
         options = [*WARNINGS, *flags, "-fPIC", "-fvisibility=hidden", *includes]
-        _run([compiler(), *options, "-c", str(source), "-o", objects[-1]])
+        run([compiler(), *options, "-c", str(source), "-o", objects[-1]])
     return objects
 
 
@@ -209,7 +202,7 @@ def _compile(
     folder.mkdir(parents=True)
     objects = compile_objects(sorted(SOURCES.glob("*.c")), scratch, header, plugins, flags)
     link = ["-shared", f"-Wl,-soname,{LIBRARY}", "-ldl", "-lpthread"]
-    _run([compiler(), *flags, *objects, *link, "-o", str(folder / LIBRARY)])
+    run([compiler(), *flags, *objects, *link, "-o", str(folder / LIBRARY)])
     for name in OTHER_NAMES:
         (folder / name).symlink_to(LIBRARY)
 
@@ -222,7 +215,12 @@ def _make_toolkit(folder: pathlib.Path, libdevice: pathlib.Path) -> None:
     (folder / "nvvm" / "libdevice" / libdevice.name).symlink_to(libdevice)
 
 
-def _run(command: list[str]) -> str:
+def run(command: list[str]) -> str:
+    """What a command prints.
+
+    Raises:
+      RuntimeError: it fails; the message has all that it says.
+    """
     finished = subprocess.run(command, capture_output=True, text=True)
     if finished.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{finished.stdout}{finished.stderr}")

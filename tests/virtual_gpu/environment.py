@@ -6,9 +6,10 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import pathlib
-import subprocess
 import sys
 import sysconfig
+
+from virtual_gpu.build import run
 
 __all__ = ["Environment", "current", "prepare"]
 
@@ -80,10 +81,10 @@ def _jax_version() -> str | None:
 def _install(folder: pathlib.Path, root: pathlib.Path, version: str | None, cuda: int) -> None:
     python = folder / "bin" / "python"
     if not python.exists():
-        _run([sys.executable, "-m", "venv", str(folder)])
+        run([sys.executable, "-m", "venv", str(folder)])
 
     def pip(*what: str) -> None:
-        _run([str(python), "-m", "pip", "install", "-q", *what])
+        run([str(python), "-m", "pip", "install", "-q", *what])
 
     # The extra with "local" has the plugin, and none of NVIDIA's own libraries.
     pip("-e", f"{root}[test]", f"jax[cuda{cuda}-local]" + (f"=={version}" if version else ""))
@@ -104,10 +105,3 @@ def _describe(python: pathlib.Path, packages: pathlib.Path) -> Environment:
         ptxas=toolkit / "bin" / "ptxas",
         plugins=tuple(sorted(plugins)),
     )
-
-
-def _run(command: list[str]) -> str:
-    finished = subprocess.run(command, capture_output=True, text=True)
-    if finished.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{finished.stdout}{finished.stderr}")
-    return finished.stdout

@@ -13,6 +13,7 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
+from support.sanitizers import ADDRESS, THREAD
 from virtual_gpu import build, environment
 
 __all__ = ["GPUS", "main", "parse", "variables"]
@@ -20,7 +21,7 @@ __all__ = ["GPUS", "main", "parse", "variables"]
 ROOT = pathlib.Path(__file__).parents[2]
 GPUS = ("h100", "a100", "rtx4090", "l4", "b200")
 
-_BUILDS = {None: build.PLAIN, "address": build.ADDRESS, "thread": build.THREAD}
+_FLAGS = {None: build.PLAIN, "address": ADDRESS.flags, "thread": THREAD.flags}
 
 _XLA_FLAGS = (
     "--xla_gpu_autotune_level=0",  # there are no times to choose by
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(f"{sys.prefix} has no plugin of JAX for CUDA {options.cuda}")
     else:
         venv = environment.prepare(cache.absolute(), ROOT, options.cuda)
-    flags = _BUILDS[options.sanitize]
+    flags = _FLAGS[options.sanitize]
     library = build.build(cache.absolute(), venv.header, venv.libdevice, venv.plugins, flags)
     settings = variables(options, library, venv, os.environ)
     if options.sanitize:
@@ -64,10 +65,10 @@ def variables(
     """The environment variables of what runs on the virtual GPU.
 
     Args:
-      options: of the command line.
-      library: what `build.build` has made.
-      venv: whose Python runs.
-      inherited: what there is now; of JAX's and XLA's own settings, what is set stays.
+      options: the options of the command line.
+      library: the folder that `build.build` has made.
+      venv: the environment whose Python runs.
+      inherited: the present variables; JAX's and XLA's own settings among them stay.
     """
 
     def before(name: str, value: str, separator: str) -> str:

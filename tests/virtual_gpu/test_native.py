@@ -9,7 +9,7 @@ needs gcc 10 or newer with its sanitizer libraries. `-k thread` runs one of the 
 import pathlib
 
 import pytest
-from support.sanitizers import Build, check_cases, gcc, run, run_case
+from support.sanitizers import ADDRESS, THREAD, Build, check_cases, gcc, run, run_case
 from virtual_gpu import build, environment
 
 NATIVE = pathlib.Path(__file__).parent / "native"
@@ -22,38 +22,29 @@ PLAIN = Build(
         "canary_failure": '"another reason" were expected',
     },
 )
-ADDRESS = Build(
-    build.ADDRESS,
-    {
-        "canary_leak": "LeakSanitizer: detected memory leaks",
-        "canary_overflow": "AddressSanitizer: heap-buffer-overflow",
-        "canary_undefined": "signed integer overflow",
-    },
-)
-THREAD = Build(build.THREAD, {"canary_race": "ThreadSanitizer: data race"})
 
 
 @pytest.mark.parametrize(
-    "how",
+    "way",
     [
         pytest.param(PLAIN, id="plain"),
         pytest.param(ADDRESS, id="address", marks=pytest.mark.slow),
         pytest.param(THREAD, id="thread", marks=pytest.mark.slow),
     ],
 )
-def test_cases(how, tmp_path):
-    program = compile_program(how, tmp_path)
-    check_cases(program, how)
+def test_cases(way, tmp_path):
+    program = compile_program(way, tmp_path)
+    check_cases(program, way)
     status, said = run_case(program, "a_case_that_is_none")
     assert status == 2
     assert "no case is called a_case_that_is_none" in said
 
 
-def compile_program(how: Build, folder: pathlib.Path) -> pathlib.Path:
+def compile_program(way: Build, folder: pathlib.Path) -> pathlib.Path:
     """Compiles the cases, with the driver in the program."""
     sources = [*build.SOURCES.glob("*.c"), *NATIVE.glob("*.c")]
     header = environment.current().header
-    objects = build.compile_objects(sources, folder, header, [], how.flags)
+    objects = build.compile_objects(sources, folder, header, [], way.flags)
     program = folder / "cases"
-    run([gcc(), *how.flags, *objects, "-ldl", "-pthread", "-o", str(program)])
+    run([gcc(), *way.flags, *objects, "-ldl", "-pthread", "-o", str(program)])
     return program

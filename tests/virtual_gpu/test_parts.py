@@ -1,4 +1,4 @@
-"""What the virtual GPU is made of, where no plugin is needed: models, stubs, the assembler."""
+"""The parts of the virtual GPU that need no plugin: models, stubs, the assembler."""
 
 import pathlib
 import re

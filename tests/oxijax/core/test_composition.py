@@ -7,21 +7,19 @@ once: through XLA's operations, and through the kernels in the emulated GPU.
 
 import dataclasses
 import functools
-import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from support.deadlines import ends_within
 from support.helpers import assert_close
-from support.layers import LAYERS, PATHS, TOLERANCE, primitives_of, program_of, values_of
+from support.layers import LAYERS, PATHS, TOLERANCE, on_mesh, primitives_of, program_of, values_of
 
 import oxijax
-from oxijax._core.launch import _emulation
 
 SMALL = {  # together they have all primitives
     **{name: LAYERS[name] for name in ("conv", "deform_conv", "gemm-batch")},
@@ -38,16 +36,8 @@ def _deadline():
 
 
 @pytest.fixture(params=PATHS)
-def path(request, monkeypatch):
+def path(request, launches):
     """A context in which a part of a test runs; the emulator runs in that of kernels alone."""
-    launches = []
-    run = _emulation.emulator_launch
-
-    def recorded(*args, **kwargs):
-        launches.append(threading.get_native_id())
-        return run(*args, **kwargs)
-
-    monkeypatch.setattr(_emulation, "emulator_launch", recorded)
     yield PATHS[request.param]
     assert bool(launches) == (request.param == "kernels")
 
@@ -195,8 +185,7 @@ def on_four_devices(layer):
         P(*("data" if i == split else None for i in range(len(shape))))
         for split, shape in zip(layer.split, layer.shapes, strict=True)
     )
-    shardings = [NamedSharding(mesh, spec) for spec in specs]
-    return mesh, specs, jax.device_put(layer.operands(), shardings)
+    return mesh, specs, on_mesh(layer.operands(), mesh, specs)
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -240,17 +229,12 @@ def test_vmap_of_sharded(layer, path, kind):
     axes = tuple(None if split is None else 0 for split in layer.split)
     mapped = jax.vmap(layer.function, axes)
     with jax.set_mesh(mesh):
-        operands = [
-            v
-            if split is None
-            else jax.device_put(
-                np.stack([v, -v]), NamedSharding(mesh, P(*[None] * (split + 1), "data"))
-            )
-            for v, split in zip(layer.operands(), layer.split, strict=True)
-        ]
-        grad_y = jax.device_put(
-            np.stack([grad_y, 0 * grad_y]), NamedSharding(mesh, P(None, "data"))
-        )
+        operands = list(layer.operands())
+        for i, split in enumerate(layer.split):
+            if split is not None:
+                pair, spec = np.stack([operands[i], -operands[i]]), P(*[None] * (split + 1), "data")
+                operands[i : i + 1] = on_mesh([pair], mesh, [spec])
+        (grad_y,) = on_mesh([np.stack([grad_y, 0 * grad_y])], mesh, [P(None, "data")])
 
         @jax.jit
         def program(operands, grad_y):

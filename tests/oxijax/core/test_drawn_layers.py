@@ -47,7 +47,7 @@ def complaints_about(calls: Sequence[Drawn], target: str | None, number: int) ->
 
     Args:
       calls: all with 64 bits, or all without.
-      target: of the emulated GPU; None for the CPU.
+      target: the emulated GPU's target; None for the CPU.
       number: even ones are of deterministic programs, and it is a seed of the warps' order.
     """
     operands = [dict(call.arrays) for call in calls], [call.grad_y for call in calls]
@@ -72,10 +72,10 @@ def check(family: str, number: int, count: int = TOGETHER, target: str | None = 
     """Draws calls and makes them, all by one program.
 
     Args:
-      family: of `FAMILIES`.
-      number: of these calls.
-      count: of calls.
-      target: of the emulated GPU; None for the CPU.
+      family: a key of `FAMILIES`.
+      number: the number that these calls are drawn with.
+      count: the number of calls.
+      target: the emulated GPU's target; None for the CPU.
     """
     calls = [draw(family, (number, i), float64=number % 3 != 0) for i in range(count)]
     try:

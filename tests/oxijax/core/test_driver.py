@@ -2,7 +2,6 @@
 
 import ast
 import ctypes
-import enum
 import importlib
 import inspect
 import pathlib
@@ -327,11 +326,7 @@ def test_fake_has_the_real_types(real_bindings):
         if not name.startswith("CU"):
             continue
         real_kind = getattr(real_bindings, name)
-        if issubclass(kind, enum.IntEnum):
-            for member in kind:
-                real_member = getattr(real_kind, member.name)
-                assert (real_member.name, int(real_member)) == (member.name, int(member))
-        else:
+        if kind is not real_kind:  # as enumerations are
             # DeprecationWarning is an error here, as everywhere in the tests.
             reader = int if name == "CUdevice" else _driver._address_reader()
             assert reader(real_kind(5)) == 5

@@ -1,4 +1,4 @@
-"""How the driver file loads kernels, on a fake of `cuda.bindings.driver`."""
+"""The driver file loading kernels, on a fake of `cuda.bindings.driver`."""
 
 import dataclasses
 import re
@@ -246,68 +246,62 @@ def test_carve_out_of_a_kernel_that_fits_nowhere(fake):
 # ---- threads
 
 
+class Gate:
+    """A hook of the fake driver: its first call waits until the gate is opened, and may fail then.
+
+    Attributes:
+      entered: set by the first call.
+      opened: what the first call waits for.
+    """
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+        self._error = error
+
+    def __call__(self, *args) -> None:
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.opened.wait(10)
+            if self._error is not None:
+                raise self._error
+
+
 def test_many_threads_load_once(fake):
     driver()
-    entered = threading.Event()
-    go_on = threading.Event()
-
-    def hook(*args):
-        entered.set()
-        assert go_on.wait(10)
-
-    fake.hooks["cuLibraryLoadData"] = hook
+    gate = fake.hooks["cuLibraryLoadData"] = Gate()
     with ThreadPoolExecutor(8) as pool:
         loads = [pool.submit(load, TEXT) for _ in range(8)]
-        assert entered.wait(10)
-        go_on.set()
+        assert gate.entered.wait(10)
+        gate.opened.set()
         assert len({load.result(10) for load in loads}) == 1
     assert fake.counts["cuLibraryLoadData"] == 1
 
 
 def test_one_load_does_not_block_another(fake):
     driver()
-    entered, go_on = threading.Event(), threading.Event()
-
-    def hook(code, *args):
-        if b"slow" in code:
-            entered.set()
-            assert go_on.wait(10)
-
-    fake.hooks["cuLibraryLoadData"] = hook
+    gate = fake.hooks["cuLibraryLoadData"] = Gate()
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(load, text_of("slow"))
-        assert entered.wait(10)
+        assert gate.entered.wait(10)
         quick = load(text_of("quick"))
         assert not slow.done()
-        go_on.set()
+        gate.opened.set()
         assert slow.result(10) != quick
 
 
 def test_two_gpus_wait_for_one_library_and_not_for_each_other(monkeypatch):
     fake = FakeCuda(monkeypatch, Gpu(), Gpu())
     driver()
-    loading, loaded = threading.Event(), threading.Event()
-    fetching, fetched = threading.Event(), threading.Event()
-
-    def wait_to_load(*args):
-        loading.set()
-        assert loaded.wait(10)
-
-    def wait_to_fetch(*args):
-        if not fetching.is_set():
-            fetching.set()
-            assert fetched.wait(10)
-
-    fake.hooks["cuLibraryLoadData"] = wait_to_load
-    fake.hooks["cuKernelGetFunction"] = wait_to_fetch
+    loading = fake.hooks["cuLibraryLoadData"] = Gate()
+    fetching = fake.hooks["cuKernelGetFunction"] = Gate()
     with ThreadPoolExecutor(2) as pool:
         loads = {pool.submit(load, TEXT, 0, device) for device in (0, 1)}
-        assert loading.wait(10)
-        loaded.set()
-        assert fetching.wait(10)
+        assert loading.entered.wait(10)
+        loading.opened.set()
+        assert fetching.entered.wait(10)
         quick, slow = wait(loads, 10, FIRST_COMPLETED)
         assert len(slow) == 1
-        fetched.set()
+        fetching.opened.set()
         assert len({done.result(10) for done in (*quick, *slow)}) == 1
     assert fake.counts["cuLibraryLoadData"] == 1
     (library,) = fake.libraries.values()
@@ -318,20 +312,12 @@ def test_two_gpus_wait_for_one_library_and_not_for_each_other(monkeypatch):
 def test_a_gpu_that_waits_loads_after_a_failure_of_the_other(monkeypatch):
     fake = FakeCuda(monkeypatch, Gpu(), Gpu())
     driver()
-    entered, go_on = threading.Event(), threading.Event()
-
-    def fail_once(*args):
-        if not entered.is_set():
-            entered.set()
-            assert go_on.wait(10)
-            raise RuntimeError("out of luck")
-
-    fake.hooks["cuKernelGetFunction"] = fail_once
+    gate = fake.hooks["cuKernelGetFunction"] = Gate(RuntimeError("out of luck"))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(load, TEXT, 0, 0)
-        assert entered.wait(10)
+        assert gate.entered.wait(10)
         kernel = pool.submit(load, TEXT, 0, 1).result(10)
-        go_on.set()
+        gate.opened.set()
         with pytest.raises(DriverError, match="out of luck"):
             first.result(10)
     assert load(TEXT, 0, 0) == kernel  # what the second has is left to it
@@ -341,20 +327,12 @@ def test_a_gpu_that_waits_loads_after_a_failure_of_the_other(monkeypatch):
 
 def test_those_who_wait_try_again_after_a_failure(fake):
     driver()
-    entered, go_on = threading.Event(), threading.Event()
-
-    def fail_once(*args):
-        if not entered.is_set():
-            entered.set()
-            assert go_on.wait(10)
-            raise RuntimeError("out of luck")
-
-    fake.hooks["cuLibraryLoadData"] = fail_once
+    gate = fake.hooks["cuLibraryLoadData"] = Gate(RuntimeError("out of luck"))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(load, TEXT)
-        assert entered.wait(10)
+        assert gate.entered.wait(10)
         second = pool.submit(load, TEXT)
-        go_on.set()
+        gate.opened.set()
         with pytest.raises(DriverError, match="out of luck"):
             first.result(10)
         assert second.result(10) in {handle + 1 for handle in fake.libraries}

@@ -1,4 +1,4 @@
-"""What others build primitives from: each mistake raises, by name, and the names are documented."""
+"""The names that other packages build primitives from: documented, and strict about mistakes."""
 
 import dataclasses
 import re

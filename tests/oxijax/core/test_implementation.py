@@ -1,4 +1,4 @@
-"""Which program an operation runs: what `implementation` asks for, on every platform."""
+"""The program that an operation runs: the one that `implementation` asks for, on any platform."""
 
 import functools
 from collections.abc import Callable

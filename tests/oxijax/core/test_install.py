@@ -1,4 +1,4 @@
-"""What messages say of installing: commands that work wherever oxijax comes from."""
+"""The commands that messages give for installing: they work wherever oxijax comes from."""
 
 import ast
 import json

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from support.helpers import assert_close
-from support.layers import collectives
+from support.layers import collectives, on_mesh
 from support.public_calls import CALLS, LAYER_KINDS, LAYER_LIBRARIES, PublicCall, find_call
 
 import oxijax
@@ -47,23 +47,13 @@ def transformed(call: PublicCall):
     }
 
 
-TRANSFORMED = (
-    "forward",
-    "gradients",
-    "jvp",
-    "second order",
-    "remat",
-    "vmap",
-    "vmap of grad",
-    "scan",
-)
+TRANSFORMED = [*transformed(find_call("conv"))]
 
 
 def sharded(call: PublicCall, split: str, kind: AxisType):
     """The mesh of two devices, and the operands on it."""
     mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
-    shardings = [NamedSharding(mesh, spec) for spec in call.specs(split, "data")]
-    return mesh, jax.device_put([jnp.asarray(v) for v in call.operands()], shardings)
+    return mesh, on_mesh(map(jnp.asarray, call.operands()), mesh, call.specs(split, "data"))
 
 
 def test_every_function_and_layer_has_a_row():

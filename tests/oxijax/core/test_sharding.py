@@ -18,6 +18,7 @@ from support.layers import (
     collectives,
     expected,
     kernel_primitives,
+    on_mesh,
     primitives_of,
     program_of,
 )
@@ -38,10 +39,7 @@ def check(name, mesh, specs, grad_spec):
     """Runs a layer on sharded operands, and returns the collectives of forward and of all."""
     layer, (values, grad_y) = LAYERS[name], expected(name)
     with jax.set_mesh(mesh):
-        operands = [
-            jax.device_put(v, NamedSharding(mesh, spec))
-            for v, spec in zip(layer.operands(), specs, strict=True)
-        ]
+        operands = on_mesh(layer.operands(), mesh, specs)
         grad_y = jax.device_put(grad_y, NamedSharding(mesh, grad_spec))
         forward = jax.jit(layer.function).lower(*operands).compile()
         compiled = program_of(layer).lower(operands, grad_y).compile()
@@ -112,11 +110,7 @@ def test_split_along_k(kind, path):
     mesh = mesh_of("data", kind=kind)
     layer, (values, _) = LAYERS["gemm"], expected("gemm")
     with jax.set_mesh(mesh), PATHS[path]():
-        a, b = layer.operands()
-        operands = (
-            jax.device_put(a, NamedSharding(mesh, P(None, "data"))),
-            jax.device_put(b, NamedSharding(mesh, P("data"))),
-        )
+        operands = on_mesh(layer.operands(), mesh, (P(None, "data"), P("data")))
         compiled = jax.jit(layer.function).lower(*operands).compile()
         assert_close(compiled(*operands), values[0], TOLERANCE)
     assert collectives(compiled) == {"all-reduce": 1}
@@ -165,11 +159,7 @@ def test_eight_devices():
 def columns():
     """Operands of gemm, b over four devices; the mesh; the result."""
     mesh = mesh_of("model")
-    a, b = LAYERS["gemm"].operands()
-    operands = [
-        jax.device_put(a, NamedSharding(mesh, P())),
-        jax.device_put(b, NamedSharding(mesh, P(None, "model"))),
-    ]
+    operands = on_mesh(LAYERS["gemm"].operands(), mesh, (P(), P(None, "model")))
     return operands, mesh, expected("gemm")[0][0]
 
 
@@ -191,10 +181,8 @@ def test_compiled_outside_of_what_it_was_lowered_in(columns):
 def test_deterministic_where_it_was_lowered_so(deterministic):
     """Also where XLA asks outside of that context; a cache takes the two for different programs."""
     layer, mesh = LAYERS["deform_conv"], mesh_of("data")
-    operands = [
-        jax.device_put(v, NamedSharding(mesh, at(d, "data", v.ndim)))
-        for v, d in zip(layer.operands(), layer.split, strict=True)
-    ]
+    specs = [at(d, "data", len(s)) for d, s in zip(layer.split, layer.shapes, strict=True)]
+    operands = on_mesh(layer.operands(), mesh, specs)
 
     def gradient(x, *others):
         return jax.grad(lambda x: _deform_conv(x, *others).sum())(x)
@@ -265,10 +253,8 @@ import jax
 import test_sharding as tests
 layer = tests.LAYERS["deform_conv"]
 mesh = tests.mesh_of("model")
-operands = [
-    jax.device_put(v, tests.NamedSharding(mesh, tests.at(d, "model", v.ndim)))
-    for v, d in zip(layer.operands(), layer.columns, strict=True)
-]
+specs = [tests.at(d, "model", len(s)) for d, s in zip(layer.columns, layer.shapes, strict=True)]
+operands = tests.on_mesh(layer.operands(), mesh, specs)
 events = []
 jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
 with tests.emulate_gpu():
@@ -303,10 +289,7 @@ def sharded():
     mesh = mesh_of("data", "model", kind="explicit", sizes=(2, 2))
     specs = P("data"), P("data"), P(None, None, None, "model"), P("data"), P("model")
     with jax.set_mesh(mesh):
-        yield [
-            jax.device_put(v, NamedSharding(mesh, spec))
-            for v, spec in zip(LAYERS["deform_conv"].operands(), specs, strict=True)
-        ]
+        yield on_mesh(LAYERS["deform_conv"].operands(), mesh, specs)
 
 
 def test_without_jit(sharded):
@@ -330,13 +313,6 @@ def test_without_set_mesh(jitted):
     y = function(jax.device_put(x, NamedSharding(mesh, P("data"))), *others)
     assert y.sharding.is_equivalent_to(NamedSharding(mesh, P("data")), 4)
     assert_close(y, expected("deform_conv")[0][0], TOLERANCE)
-
-
-def test_vmap(sharded):
-    x, offset, weight, mask, bias = sharded
-    function = jax.vmap(_deform_conv, in_axes=(0, 0, None, 0, None))
-    y = jax.jit(function)(x[:, None], offset[:, None], weight, mask[:, None], bias)
-    assert_close(y[:, 0], expected("deform_conv")[0][0], TOLERANCE)
 
 
 @pytest.mark.parametrize("policy", ["nothing_saveable", "dots_saveable", "everything_saveable"])

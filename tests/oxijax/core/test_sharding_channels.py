@@ -10,17 +10,14 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.helpers import assert_close
-from support.layers import PATHS, TOLERANCE, Layer, collectives, program_of
+from support.layers import PATHS, TOLERANCE, Layer, collectives, on_mesh, program_of
 
 import oxijax
 
 TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
-WHOLE, CHANNELS, INPUTS, BIAS = (
-    P(),
-    P(None, None, None, "model"),
-    P(None, None, "model"),
-    P("model"),
-)
+WHOLE, BIAS = P(), P("model")
+CHANNELS, INPUTS = P(None, None, None, "model"), P(None, None, "model")
+SUM = {"all-reduce": 1}
 IMAGES, MANY = (2, 4, 5, 16), (2, 4, 5, 72)  # MANY has four offset groups
 
 
@@ -40,12 +37,12 @@ class Case:
 
     Attributes:
       function: the convolution.
-      shapes: of its operands.
-      specs: how they are sharded.
-      forward: what the forward call sends.
-      every: what it sends with all gradients.
-      y: how the output is sharded.
-      free: what it sends with all gradients where XLA chooses how results are sharded.
+      shapes: the operands' shapes.
+      specs: the operands' shardings.
+      forward: the arrays that the forward call sends, by kind.
+      every: the arrays that the call sends with all gradients.
+      y: the output's sharding.
+      free: as `every`, where XLA chooses how results are sharded.
     """
 
     function: Callable[..., jax.Array]
@@ -58,82 +55,56 @@ class Case:
 
 
 CASES = {
-    "groups": Case(
-        conv,
-        (IMAGES, (3, 3, 4, 8), (8,)),
-        (CHANNELS, CHANNELS, BIAS),
-        {},
-        {},
-    ),
-    "depthwise": Case(conv, (IMAGES, (3, 3, 1, 16)), (CHANNELS, CHANNELS), {}, {}),
-    "groups-of-a-line": Case(
-        conv_of_lines, ((2, 9, 16), (3, 4, 8)), (INPUTS, INPUTS), {}, {}, INPUTS
-    ),
+    "groups": Case(conv, (IMAGES, (3, 3, 4, 8), (8,)), (CHANNELS, CHANNELS, BIAS)),
+    "depthwise": Case(conv, (IMAGES, (3, 3, 1, 16)), (CHANNELS, CHANNELS)),
+    "groups-of-a-line": Case(conv_of_lines, ((2, 9, 16), (3, 4, 8)), (INPUTS, INPUTS), y=INPUTS),
     "offset-groups": Case(
         deform_conv,
         (IMAGES, MANY, (3, 3, 4, 8), (2, 4, 5, 36), (8,)),
         (CHANNELS, CHANNELS, CHANNELS, CHANNELS, BIAS),
-        {},
-        {},
     ),
     # Gradients of what all devices have are sums over them.
     "groups-with-the-same-offsets": Case(
         deform_conv,
         (IMAGES, (2, 4, 5, 18), (3, 3, 4, 8), (2, 4, 5, 9)),
         (CHANNELS, WHOLE, CHANNELS, WHOLE),
-        {},
-        {"all-reduce": 2},
+        every={"all-reduce": 2},
     ),
     # Each device takes its channels of x, and all get the others' of its gradient.
     "groups-of-weights": Case(
-        conv, (IMAGES, (3, 3, 4, 8)), (WHOLE, CHANNELS), {}, {"all-gather": 1}, free={}
+        conv, (IMAGES, (3, 3, 4, 8)), (WHOLE, CHANNELS), every={"all-gather": 1}, free={}
     ),
-    "inputs": Case(
-        conv,
-        (IMAGES, (3, 3, 16, 8)),
-        (CHANNELS, INPUTS),
-        {"all-reduce": 1},
-        {"all-reduce": 1},
-        WHOLE,
-    ),
+    "inputs": Case(conv, (IMAGES, (3, 3, 16, 8)), (CHANNELS, INPUTS), SUM, SUM, WHOLE),
     "inputs-with-offset-groups": Case(
         deform_conv,
         (IMAGES, MANY, (3, 3, 16, 8), (2, 4, 5, 36)),
         (CHANNELS, CHANNELS, INPUTS, CHANNELS),
-        {"all-reduce": 1},
-        {"all-reduce": 1},
-        WHOLE,
+        *(SUM, SUM, WHOLE),
     ),
     "inputs-with-the-same-offsets": Case(
         deform_conv,
         (IMAGES, (2, 4, 5, 18), (3, 3, 16, 8)),
         (CHANNELS, WHOLE, INPUTS),
-        {"all-reduce": 1},
-        {"all-reduce": 2},
-        WHOLE,
+        *(SUM, {"all-reduce": 2}, WHOLE),
     ),
     # Where four parts would cut a group, or each add the bias, channels are gathered.
     "two-groups": Case(
         conv,
         (IMAGES, (3, 3, 8, 8)),
         (CHANNELS, CHANNELS),
-        {"all-gather": 2},
-        {"all-gather": 3},
+        *({"all-gather": 2}, {"all-gather": 3}),
     ),
     "two-offset-groups": Case(
         deform_conv,
         (IMAGES, (2, 4, 5, 36), (3, 3, 4, 8)),
         (CHANNELS, CHANNELS, CHANNELS),
-        {"all-gather": 3},
-        {"all-gather": 4},
+        *({"all-gather": 3}, {"all-gather": 4}),
     ),
     "inputs-and-bias": Case(
         conv,
         (IMAGES, (3, 3, 16, 8), (8,)),
         (CHANNELS, INPUTS, WHOLE),
-        {"all-gather": 2},
-        {"all-gather": 2},
-        WHOLE,
+        *({"all-gather": 2}, {"all-gather": 2}, WHOLE),
     ),
 }
 
@@ -152,10 +123,7 @@ def test_split_along_channels(name, kind, path):
     expected = program(values, grad_y)
     mesh = jax.make_mesh((4,), ("model",), axis_types=(TYPES[kind],))
     with jax.set_mesh(mesh), PATHS[path]():
-        operands = [
-            jax.device_put(value, NamedSharding(mesh, spec))
-            for value, spec in zip(values, case.specs, strict=True)
-        ]
+        operands = on_mesh(values, mesh, case.specs)
         forward = jax.jit(case.function).lower(*operands).compile()
         grad_y = jax.device_put(grad_y, NamedSharding(mesh, case.y))
         compiled = program.lower(operands, grad_y).compile()
@@ -185,10 +153,7 @@ def test_groups_over_one_axis_and_their_inputs_over_another(function):
     expected = layer.function(*layer.operands())
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
     with jax.set_mesh(mesh):
-        operands = [
-            jax.device_put(value, NamedSharding(mesh, spec))
-            for value, spec in zip(layer.operands(), case.specs, strict=True)
-        ]
+        operands = on_mesh(layer.operands(), mesh, case.specs)
         y = jax.jit(layer.function)(*operands)
     assert y.sharding.is_equivalent_to(NamedSharding(mesh, CHANNELS), 4)
     assert_close(y, expected, TOLERANCE)

@@ -1,6 +1,7 @@
 """Programs that are exported for sizes that are not known yet."""
 
 import contextlib
+import functools
 import pathlib
 
 import jax
@@ -33,6 +34,7 @@ def gemm(x, offset, weight, mask, bias):
     return oxijax.gemm(rows, weight[0, 0], bias[None] * jnp.ones((rows.shape[0], 1)), beta=2.0)
 
 
+export = functools.partial(jax.export.export, disabled_checks=oxijax.EXPORT_CHECKS)
 SYMBOLIC = [name for name, call in public_calls.operator_calls().items() if call.differentiable]
 
 
@@ -46,9 +48,7 @@ def test_second_derivatives_of_a_symbolic_batch(name, platform):
         [n if d == "n" else public_calls.SIZES[d] for d in dims.split()] for dims in call.dims
     ]
     operands = [jax.ShapeDtypeStruct(tuple(shape), jnp.float32) for shape in shapes]
-    exported = jax.export.export(
-        jax.jit(call.function), platforms=(platform,), disabled_checks=oxijax.EXPORT_CHECKS
-    )(*operands)
+    exported = export(jax.jit(call.function), platforms=(platform,))(*operands)
     program = jax.export.deserialize(exported.serialize(vjp_order=2))
     if platform == "cuda" or "grid" not in name:
         return
@@ -132,9 +132,7 @@ PATHS = {"xla": contextlib.nullcontext, "kernels": emulate_gpu, "lists": determi
 def test_at_any_size(name, sizes, path):
     program = values_and_gradients(FUNCTIONS[name])
     with jax.enable_x64(True), PATHS[path]():
-        exported = jax.export.export(program, disabled_checks=oxijax.EXPORT_CHECKS)(
-            *symbolic_operands(sizes)
-        )
+        exported = export(program)(*symbolic_operands(sizes))
         kernels = exported.mlir_module().count("@oxijax_launch")
         again = jax.export.deserialize(exported.serialize())
         for known in SIZES if "h" in sizes else [(1, 7, 4), (2, 7, 4), (5, 7, 4)]:
@@ -149,9 +147,7 @@ def test_at_any_size(name, sizes, path):
 def test_for_cuda(name, deterministic):
     program = values_and_gradients(FUNCTIONS[name])
     with oxijax.config.deterministic_mode(deterministic):
-        exported = jax.export.export(
-            program, platforms=("cuda",), disabled_checks=oxijax.EXPORT_CHECKS
-        )(*symbolic_operands("n, h, w", jnp.float32))
+        exported = export(program, platforms=("cuda",))(*symbolic_operands("n, h, w", jnp.float32))
     # Of gemm the gradient to b sums over rows, whose number a kernel has to know: XLA has it.
     gradients = {"deform_conv": 3, "conv": 2, "gemm": 1}[name]
     assert exported.mlir_module().count("@oxijax_launch") == 2 + gradients  # and forward twice
@@ -162,14 +158,11 @@ import pathlib, sys
 import jax
 jax.config.update("jax_enable_x64", True)
 sys.path[:0] = sys.argv[1].split()
-import oxijax
 import test_symbolic_shapes as tests
 with tests.emulate_gpu():
     for name, function in tests.FUNCTIONS.items():
         program = tests.values_and_gradients(function)
-        exported = jax.export.export(program, disabled_checks=oxijax.EXPORT_CHECKS)(
-            *tests.symbolic_operands("n, h, w")
-        )
+        exported = tests.export(program)(*tests.symbolic_operands("n, h, w"))
         (pathlib.Path(sys.argv[2]) / name).write_bytes(exported.serialize())
 """
 CALL = """
@@ -256,14 +249,14 @@ def test_padding_that_depends_on_the_size():
 
     weight = jax.ShapeDtypeStruct((3, 3, 2, 2), jnp.float32)
 
-    def export(sizes):
+    def export_for(sizes):
         x = jax.ShapeDtypeStruct((1, *jax.export.symbolic_shape(sizes), 2), jnp.float32)
         return jax.export.export(jax.jit(program))(x, weight)
 
     with pytest.raises(ValueError, match=r"padding 'SAME' depends on x's height and width.*2\*h"):
-        export("h, 8")
+        export_for("h, 8")
     x, weight = jnp.ones((1, 6, 8, 2)), jnp.ones((3, 3, 2, 2))
-    np.testing.assert_array_equal(export("2*h, 8").call(x, weight), program(x, weight))
+    np.testing.assert_array_equal(export_for("2*h, 8").call(x, weight), program(x, weight))
 
 
 def test_a_strategy_for_unknown_sizes():

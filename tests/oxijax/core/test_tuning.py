@@ -18,7 +18,6 @@ from oxijax._core.calls import tuned_plans as plans_module
 from oxijax._core.calls.kernel_call import noted_calls
 from oxijax._core.calls.tuned_plans import tuned_plans
 from oxijax._core.calls.variations import variations
-from oxijax._core.launch import _emulation
 from oxijax._core.tuning import tune as tune_module
 from oxijax._core.tuning.report import TimedPlan, Tuned, TunedCall
 from oxijax.testing import emulate_gpu
@@ -181,20 +180,7 @@ def operands_of(*shapes):
 LAYER = operands_of((1, 6, 7, 24), (1, 6, 7, 18), (3, 3, 24, 24))
 
 
-@pytest.fixture
-def texts(monkeypatch):
-    """The PTX of all that is loaded into the emulator."""
-    loaded, load = [], _emulation.load
-
-    def noted(text, arguments, schedule):
-        loaded.append(text)
-        return load(text, arguments, schedule)
-
-    monkeypatch.setattr(_emulation, "load", noted)
-    return loaded
-
-
-def test_a_call_has_the_tuned_plan(texts, tuning_folder):
+def test_a_call_has_the_tuned_plan(loads, tuning_folder):
     """In a program that is compiled already too; and its own choice again, without the plan."""
     with emulate_gpu("sm_80"):
         layer = jax.jit(oxijax.deform_conv)
@@ -204,14 +190,14 @@ def test_a_call_has_the_tuned_plan(texts, tuning_folder):
         assert call.gpu == "emulated sm_80"
         plan = next(p for p in variations(call) if p.threads != call.instance.plan.threads)
         text = call.kernel.launch(call.config, call.target, call.shapes, plan=plan).text
-        assert texts[-1] != text
+        assert loads[-1] != text
         tuned_plans._plans[call] = plan
         kept = oxijax.config.tuning.dumps()
         oxijax.config.tuning.clear()
 
         oxijax.config.tuning.loads(kept)
         tuned = layer(*LAYER)
-        assert texts[-1] == text
+        assert loads[-1] == text
         assert re.search(rf"\.(?:max|req)ntid\s+{plan.threads}\b", text)
         np.testing.assert_allclose(tuned, own, rtol=0, atol=1e-5)
         again = jax.jit(oxijax.deform_conv)(*LAYER)
@@ -219,10 +205,10 @@ def test_a_call_has_the_tuned_plan(texts, tuning_folder):
 
         oxijax.config.tuning.clear()
         np.testing.assert_array_equal(layer(*LAYER), own)
-        assert texts[-1] == texts[0] != text
+        assert loads[-1] == loads[0] != text
 
 
-def test_emulated_gpus_have_no_files(tuning_folder, texts):
+def test_emulated_gpus_have_no_files(tuning_folder, loads):
     with emulate_gpu("sm_80"):
         with noted_calls() as calls:
             oxijax.deform_conv(*LAYER)
@@ -231,8 +217,8 @@ def test_emulated_gpus_have_no_files(tuning_folder, texts):
         name = f"tuning-emulated-sm_80-{oxijax.__version__}.json"
         (tuning_folder / name).write_text(text_of(call))
         oxijax.deform_conv(*LAYER)
-    assert len(texts) == 2
-    assert texts[0] == texts[1]
+    assert len(loads) == 2
+    assert loads[0] == loads[1]
 
 
 @pytest.fixture
@@ -248,7 +234,7 @@ def emulated_times(monkeypatch):
         yield
 
 
-def test_tune_finds_and_keeps(emulated_times, texts, tuning_folder):
+def test_tune_finds_and_keeps(emulated_times, loads, tuning_folder):
     """Calls in gradients, loops and compiled programs; and each of them once."""
     x, offset, weight = LAYER
 
@@ -274,9 +260,9 @@ def test_tune_finds_and_keeps(emulated_times, texts, tuning_folder):
         assert 2 <= len(call.candidates) <= 8
     (file,) = tuning_folder.iterdir()
     assert file.read_text() == oxijax.config.tuning.dumps()
-    texts.clear()
+    loads.clear()
     after = jax.device_get(gradients((offset, weight)))
-    assert len(texts) == 4
+    assert len(loads) == 4
     for got, expected in zip(after, before, strict=True):
         error = np.linalg.norm(got - expected) / np.linalg.norm(expected)
         assert error < 1e-3  # TF32

@@ -1,6 +1,7 @@
 """`oxijax.tune` on a GPU, in processes that have a folder of their own for what is kept."""
 
 import json
+import pathlib
 
 import pytest
 from support.processes import python
@@ -31,9 +32,7 @@ def result(function):
     return np.asarray(function(*operands), np.float32).tobytes().hex()
 """
 
-TUNE = (
-    LAYER
-    + """
+TUNE = """
 layer = jax.jit(oxijax.deform_conv)
 before, own = result(layer), list(blocks)
 blocks.clear()
@@ -59,46 +58,43 @@ assert call.kept.plan.threads == other.threads
 assert result(layer) == before
 print(json.dumps([before, own[0], other.threads, blocks[0]]))
 """
-)
 
-LATER = (
-    LAYER
-    + """
+LATER = """
 y = result(jax.jit(oxijax.deform_conv))
 print(json.dumps([y, blocks[0], len(oxijax.config.tuning)]))
 oxijax.config.tuning.clear()
 print(json.dumps([result(jax.jit(oxijax.deform_conv)), blocks[0], len(oxijax.config.tuning)]))
 """
-)
+
+
+def run(program: str, folder: pathlib.Path) -> list[str]:
+    """The lines that a program prints after `LAYER`, with a folder for tuned plans."""
+    status, printed = python("-c", LAYER + program, OXIJAX_TUNING_DIR=str(folder))
+    assert status == 0, printed
+    return printed.splitlines()
 
 
 def test_a_later_process_has_the_kept_plan(tmp_path):
-    status, printed = python("-c", TUNE, OXIJAX_TUNING_DIR=str(tmp_path))
-    assert status == 0, printed
-    y, own, kept, used = json.loads(printed.splitlines()[-1])
+    y, own, kept, used = json.loads(run(TUNE, tmp_path)[-1])
     assert used == kept != own
     (file,) = tmp_path.iterdir()
     assert file.name.startswith("tuning-")
 
-    status, printed = python("-c", LATER, OXIJAX_TUNING_DIR=str(tmp_path))
-    assert status == 0, printed
-    tuned, cleared = map(json.loads, printed.splitlines()[-2:])
+    tuned, cleared = map(json.loads, run(LATER, tmp_path)[-2:])
     assert tuned == [y, kept, 1]
     assert cleared == [y, own, 0]
 
     file.write_text("{")
-    status, printed = python("-c", LATER, OXIJAX_TUNING_DIR=str(tmp_path))
-    assert status == 0, printed
-    assert f"RuntimeWarning: oxijax: tuned plans are not read: {file}: " in printed
-    assert json.loads(printed.splitlines()[-1]) == [y, own, 0]
+    printed = run(LATER, tmp_path)
+    warning = f"RuntimeWarning: oxijax: tuned plans are not read: {file}: "
+    assert any(warning in line for line in printed)
+    assert json.loads(printed[-1]) == [y, own, 0]
     assert file.read_text() == "{"
 
 
 def test_a_program_that_is_a_cuda_graph(tmp_path):
     """It has been captured before: what it launches is found all the same."""
-    program = (
-        LAYER
-        + """
+    program = """
 from oxijax._core.tuning import candidates
 candidates._MODEL_SECONDS = 0.0
 def layers(x, offset, weight):
@@ -113,18 +109,13 @@ before = [result(compiled) for _ in range(3)]
 tuned = oxijax.tune(compiled, *operands)
 print(json.dumps([[call.kernel for call in tuned], [*before, result(compiled)]]))
 """
-    )
-    status, printed = python("-c", program, OXIJAX_TUNING_DIR=str(tmp_path))
-    assert status == 0, printed
-    kernels, results = json.loads(printed.splitlines()[-1])
+    kernels, results = json.loads(run(program, tmp_path)[-1])
     assert kernels == ["deform_conv_forward"]
     assert len(set(results)) == 1
 
 
 def test_calls_within_a_loop_and_a_gradient(tmp_path):
-    program = (
-        LAYER
-        + """
+    program = """
 def loss(weight):
     def step(y, _):
         return oxijax.deform_conv(y, operands[1], weight), None
@@ -137,10 +128,7 @@ tuned = oxijax.tune(jax.grad(loss), operands[2])
 assert {call.ordered_by for call in tuned} == {"generation"}
 print(json.dumps(sorted(call.kernel for call in tuned)))
 """
-    )
-    status, printed = python("-c", program, OXIJAX_TUNING_DIR=str(tmp_path))
-    assert status == 0, printed
-    assert json.loads(printed.splitlines()[-1]) == [
+    assert json.loads(run(program, tmp_path)[-1]) == [
         "deform_conv_backward_input",
         "deform_conv_backward_weight",
         "deform_conv_forward",

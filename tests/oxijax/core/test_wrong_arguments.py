@@ -206,32 +206,23 @@ DETERMINISTIC = wrong.instance(
 )
 
 
-def functions(name: str, right: Mapping[str, Any], arguments: Mapping[str, Argument]):
-    """A function and its twin."""
+def functions(name: str, arguments: Mapping[str, Argument], *given: str):
+    """A function and its twin, called with the arguments `given`."""
+    right = operands(arguments, *given)
     yield name, Entry(getattr(oxijax, name), right, arguments)
     yield f"reference.{name}", Entry(getattr(oxijax.reference, name), right, arguments)
 
 
+SAMPLES = "value", "sampling_locations", "attention_weights", "spatial_shapes"
 TABLE: dict[str, Entry] = dict(
     [
-        *functions("conv", operands(CONV, "x", "weight", "bias"), CONV),
-        *functions(
-            "deform_conv",
-            operands(DEFORM_CONV, "x", "offset", "weight", "mask", "bias"),
-            DEFORM_CONV,
-        ),
-        *functions(
-            "ms_deform_attn",
-            operands(
-                MS_DEFORM_ATTN,
-                *("value", "sampling_locations", "attention_weights", "spatial_shapes"),
-            ),
-            MS_DEFORM_ATTN,
-        ),
-        *functions("dcnv3", operands(DCNV3, "x", "offset", "mask", "kernel_size", "groups"), DCNV3),
-        *functions("dcnv4", operands(DCNV4, "x", "offset_mask", "kernel_size", "groups"), DCNV4),
-        *functions("grid_sample", operands(GRID_SAMPLE, "x", "grid"), GRID_SAMPLE),
-        *functions("gemm", operands(GEMM, "a", "b", "c", "alpha", "beta"), GEMM),
+        *functions("conv", CONV, "x", "weight", "bias"),
+        *functions("deform_conv", DEFORM_CONV, "x", "offset", "weight", "mask", "bias"),
+        *functions("ms_deform_attn", MS_DEFORM_ATTN, *SAMPLES),
+        *functions("dcnv3", DCNV3, "x", "offset", "mask", "kernel_size", "groups"),
+        *functions("dcnv4", DCNV4, "x", "offset_mask", "kernel_size", "groups"),
+        *functions("grid_sample", GRID_SAMPLE, "x", "grid"),
+        *functions("gemm", GEMM, "a", "b", "c", "alpha", "beta"),
     ],
     conv_general_dilated=Entry(
         oxijax.conv_general_dilated,
@@ -443,19 +434,6 @@ def names(message: str, argument: str) -> bool:
     return re.search(pattern, message) is not None
 
 
-def drawing(examples: int) -> Callable[[Callable], Callable]:
-    def decorate(function: Callable) -> Callable:
-        return settings(
-            max_examples=examples,
-            derandomize=True,
-            deadline=None,
-            database=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        )(given(calls())(function))
-
-    return decorate
-
-
 def test_all_arguments_are_in_the_table():
     functions = {name: getattr(oxijax, name) for name in oxijax.__all__}
     public = {
@@ -480,12 +458,13 @@ def test_all_arguments_are_in_the_table():
 
 
 @pytest.mark.slow
-@drawing(300)
+@settings(
+    max_examples=3000,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(calls())
 def test_drawn_calls(drawn):
-    assert not complaint(drawn)
-
-
-@pytest.mark.slow
-@drawing(3000)
-def test_many_drawn_calls(drawn):
     assert not complaint(drawn)

@@ -1,8 +1,8 @@
-"""The configuration that torchvision tests its operator with, against the formula in loops.
+"""The configuration that torchvision tests its operator with, against the formula.
 
 TestDeformConv in torchvision's test/test_ops.py has float64, batches of 0 and 33 images, a loop
-over all samples, and numerical gradients of the operator. Here both are of the loop; and what the
-operator gave for 33 images, with all gradients, is recorded.
+over all samples, and numerical gradients of the operator. Here both are of the formula; and what
+the operator gave for 33 images, with all gradients, is recorded.
 """
 
 import functools
@@ -12,13 +12,8 @@ import pytest
 from support.deform_conv_checks import check, float64_reference
 from support.deform_conv_modules import recorded
 from support.deform_conv_reference import to_nhwc
-from support.helpers import (
-    NAMES,
-    TOLERANCES,
-    assert_close,
-    deform_conv_loops,
-    values_and_gradients,
-)
+from support.formulas import convolution
+from support.helpers import NAMES, TOLERANCES, assert_close, values_and_gradients
 from support.places import emulated
 
 import oxijax
@@ -45,24 +40,23 @@ def drawn(batch: int, mask: bool) -> dict[str, np.ndarray]:
     }
 
 
-def loops(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The output, NCHW, one sample at a time."""
-    nhwc = to_nhwc(arrays)
-    operands = (nhwc.get(name) for name in NAMES)
-    y = deform_conv_loops(*operands, strides=STRIDES, pads=PADS, dilation=DILATION)
+def formula(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The output, NCHW."""
+    nhwc = {name: value for name, value in to_nhwc(arrays).items() if name in NAMES}
+    y = convolution(nhwc, strides=STRIDES, pads=PADS, dilation=DILATION)["y"]
     return y.transpose(0, 3, 1, 2)
 
 
 @functools.cache
 def case(batch: int, mask: bool) -> dict[str, np.ndarray]:
-    """Operands, the loop's output, and the gradients that `test_gradients` compares with it."""
+    """Operands, the formula's output, and the gradients that `test_gradients` compares with it."""
     arrays = drawn(batch, mask)
     operands = [arrays.get(name) for name in NAMES]
     if batch:
         results = float64_reference(operands, arrays["grad_y"], data_format="NCHW", **OPTIONS)
     else:  # sums over no images
         results = {f"d{name}": np.zeros_like(arrays[name]) for name in NAMES if name in arrays}
-    return {**arrays, **results, "y": loops(arrays)}
+    return {**arrays, **results, "y": formula(arrays)}
 
 
 def recorded_case(mask: bool) -> dict[str, np.ndarray]:
@@ -75,13 +69,13 @@ def recorded_case(mask: bool) -> dict[str, np.ndarray]:
 
 
 def directional_derivative(arrays: dict[str, np.ndarray], name: str, along: np.ndarray) -> float:
-    """Of the sum of grad_y * y, by the loop's differences.
+    """Of the sum of grad_y * y, by the formula's differences.
 
     y is linear in all operands but offsets, and of second degree in these until one of them passes
     an integer: there the difference across both sides has no error but that of rounding.
     """
     step = 2.0**-14 if name == "offset" else 1.0
-    ahead, behind = (loops({**arrays, name: arrays[name] + s * along}) for s in (step, -step))
+    ahead, behind = (formula({**arrays, name: arrays[name] + s * along}) for s in (step, -step))
     return float(np.sum(arrays["grad_y"] * (ahead - behind)) / (2 * step))
 
 
@@ -93,7 +87,7 @@ def clear_of_integers(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name):
-    """Those of `float64_reference`, which the tests below compare with, are the loop's."""
+    """Those of `float64_reference`, which the tests below compare with, are the formula's."""
     arrays = clear_of_integers(drawn(3, mask=True))
     operands = [arrays[name] for name in NAMES]
     found = float64_reference(operands, arrays["grad_y"], data_format="NCHW", **OPTIONS)

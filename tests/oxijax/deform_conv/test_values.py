@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 from support.deform_conv_checks import float64_reference
 from support.deform_conv_reference import to_nhwc
+from support.formulas import convolution
 from support.golden import GOLDEN, golden
-from support.helpers import (
-    NAMES,
-    TOLERANCES,
-    assert_close,
-    astype,
-    deform_conv_loops,
-    values_and_gradients,
-)
+from support.helpers import NAMES, TOLERANCES, assert_close, astype, values_and_gradients
 from support.paths import DATA
 
 import oxijax
@@ -108,22 +102,18 @@ def test_precision(file, index, dtype, offset_dtype):
 @pytest.mark.quick
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", CASES)
-def test_reference_against_loops(name):
+def test_reference_against_the_formula(name):
     """The pure-JAX reference against the formula, and deform_conv against the reference."""
     case = CASES[name]
     operands = astype(case.operands(), jnp.float64)
     pads = parse_padding(case.padding, case.x[1:3], case.kernel_size, case.strides, case.dilation)
-    loops = deform_conv_loops(
-        *(None if a is None else np.asarray(a) for a in operands),
-        strides=case.strides,
-        pads=pads,
-        dilation=case.dilation,
-    )
+    arrays = {name: a for name, a in zip(NAMES, operands, strict=True) if a is not None}
+    formula = convolution(arrays, strides=case.strides, pads=pads, dilation=case.dilation)["y"]
     grad_y = case.grad_y().astype(np.float64)
     reference = functools.partial(oxijax.reference.deform_conv, **case.options)
     expected = values_and_gradients(reference, operands, grad_y)
     assert expected["y"].shape == case.y
-    assert_close(expected["y"], loops, TOLERANCES["float64"], "reference")
+    assert_close(expected["y"], formula, TOLERANCES["float64"], "reference")
     function = functools.partial(oxijax.deform_conv, **case.options)
     for key, result in values_and_gradients(function, operands, grad_y).items():
         assert_close(result, expected[key], TOLERANCES["float64"], key)

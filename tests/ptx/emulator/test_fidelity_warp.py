@@ -103,7 +103,7 @@ def test_votes(mode, holds):
 
 def test_ballot_of_the_lanes_that_are_there():
     """Odd lanes vote, under their own mask; even ones keep what they have."""
-    text = """and.b32 %w5, %i2, 1;
+    text = """and.b32 %w5, %t, 1;
     setp.ne.u32 q, %w5, 0;
     setp.ne.u32 p, {0}, 0;
     mov.u32 %w6, 7;

@@ -1,4 +1,4 @@
-"""What XLA makes of jax.numpy for CUDA, on the virtual GPU, against the CPU backend."""
+"""XLA's programs for CUDA of jax.numpy, on the virtual GPU, against the CPU backend."""
 
 from collections.abc import Callable
 

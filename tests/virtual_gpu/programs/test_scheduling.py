@@ -1,4 +1,4 @@
-"""What XLA's scheduler for GPUs makes of the times that launches are given."""
+"""The schedules that XLA makes for GPUs of the launches' times."""
 
 import re
 from pathlib import Path

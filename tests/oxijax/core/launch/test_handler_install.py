@@ -1,4 +1,4 @@
-"""How the handler library comes into an installation, compiled and sealed, and what damages it.
+"""The handler library in an installation: compiled and sealed, damaged, and mended.
 
 Each test installs or builds a copy of the project in folders of its own, without the network.
 """

@@ -23,7 +23,7 @@ import re
 import jaxlib
 import pytest
 from support.paths import ROOT
-from support.sanitizers import Build, check_cases, gcc, run, run_case
+from support.sanitizers import ADDRESS, THREAD, Build, check_cases, gcc, run, run_case
 
 from oxijax._core.launch._handler import find_handler
 
@@ -33,17 +33,7 @@ PROGRAMS = ("handler_test", "handler_threads_test")
 INCLUDES = [f"-I{pathlib.Path(folder) / 'include'}" for folder in jaxlib.__path__]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
 
-
 PLAIN = Build(("-O2",), {"canary_check": "host.h:"})
-ADDRESS = Build(
-    ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    {
-        "canary_leak": "LeakSanitizer: detected memory leaks",
-        "canary_overflow": "AddressSanitizer: heap-buffer-overflow",
-        "canary_undefined": "signed integer overflow",
-    },
-)
-THREAD = Build(("-O1", "-g", "-fsanitize=thread"), {"canary_race": "ThreadSanitizer: data race"})
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

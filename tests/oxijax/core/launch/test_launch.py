@@ -30,20 +30,6 @@ from ptx.launch import BufferAddress
 pytestmark = pytest.mark.quick
 
 
-@pytest.fixture
-def launches(monkeypatch):
-    """The emulator's launches: (target's line of the PTX, native thread), in order."""
-    seen = []
-    run = _emulation.emulator_launch
-
-    def recorded(text, *args, **kwargs):
-        seen.append((re.search(r"\.target (\w+)", text)[1], threading.get_native_id()))  # pyright: ignore[reportOptionalSubscript]
-        return run(text, *args, **kwargs)
-
-    monkeypatch.setattr(_emulation, "emulator_launch", recorded)
-    return seen
-
-
 def matrix(rows, columns=5, seed=0):
     generator = np.random.default_rng(seed)
     return jnp.asarray(generator.standard_normal((rows, columns)), jnp.float32)
@@ -61,7 +47,7 @@ def test_eager(launches):
 def test_target(launches, target):
     with emulate_gpu(target):
         scale_and_add(matrix(3), matrix(3)).block_until_ready()
-    assert [name for name, _ in launches] == [target]
+    assert [launch.target for launch in launches] == [target]
 
 
 def test_inside_and_outside_are_compiled_apart(launches):
@@ -88,31 +74,20 @@ def test_compiled_inside_runs_in_the_emulator_outside(launches):
     assert len(launches) == 1
 
 
-def test_random_schedule(monkeypatch):
-    schedules = []
-    run = _emulation.emulator_launch
-
-    def recorded(*args, schedule, **kwargs):
-        schedules.append(schedule)
-        return run(*args, schedule=schedule, **kwargs)
-
-    monkeypatch.setattr(_emulation, "emulator_launch", recorded)
+def test_random_schedule(launches):
     for seed in (None, 3):
         with emulate_gpu(schedule=seed):
             jax.jit(scale_and_add)(matrix(3), matrix(3)).block_until_ready()
-    assert schedules == [None, 3]
+    assert [launch.schedule for launch in launches] == [None, 3]
 
 
-def test_one_load_for_each_kind_of_call(monkeypatch):
-    loads = []
-    load = _emulation.load
-    monkeypatch.setattr(_emulation, "load", lambda *args: (loads.append(args), load(*args))[1])
+def test_one_load_for_each_kind_of_call(loads):
     config = Elementwise(alpha=1.25)  # which no other test has
     with emulate_gpu():
         for rows in (2, 3, 2, 3, 2):
             scale_and_add(matrix(rows), matrix(rows), config).block_until_ready()
     assert len(loads) == 2
-    assert len({id(text) for text, *_ in loads}) == 1  # generated once
+    assert len({id(text) for text in loads}) == 1  # generated once
 
 
 def test_vmap_is_one_launch(launches):
@@ -355,19 +330,6 @@ def test_message_of_any_text(monkeypatch):
 class TestClearCaches:
     """What is compiled goes on; its kernels are looked for again, once."""
 
-    @pytest.fixture
-    def loads(self, monkeypatch):
-        """The kernels that the emulator is given, one entry each."""
-        seen = []
-        load = _emulation.load
-
-        def recorded(text, *args):
-            seen.append(text)
-            return load(text, *args)
-
-        monkeypatch.setattr(_emulation, "load", recorded)
-        return seen
-
     def test_next_call_looks_again(self, loads):
         x = matrix(3, 13)
         with emulate_gpu():
@@ -503,36 +465,40 @@ def test_handler_of_another_version(monkeypatch):
     _handler.library.cache_clear()
 
 
-class TestLaunchesThatDoNotFit:
+LAST = np.uint32(10)
+MISFITS = {
+    "empty grid": (
+        {"grid": (0, 1, 1)},
+        "grid=(0, 1, 1) leaves result 0 of shape (2, 5) unwritten",
+    ),
+    "result that is no argument": (
+        {"arguments": (BufferAddress(0), BufferAddress(1), BufferAddress(1), LAST)},
+        "result 0 is no argument",
+    ),
+    "no such buffer": (
+        {"arguments": (BufferAddress(0), BufferAddress(3), BufferAddress(2), LAST)},
+        "[0, 2, 3] of a call that has 3 buffers",
+    ),
+    "too many arguments": (
+        {"arguments": (BufferAddress(2),) * 97},
+        "at most 96 arguments, got 97",
+    ),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_launch_that_does_not_fit(monkeypatch, misfit):
     """A kernel's own description of its launch is checked before anything is loaded."""
+    changes, message = MISFITS[misfit]
+    right = KernelDefinition.launch
 
-    def run(self, monkeypatch, **changes):
-        right = KernelDefinition.launch
+    def launch(self, config, target, shapes, *, plan):
+        return dataclasses.replace(right(self, config, target, shapes, plan=plan), **changes)
 
-        def launch(self, config, target, shapes, *, plan):
-            right_one = right(self, config, target, shapes, plan=plan)
-            return dataclasses.replace(right_one, **changes)
-
-        monkeypatch.setattr(KernelDefinition, "launch", launch)
-        config = Elementwise(alpha=9.0)  # which no test has loaded
-        with emulate_gpu(), pytest.raises(jax.errors.JaxRuntimeError) as caught:
-            scale_and_add(matrix(2), matrix(2), config).block_until_ready()
-        return str(caught.value)
-
-    def test_empty_grid(self, monkeypatch):
-        message = self.run(monkeypatch, grid=(0, 1, 1))
-        assert "grid=(0, 1, 1) leaves result 0 of shape (2, 5) unwritten" in message
-
-    def test_result_is_no_argument(self, monkeypatch):
-        arguments = (BufferAddress(0), BufferAddress(1), BufferAddress(1), np.uint32(10))
-        assert "result 0 is no argument" in self.run(monkeypatch, arguments=arguments)
-
-    def test_no_such_buffer(self, monkeypatch):
-        arguments = (BufferAddress(0), BufferAddress(3), BufferAddress(2), np.uint32(10))
-        assert "[0, 2, 3] of a call that has 3 buffers" in self.run(
-            monkeypatch, arguments=arguments
-        )
-
-    def test_too_many_arguments(self, monkeypatch):
-        message = self.run(monkeypatch, arguments=(BufferAddress(2),) * 97)
-        assert "at most 96 arguments, got 97" in message
+    monkeypatch.setattr(KernelDefinition, "launch", launch)
+    config = Elementwise(alpha=9.0)  # which no test has loaded
+    with (
+        emulate_gpu(),
+        pytest.raises(jax.errors.JaxRuntimeError, match=re.escape(message)),
+    ):
+        scale_and_add(matrix(2), matrix(2), config).block_until_ready()

@@ -109,27 +109,6 @@ print(exported.platforms, exported.mlir_module().count("@oxijax_launch"), len(la
         assert "export it again" in errors
 
 
-class TestPersistentCompilationCache:
-    PROGRAM = """
-events = []
-jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-with emulate_gpu():
-    out = jax.jit(lambda x, y: scale_and_add(x, y) + 1)(x, y)
-np.testing.assert_array_equal(out, 2 * x + y + 1)
-print(*(events.count(f"/jax/compilation_cache/cache_{kind}") for kind in ("hits", "misses")))
-"""
-
-    def test_second_process_hits(self, tmp_path):
-        first = [int(n) for n in run(self.PROGRAM, tmp_path).split()]
-        second = [int(n) for n in run(self.PROGRAM, tmp_path).split()]
-        assert first[0] == 0
-        assert first[1] >= 1
-        assert second == [first[1], 0]
-
-
 PENDING = {
     "a kernel that never ends": """
 with emulate_gpu():

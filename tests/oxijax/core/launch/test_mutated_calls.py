@@ -31,9 +31,9 @@ def check(seed: int, count: int, packages: Path = PACKAGES, **settings: str) -> 
     """Runs changed calls in a process of its own; returns the handler that they went through.
 
     Args:
-      seed: of the changes.
-      count: how many calls.
-      packages: the folder of oxijax and ptx.
+      seed: the seed of the changes.
+      count: the number of calls.
+      packages: the folder with oxijax and ptx.
       **settings: environment variables.
     """
     command = [sys.executable, "-m", "support.mutated_calls", str(seed), str(count)]

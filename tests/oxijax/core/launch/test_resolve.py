@@ -1,4 +1,4 @@
-"""What a call on a GPU is resolved to, with a fake driver: which GPU it is for, and its errors."""
+"""The launch that a call on a GPU is resolved to, with a fake driver: its GPU, and its errors."""
 
 import contextlib
 import ctypes
@@ -90,8 +90,13 @@ def test_without_a_driver_nothing_is_printed(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+def changed(**fields: Any) -> str:
+    """The text of the spec with other fields."""
+    return dataclasses.replace(SPEC, **fields).to_json()
+
+
 BUFFER, GROUP = (F32, 4, 8), (F32, 3, 4, 8)
-TEXT, GROUPED = SPEC.to_json(), dataclasses.replace(SPEC, grouped=(1,)).to_json()
+TEXT, GROUPED = changed(), changed(grouped=(1,))
 REFUSED = {
     "version": ({"version": VERSION - 1}, f"version {VERSION - 1} of its kernels' descriptions"),
     "key": ({"key": key_of(TEXT) + 1}, "key is not that of its spec"),
@@ -118,33 +123,26 @@ REFUSED = {
         "buffers of one leading dimension are expected",
     ),
     "the emulator on a GPU": (
-        {"text": dataclasses.replace(SPEC, emulation=Emulation("sm_80")).to_json()},
+        {"text": changed(emulation=Emulation("sm_80"))},
         "a call for the emulator runs on the CPU",
     ),
     "a GPU on the CPU": ({"device": -1}, "a call for the emulator runs on the CPU"),
     "an emulated GPU that there is not": (
-        {
-            "text": dataclasses.replace(SPEC, emulation=Emulation("sm_1")).to_json(),
-            "device": -1,
-        },
+        {"text": changed(emulation=Emulation("sm_1")), "device": -1},
         "target must be one of sm_75",
     ),
     "a schedule below 0": (
-        {
-            "text": dataclasses.replace(SPEC, emulation=Emulation("sm_80", -1)).to_json(),
-            "device": -1,
-        },
+        {"text": changed(emulation=Emulation("sm_80", -1)), "device": -1},
         "schedule must be None or at least 0, got -1",
     ),
+    **{
+        f"groups of {numbers}": (
+            {"text": changed(grouped=numbers), "buffers": [GROUP] * 3},
+            "grouped has numbers of operands in order",
+        )
+        for numbers in ((2,), (3,), (-1,), (1, 0), (1, 1))
+    },
 }
-for numbers in ((2,), (3,), (-1,), (1, 0), (1, 1)):
-    REFUSED[f"groups of {numbers}"] = (
-        {
-            "text": dataclasses.replace(SPEC, grouped=numbers).to_json(),
-            "buffers": [GROUP] * 3,
-        },
-        "grouped has numbers of operands in order",
-    )
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -210,7 +208,7 @@ def test_no_type_is_taken_for_another(name):
 def test_nothing_is_run_dry_that_another_process_has_made(monkeypatch):
     """Its results would be what lay in their memory before."""
     monkeypatch.setattr(_emulated, "_dry_runs", threading.Event())
-    text = dataclasses.replace(SPEC, emulation=Emulation("sm_80", dry_run=True)).to_json()
+    text = changed(emulation=Emulation("sm_80", dry_run=True))
     call = call_of(text, device=-1)
     with pytest.raises(RuntimeError, match="dry_run is for programs that this process has made"):
         _resolve.resolve(call, _handler.LaunchRecord())

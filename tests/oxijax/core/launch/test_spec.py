@@ -1,4 +1,4 @@
-"""What a call says of its kernel: written, read, and refused where it means nothing."""
+"""A call's description of its kernel: written, read, and refused where it means nothing."""
 
 import dataclasses
 import json

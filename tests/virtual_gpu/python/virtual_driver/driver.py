@@ -17,7 +17,6 @@ __all__ = [
     "add_kernel",
     "add_variable",
     "compute_capability",
-    "describe_address",
     "device_count",
     "memories",
     "memory_at",
@@ -68,7 +67,6 @@ _SIGNATURES = {
     "virtual_gpu_add_variable": (c_int, c_uint64, c_char_p, c_int, c_void_p, c_uint64),
     "virtual_gpu_memories": (c_uint64, c_int, ctypes.POINTER(_MemoryRecord), c_uint64),
     "virtual_gpu_memory_at": (c_int, c_uint64, c_int, ctypes.POINTER(_MemoryRecord)),
-    "virtual_gpu_describe_address": (None, c_uint64, c_char_p, c_uint64),
     "virtual_gpu_stop": (None,),
 }
 for _name, (_result, *_arguments) in _SIGNATURES.items():
@@ -105,9 +103,9 @@ def add_kernel(library: int, name: str, facts: KernelFacts, registers: int) -> N
 
     Args:
       library: the module's number.
-      name: the kernel's.
-      facts: what its text says of it.
-      registers: of a thread; 0 where nobody knows.
+      name: the kernel's name.
+      facts: the facts of the kernel that its text has.
+      registers: the registers of a thread; 0 where they are not known.
     """
     sizes = facts.parameter_sizes
     count = len(sizes)
@@ -147,13 +145,6 @@ def memory_at(address: int, device: int) -> Memory | None:
     if not _library.virtual_gpu_memory_at(address, device, ctypes.byref(record)):
         return None
     return Memory(record.address, record.size, bool(record.usable))
-
-
-def describe_address(address: int) -> str:
-    """What is, or was, at an address."""
-    text = ctypes.create_string_buffer(256)
-    _library.virtual_gpu_describe_address(address, text, len(text))
-    return text.value.decode()
 
 
 def stop() -> None:

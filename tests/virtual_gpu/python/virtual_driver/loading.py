@@ -33,7 +33,7 @@ class Library:
     """A loaded module.
 
     Attributes:
-      modules: for each device; the same where it has no variables.
+      modules: the module of each device; the same one where it has no variables.
       compiled: whether XLA has made it: what such kernels do on purpose, and ours must not, is no
         fault then.
       text: its PTX.
@@ -48,7 +48,7 @@ def load(number: int, device: int, text: str) -> Library:
     """Loads a module, and tells the driver of its kernels and variables.
 
     Args:
-      number: the module's.
+      number: the module's number.
       device: the one that it is for; -1 for all.
       text: its PTX.
 

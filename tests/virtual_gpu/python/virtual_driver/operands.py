@@ -1,4 +1,4 @@
-"""What a call gives a kernel of oxijax: which bytes, and whether they are operands or results.
+"""The bytes that a call gives a kernel of oxijax, and whether they are operands or results.
 
 A driver cannot know: a launch has addresses, and XLA puts several buffers into one allocation. So
 the function in which oxijax checks a launch before it loads it is watched, with VIRTUAL_GPU_STRICT
@@ -24,10 +24,10 @@ class Window:
     """The bytes from a parameter's address on that the kernel may touch.
 
     Attributes:
-      size: bytes.
+      size: the number of bytes.
       writable: whether they are a result's.
       initialized: whether they hold values before the launch.
-      name: what errors call them.
+      name: the name of the bytes in errors.
     """
 
     size: int
