@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> list[float]:
         raise SystemExit(f"--devices {args.devices}: there are {jax.local_device_count()}")
     if args.batch % (args.accumulate * len(devices)):
         raise SystemExit(
-            f"--batch {args.batch} is no multiple of --accumulate {args.accumulate}, "
+            f"--batch {args.batch} is not a multiple of --accumulate {args.accumulate}, "
             f"times {len(devices)} devices"
         )
     # Explicit: the type of each array says how it is split. That of parameters says that all

@@ -48,7 +48,7 @@ class PlanLike(Protocol):
 
     Attributes:
       threads: threads of a block.
-      min_blocks: blocks that fit on an SM, which limits registers; None is no limit.
+      min_blocks: blocks that fit on an SM, which limits registers; None for no limit.
     """
 
     @property

@@ -36,7 +36,7 @@ class Operands:
     """Sets of operands on the device that calls take turns with.
 
     Attributes:
-      make: of (case, dtype, seed) a set; it is traced.
+      make: makes the operands of (case, dtype, seed); it is traced.
       case: the layer, which can be hashed.
       dtype: the operands' dtype.
       sets: how many.

@@ -26,12 +26,13 @@ class Family:
       layers: each can be hashed, and has a name.
       few_pixels: the layer that is called `LAUNCH_FLOOR`.
       is_small: whether a layer has too few channels, rows or columns to keep tensor cores busy.
-      operands: of (layer, dtype, seed) a set of what operations are given; traced.
-      work: of (layer, operation, dtype) what the operation has to do.
-      ours: of a layer, the function by one kernel, and each gradient by one too.
-      xla: of a layer, the function by XLA alone.
+      operands: makes the operands of (layer, dtype, seed); it is traced.
+      work: returns the work of (layer, operation, dtype).
+      ours: returns a layer's function by one kernel, and each gradient by one too.
+      xla: returns a layer's function by XLA alone.
       operations: by name, what makes these functions those that are timed.
-      wanted: of (layer, dtype) the least values of figures in `report_against_xla.against_xla`.
+      wanted: returns the least values of (layer, dtype) for figures in
+        `report_against_xla.against_xla`.
       xla_products: the products of XLA's function, and of each gradient of it.
     """
 

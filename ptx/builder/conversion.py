@@ -52,7 +52,7 @@ class Conversion(Emitter):
         if source is dtype:
             return value
         if source.kind in ("bits", "predicate") or dtype.kind in ("bits", "predicate"):
-            raise TypeError(f"{source} to {dtype} is no conversion of numbers: use k.bitcast")
+            raise TypeError(f"{source} to {dtype} is not a conversion of numbers: use k.bitcast")
         if source.lanes == 2 or dtype.lanes == 2:
             raise TypeError(f"{source} to {dtype}: use k.pack and k.unpack for packed halves")
         if source is tf32:

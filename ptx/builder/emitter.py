@@ -285,7 +285,7 @@ class Emitter:
                     raise TypeError(f"a vector operand holds registers, not {value!r}")
                 registers.append(self.use(value) if isinstance(value, Val) else value)
             return Vector(tuple(registers))
-        raise TypeError(f"{operand!r} is no operand")
+        raise TypeError(f"{operand!r} is not an operand")
 
     def _check_operands(self, opcode: Opcode, operands: tuple[text.Operand, ...]) -> None:
         if any(

@@ -42,7 +42,7 @@ class Kernel(Arithmetic, Conversion, Control, Warp, TensorCore):
 
     Attributes:
       block: most threads that the kernel is launched with; None where the text does not say.
-      min_blocks: blocks that shall fit an SM; None is no demand.
+      min_blocks: blocks that must fit on an SM; None for no requirement.
       dynamic_shared_bytes: bytes of dynamic shared memory of a launch.
     """
 

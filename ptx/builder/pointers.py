@@ -255,7 +255,7 @@ class Pointer:
             return
         if count not in (2, 4) or count * self.dtype.bytes > 16:
             raise ValueError(
-                f"{count} x {self.dtype} is no vector: 2 or 4 elements of 16 bytes together at "
+                f"{count} x {self.dtype} is not a vector: 2 or 4 elements of 16 bytes together at "
                 "most; p.view(f16x2) and p.view(b32) load more halves at once"
             )
 

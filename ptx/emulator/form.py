@@ -140,7 +140,7 @@ class Form:
         """An operand that has to be an integer constant."""
         operand = self.operand(index)
         if not isinstance(operand, IntegerLiteral):
-            self.unknown(f"operand {index + 1} is no integer constant")
+            self.unknown(f"operand {index + 1} is not an integer constant")
         return operand.value
 
     def read(self, operand: int | Operand, dtype: DType, *, wider: bool = False) -> Reader:
@@ -199,7 +199,7 @@ class Form:
         """The address, int64, one for each active lane, of an operand in brackets."""
         operand = self.operand(index)
         if not isinstance(operand, Address):
-            self.unknown(f"operand {index + 1} is no address")
+            self.unknown(f"operand {index + 1} is not an address")
         offset, base = operand.offset, operand.base
         if isinstance(base, Register):
             dtype = DTYPES[f"u{base.dtype.bits}"] if base.dtype.bits > 16 else u32
@@ -266,7 +266,7 @@ class Form:
                 return layout.offsets[name] + offset
         space = self.program.spaces.get(name)
         if space is None:
-            self.unknown(f"{name} is no register and no variable")
+            self.unknown(f"{name} is neither a register nor a variable")
         window = CONST_WINDOW if space == "const" else 0
         return lambda lanes: lanes.addresses[name] + window + offset
 

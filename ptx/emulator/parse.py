@@ -305,7 +305,7 @@ class _Parser(Declarations):
         if self.accept("!"):
             value = self.single()
             if not isinstance(value, Register) or value.dtype.kind != "predicate":
-                raise self.error("! stands before something that is no predicate", back=1)
+                raise self.error("! stands before something that is not a predicate", back=1)
             return dataclasses.replace(value, negated=True)
         if self.now.text in ("-", "+") or self.now.kind in ("int", "float"):
             return self.number()

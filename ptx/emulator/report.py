@@ -28,7 +28,7 @@ class BankConflicts:
 
     Hardware serves a warp in one phase where each thread takes 4 bytes or less, in two where it
     takes 8, in four where it takes 16. A phase costs as many passes ("ways") as the bank that is
-    hit most has different words; 1 is no conflict.
+    hit most has different words; 1 means no conflict.
 
     Attributes:
       phases: number of phases.

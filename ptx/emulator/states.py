@@ -33,9 +33,8 @@ _PATTERNS = {  # words of bytes that are all in one state
 def check_alignment(active: Active, address: np.ndarray, access: Access, space: str) -> None:
     if int(np.bitwise_or.reduce(address)) & (access.alignment - 1):
         crooked = address & (access.alignment - 1)
-        message = (
-            f"{space} {access.kind.value} at an address that is no multiple of {access.alignment}"
-        )
+        kind, alignment = access.kind.value, access.alignment
+        message = f"{space} {kind} at an address that is not a multiple of {alignment}"
         active.fail(MisalignedError, access.instruction, crooked != 0, message)
 
 

@@ -122,7 +122,7 @@ class Tokens:
             try:
                 return int(text, 8)
             except ValueError:
-                raise self.error(f"{text} is no octal number", back=1) from None
+                raise self.error(f"{text} is not an octal number", back=1) from None
         return int(text, 0)
 
 

@@ -46,7 +46,7 @@ class Variables:
                 if reference.name not in self.addresses:
                     raise ParseError(
                         f"variable {variable.name} has the address of {reference.name}, "
-                        "which is no variable of the module"
+                        "which is not a variable of the module"
                     )
                 address = self.addresses[reference.name] + reference.addend
                 if spaces[reference.name] == "const" and not reference.generic:

@@ -61,7 +61,7 @@ class Step:
       inverted: whether the branch goes where the PTX text's does not.
       skips: whether the branch is around an instruction that the PTX text only has a predicate for.
       counted: whether this is the first instruction of its line, which counts the visits to it.
-      pending: of `DEPBAR`, how many groups of copies may not be done yet.
+      pending: how many groups of copies may be unfinished after a `DEPBAR`.
       products: multiplications on tensor cores, of a warp and of halves; half as many of TF32
         take as long, and a quarter of f64.
     """

@@ -122,7 +122,7 @@ def test_a_killed_run_goes_on(
 def test_the_status_is_that_of_a_process_that_failed(settings: dict[str, str]):
     status, printed = python(PROCESSES, "--batch", "63", **settings)
     assert status == 1
-    assert "--batch 63 is no multiple of --accumulate 1, times 2 devices" in printed
+    assert "--batch 63 is not a multiple of --accumulate 1, times 2 devices" in printed
 
 
 def checkpoints(directory: pathlib.Path) -> list[int]:

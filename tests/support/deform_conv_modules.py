@@ -70,7 +70,7 @@ def layer_of(library: str, module: Recorded, dtype: Any, **changed: Any) -> Any:
     Args:
       library: "nnx", "linen" or "equinox".
       module: its kind, its arguments and its inputs say which layer.
-      dtype: of parameters, offsets and masks.
+      dtype: the dtype of parameters, offsets and masks.
       changed: arguments of the layer, by Linen's names.
     """
     config, kind = module.config, module.kind

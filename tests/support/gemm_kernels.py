@@ -37,9 +37,9 @@ class GemmProblem:
       alpha, beta: None where there is none; with c, beta None means 1.
       use_c: whether c is added.
       target: for which the kernel is.
-      seed: of the operands.
-      bits: of the operands: with few of them results are not rounded either.
-      blocks: of a product, for a launch with fewer than it would have.
+      seed: the seed that the operands are drawn with.
+      bits: significant bits of the operands; with few of them results are exact too.
+      blocks: the blocks of a launch that has fewer than it would have; None for all.
     """
 
     m: int

@@ -28,8 +28,8 @@ def sectors_of_arrays(text: str, report: Report) -> Mapping[Access, Sectors]:
     """What each kind of access to each array has touched.
 
     Args:
-      text: of a kernel.
-      report: of a launch of it, with statistics.
+      text: the kernel's text.
+      report: the report of a launch of it, with statistics.
 
     Raises:
       ValueError: an access is to an array that no parameter points to.

@@ -289,7 +289,7 @@ def _check_launch(launch: Launch, call: _Call) -> None:
                 f"grid={launch.grid} leaves result {result} of shape {shape} unwritten"
             )
         if buffer not in passed:
-            raise ValueError(f"result {result} is no argument of the kernel")
+            raise ValueError(f"result {result} is not an argument of the kernel")
 
 
 def _emulated_arguments(launch: Launch, call: _Call) -> Sequence[EmulatedArray | np.generic]:

@@ -161,7 +161,7 @@ def _of_kernel(form: Form) -> bool:
     if name in form.program.local_layout.offsets:
         return False
     if all(name != parameter.name for parameter in form.program.source.parameters):
-        form.unknown(f"{name} is no parameter of the kernel")
+        form.unknown(f"{name} is not a parameter of the kernel")
     return form.has(*_PARAMETERS)
 
 
@@ -176,7 +176,7 @@ def _ld_param(form: Form) -> Step:
     writers = [form.write(item, dtype, wider=True) for item in form.items(0, count)]
     kind = UNSIGNED[dtype.bits]
     if start % width:
-        form.unknown(f"offset {start} is no multiple of {width}")
+        form.unknown(f"offset {start} is not a multiple of {width}")
 
     def step(active: Active) -> None:
         if not 0 <= start <= size - width:

@@ -206,8 +206,8 @@ TYPE_ERRORS = [
 VALUE_ERRORS = [
     (lambda v: v.i + -1, "-1 does not fit u32"),
     (lambda v: v.i + 2**32, "4294967296 does not fit u32"),
-    (lambda v: v.tile.load(0, 8), "8 x f32 is no vector"),
-    (lambda v: v.tile.store(0, [0.0] * 3), "3 x f32 is no vector"),
+    (lambda v: v.tile.load(0, 8), "8 x f32 is not a vector"),
+    (lambda v: v.tile.store(0, [0.0] * 3), "3 x f32 is not a vector"),
     (lambda v: v.output.load(0, hint="wb"), "no instruction 'ld.global.wb.f32'"),
     (lambda v: v.k.cp_async(v.tile, v.input, 2), "cp.async copies 4, 8 or 16 bytes, not 2"),
     (lambda v: v.k.ldmatrix(v.tile, 3), "ldmatrix loads 1, 2 or 4 matrices"),

@@ -305,5 +305,5 @@ def test_bytes_beyond_an_argument():
 
 def test_parameters_of_the_kernel_are_not_those_of_a_function():
     text = module(SCALE, f"{PREPARE}{CALL_SCALE}{STORE}")
-    with pytest.raises(UnknownInstructionError, match="no parameter of the kernel"):
+    with pytest.raises(UnknownInstructionError, match="not a parameter of the kernel"):
         run(text.replace("[scale_param_0];", "[other];"), Buffer(COUNTING))

@@ -352,7 +352,7 @@ def test_trap():
         ("add.u64 %d0, %d0, %t;", "register %t is .b32, where .u64 is expected"),
         ("add.u32 %r0, %t;", "2 operands"),
         ("add.u32 %r0, %t, 1, 2;", "operand 4"),
-        ("add.u32 %r0, %t, nothing;", "nothing is no register"),
+        ("add.u32 %r0, %t, nothing;", "nothing is neither a register nor a variable"),
         ("cvt.f16.f32 %h0, %f0;", "rounding"),
         ("bra 5;", "label"),
         ("bra NOWHERE;", "label"),

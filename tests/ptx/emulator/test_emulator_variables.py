@@ -108,7 +108,7 @@ def test_every_launch_starts_with_the_initial_values():
         (".global .f32 v = 1;", "value of a .f32"),
         (".global .u32 v[];", "neither a length nor initial values"),
         (".global .u32 v = table;", "does not fit"),
-        (".global .u64 v = table;", "no variable of the module"),
+        (".global .u64 v = table;", "not a variable of the module"),
     ],
 )
 def test_initial_values_that_are_wrong(declaration, message):

@@ -29,7 +29,7 @@ API cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
   bool host = properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
   int device = host ? -1 : properties->location.id;
   if (size % (2 << 20))
-    return fail(CUDA_ERROR_INVALID_VALUE, "%zu bytes are no multiple of the granularity", size);
+    return fail(CUDA_ERROR_INVALID_VALUE, "%zu bytes are not a multiple of the granularity", size);
   if (!host) {
     TRY(device_check(device));
     TRY(memory_charge(device, size));

@@ -124,7 +124,7 @@ CUresult copy_operation(Operation *operation, const CUDA_MEMCPY3D *copy) {
 CUresult set_operation(Operation *operation, CUdeviceptr to, unsigned value, unsigned value_size,
                        size_t count, size_t rows, size_t pitch) {
   if (to % value_size)
-    return fail(CUDA_ERROR_INVALID_VALUE, "%p is no multiple of %u", (void *)to, value_size);
+    return fail(CUDA_ERROR_INVALID_VALUE, "%p is not a multiple of %u", (void *)to, value_size);
   size_t width = count * value_size;
   *operation = (Operation){.kind = DO_SET,
                            .call = current_call(),

@@ -84,7 +84,7 @@ def test_an_operand_that_is_written():
         "args = list(launch.arguments)\n    args[m[-1]] = args[f]\n    "
         "launch = dataclasses.replace(launch, arguments=tuple(args))"
     )
-    assert_fails(changed(swap, VIRTUAL_GPU_STRICT="1"), "result 0 is no argument of the kernel")
+    assert_fails(changed(swap, VIRTUAL_GPU_STRICT="1"), "result 0 is not an argument of the kernel")
 
 
 def test_shared_memory_that_was_not_asked_for():

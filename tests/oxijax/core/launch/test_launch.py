@@ -473,7 +473,7 @@ MISFITS = {
     ),
     "result that is no argument": (
         {"arguments": (BufferAddress(0), BufferAddress(1), BufferAddress(1), LAST)},
-        "result 0 is no argument",
+        "result 0 is not an argument",
     ),
     "no such buffer": (
         {"arguments": (BufferAddress(0), BufferAddress(3), BufferAddress(2), LAST)},
