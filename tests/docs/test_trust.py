@@ -31,7 +31,7 @@ import oxijax.nnx
 import ptx.emulator
 from oxijax._core.primitive import kernel_primitive
 from ptx.emulator import RaceError
-from ptx.kernels.conv import ConvConfig, forward
+from ptx.kernels.conv import ConvConfig, definitions
 from ptx.tile import loop
 
 RECORDED = json.loads(EVIDENCE.read_text())
@@ -144,7 +144,7 @@ def of(*kinds: str, family: str = "") -> set[str]:
 
 
 EDITS: dict[str, tuple[Any, set[str]]] = {
-    "kernel": (forward, of(family="conv")),
+    "kernel": (definitions, of(family="conv")),
     "tile": (loop, of() - of(family="sampling")),
     "emulator": (ptx.emulator.launch, of() - of("assembly") - {"limits-deform_conv"}),
     "primitive": (kernel_primitive, of("calls", "suites")),

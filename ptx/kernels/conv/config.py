@@ -1,4 +1,4 @@
-"""What a convolution is: sizes that are known when its kernels are generated."""
+"""The description of a convolution."""
 
 from __future__ import annotations
 

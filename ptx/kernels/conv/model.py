@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from ptx.kernels.conv.backward_input import BACKWARD_INPUT
-from ptx.kernels.conv.backward_weight import BACKWARD_WEIGHT, backward_weight_parts
 from ptx.kernels.conv.catalog import RESNET50
-from ptx.kernels.conv.forward import FORWARD
+from ptx.kernels.conv.definitions import (
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    backward_weight_parts,
+)
 from ptx.kernels.layer_model import ConvLayerModel
 
 __all__ = ["MODEL"]

@@ -1,4 +1,4 @@
-"""How the kernels of a convolution cut their work, on a target."""
+"""The shares of the work that blocks have, by configuration, target and sizes."""
 
 from __future__ import annotations
 

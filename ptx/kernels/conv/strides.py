@@ -1,4 +1,4 @@
-"""Which taps read a row, or column, of the images: that depends on its index modulo the stride."""
+"""The taps that read a row, or column, of the images, by its index modulo the stride."""
 
 from __future__ import annotations
 

@@ -28,10 +28,11 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.definition import In, Instance, KernelDefinition, Size, Sizes
 from ptx.isa.dtypes import DType, f16, f32, u32, u64
 from ptx.isa.targets import Target
+from ptx.kernels.convolution_definitions import output_pixels
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.kernels.deform_conv.definitions import entry
 from ptx.kernels.deform_conv.operations import GRAD_X, GRAD_Y
-from ptx.kernels.deform_conv.parameters import entry, output_pixels
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.samples.cell_lists import NO_CELL, CellLists, ListTable, ListTile
 from ptx.kernels.limits import PIXELS, check_count

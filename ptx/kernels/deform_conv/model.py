@@ -7,15 +7,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ptx.definition import KernelDefinition, Sizes
-from ptx.kernels.deform_conv.backward_data import BACKWARD_INPUT, BACKWARD_OFFSET
 from ptx.kernels.deform_conv.backward_input_gather import (
     BACKWARD_INPUT_GATHER,
     CELL_BORDER,
     list_sizes,
 )
-from ptx.kernels.deform_conv.backward_weight import BACKWARD_WEIGHT, backward_weight_parts
 from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
-from ptx.kernels.deform_conv.forward import FORWARD
+from ptx.kernels.deform_conv.definitions import (
+    BACKWARD_INPUT,
+    BACKWARD_OFFSET,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    backward_weight_parts,
+)
 from ptx.kernels.layer_model import ConvLayerModel, Operands
 from ptx.model import Image
 from ptx.testing.call import numpy_dtype

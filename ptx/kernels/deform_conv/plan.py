@@ -1,8 +1,9 @@
-"""How each kernel's blocks share the work: chosen from the configuration, target and sizes."""
+"""The shares of the work that blocks have, by configuration, target and sizes."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from ptx.definition import Sizes
 from ptx.isa.targets import Target
@@ -21,11 +22,11 @@ __all__ = [
     "backward_offset_plan",
     "backward_weight_plan",
     "backward_weight_tiles",
+    "channels_per_position",
     "forward_plan",
     "forward_tiles",
     "grouped_plan",
     "is_direct",
-    "run_of",
     "segmented_plan",
     "shuffled_plan",
 ]
@@ -80,6 +81,14 @@ class SamplePlan(TilePlan):
     def narrow(self) -> bool:
         """Whether a tile has channels of several offset groups."""
         return self.table is PositionTable
+
+    def channel_extent(self, config: DeformConvConfig) -> int:
+        """Neighbouring input channels that a tile may have.
+
+        They are of one group and, unless each vector's corners are calculated by itself, of one
+        offset group.
+        """
+        return config.in_channels_per_group if self.narrow else config.segment
 
     @property
     def has_strips(self) -> bool:
@@ -302,22 +311,18 @@ def _cheapest(config: DeformConvConfig, step: int, extent: int) -> int:
     dtype = config.float_type
 
     def cost(channels: int) -> float:
-        run = vector_width(dtype, channels, config.channels_per_offset_group)
-        positions = channels // run_of(config, channels)
-        tap = positions * _POSITION + channels // run * _LOADS + _PIXEL / config.taps
+        width = vector_width(dtype, channels, config.channels_per_offset_group)
+        positions = channels // channels_per_position(config, channels)
+        tap = positions * _POSITION + channels // width * _LOADS + _PIXEL / config.taps
         return tap / channels
 
     largest = max(step, 16 // dtype.bytes)
     return min((c for c in range(step, largest + 1, step) if extent % c == 0), key=cost)
 
 
-def run_of(config: DeformConvConfig, channels: int) -> int:
+def channels_per_position(config: DeformConvConfig, channels: int) -> int:
     """Neighbours that share an offset group, wherever a thread's channels begin."""
-    run = 1
-    for size in range(1, channels + 1):
-        if channels % size == 0 and config.channels_per_offset_group % size == 0:
-            run = size
-    return run
+    return math.gcd(channels, config.channels_per_offset_group)
 
 
 def _bytes(config: DeformConvConfig) -> int:

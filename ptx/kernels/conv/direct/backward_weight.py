@@ -1,4 +1,4 @@
-"""Backward to the weights without tiles, for tiny groups: threads keep sums over strips."""
+"""Backward to the weights without tiles: threads keep sums over strips of pixels."""
 
 from __future__ import annotations
 
@@ -17,30 +17,18 @@ from ptx.kernels.conv.direct.common import (
     strips_of,
 )
 from ptx.tile.direct import DirectPlan, DirectThread, add_product, add_up
-from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import Geometry, PixelWalk, pixel_index
 from ptx.tile.vectors import accumulator_of, load_elements
 
-__all__ = [
-    "direct_backward_weight",
-    "direct_weight_blocks",
-    "direct_weight_parts",
-    "direct_weight_tile",
-]
+__all__ = ["direct_backward_weight", "direct_weight_blocks", "direct_weight_tile"]
 
-_PART = 1024  # pixels at least
 _SUM_REGISTERS = 56  # of a thread: seven taps of eight channels
 
 
 def direct_weight_blocks(config: ConvConfig) -> int:
-    """The number of blocks of one part, over channels and taps."""
+    """The number of blocks of one part, over channels and taps, which are all in x."""
     spans = -(-config.kernel_w // _span(config))
     return direct_weight_plan(config).chunks * config.kernel_h * spans
-
-
-def direct_weight_parts(config: ConvConfig, pixels: int) -> int:
-    """How many parts the output pixels are cut into; see `backward_weight_parts`."""
-    return sum_parts(direct_weight_blocks(config), -(-pixels // _PART), per_sm=8)
 
 
 def direct_weight_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
@@ -61,10 +49,8 @@ def direct_backward_weight(k: Kernel, config: ConvConfig, plan: DirectPlan, p: A
 
     thread = DirectThread(k, plan)
     spans = -(-config.kernel_w // taps)
-    span_index, part = (
-        thread.block % (config.kernel_h * spans),
-        thread.block // (config.kernel_h * spans),
-    )
+    of_part = config.kernel_h * spans
+    span_index, part = thread.block % of_part, thread.block // of_part
     tap_y, tap_x = span_index // spans, span_index % spans * taps
     channel, first_out = thread.unit * plan.channels, thread.unit * outputs
     strips = strips_of(sizes, sizes.out_h, sizes.out_w)

@@ -1,4 +1,4 @@
-"""Layers whose groups are tiny, by ordinary arithmetic: what the three direct kernels share.
+"""Shared parts of the three direct kernels, for layers of tiny groups, in ordinary arithmetic.
 
 A thread has whole groups, and a strip of neighbouring pixels of a row: a pixel that it reads is
 used by several taps, and a weight by all pixels of the strip. Weights are [T, C/G, Co] in all three

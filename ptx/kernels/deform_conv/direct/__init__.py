@@ -1,1 +1,1 @@
-"""Kernels without tiles, for tiny groups, in ordinary arithmetic."""
+"""Kernels without tiles, for tiny groups: a thread has a pixel and a few channels."""

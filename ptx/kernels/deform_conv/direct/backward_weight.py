@@ -8,40 +8,23 @@ from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct.common import Corners, OutputsOfChannels
-from ptx.kernels.deform_conv.plan import segmented_plan
 from ptx.kernels.deform_conv.samples.positions import Offsets
 from ptx.tile.direct import DirectPlan, DirectThread, add_up
-from ptx.tile.occupancy import sum_parts
 from ptx.tile.pixels import PixelWalk
 from ptx.tile.vectors import accumulator_of
 
-__all__ = ["direct_backward_weight", "direct_weight_blocks", "direct_weight_parts"]
-
-_PART = 512  # pixels at least
+__all__ = ["direct_backward_weight"]
 
 
-def direct_weight_blocks(config: DeformConvConfig) -> int:
-    """Blocks of one part: channels and taps."""
-    return segmented_plan(config).chunks * config.taps
-
-
-def direct_weight_parts(config: DeformConvConfig, pixels: int) -> int:
-    """Parts that the pixels are cut into; see `backward_weight_parts`."""
-    return sum_parts(direct_weight_blocks(config), -(-pixels // _PART), per_sm=8)
-
-
-def direct_backward_weight(
-    k: Kernel, config: DeformConvConfig, plan: DirectPlan, p: Any, offsets: Offsets
-) -> None:
+def direct_backward_weight(k: Kernel, config: DeformConvConfig, plan: DirectPlan, p: Any) -> None:
     """Writes the whole kernel; the plan is a `segmented_plan`.
 
-    The grid has `direct_weight_blocks` blocks for each part, in x.
-
-    A block has some channels and one tap. Each thread goes through every `plan.down`-th pixel of
-    the part; then the block adds up its threads' sums, always in the same order.
+    A block has some channels and one tap; those of each part follow each other in x. Each thread
+    goes through every `plan.down`-th pixel of the part; then the block adds up its threads' sums,
+    always in the same order.
     """
+    offsets, thread = Offsets.of(k, config, p), DirectThread(k, plan)
     sizes = offsets.geometry
-    thread = DirectThread(k, plan)
     tap, part = thread.block % config.taps, thread.block // config.taps
     channel = thread.unit * plan.channels
     group = channel // config.channels_per_offset_group
@@ -65,8 +48,8 @@ def direct_backward_weight(
             grads = outputs.load(p.grad_y, pixel.index, pixel_ok)
             k.comment("add to the products' sums")
             for value, channel_pairs, totals in zip(values, pairs, sums, strict=True):
-                for (part_index, output), total in zip(channel_pairs, totals, strict=True):
-                    total.set(k.fma(value, grads[part_index][output], total))
+                for (index, output), total in zip(channel_pairs, totals, strict=True):
+                    total.set(k.fma(value, grads[index][output], total))
             walk.advance()
     row_of_taps = part * config.taps + tap
 

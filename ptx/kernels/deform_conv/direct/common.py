@@ -1,4 +1,4 @@
-"""Layers whose groups are tiny, by ordinary arithmetic: what the four direct kernels share.
+"""Shared parts of the four direct kernels, for layers of tiny groups, in ordinary arithmetic.
 
 A thread has a pixel and a few neighbouring channels. It calculates positions in registers, and
 keeps the sums of its own groups.
@@ -13,36 +13,29 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.samples.positions import Offsets, Position, interpolate
-from ptx.tile.pixels import OutputPixel, pixel_index
+from ptx.tile.pixels import OutputPixel
 from ptx.tile.vectors import accumulator_of, load_elements, load_words, vector_width, widen
 
-__all__ = [
-    "Corners",
-    "Outputs",
-    "OutputsOfChannels",
-    "inside_of",
-    "weights_of",
-]
+__all__ = ["Corners", "Outputs", "OutputsOfChannels", "inside_of", "weights_of"]
 
 
 class Corners:
-    """Where the four corners of samples are in an array like the images [N, H, W, C].
+    """The four corners of samples in an array like the images [N, H, W, C].
 
     Args:
-      offsets: where samples are.
-      array: its first pixel, at the channel of interest.
+      offsets: the source of the positions.
+      array: the array's first pixel, at the channel of interest.
     """
 
     def __init__(self, offsets: Offsets, array: Pointer):
-        self.k, self.array, self.sizes = offsets.k, array, offsets.geometry
+        self.k, self.array, self.offsets = offsets.k, array, offsets
         self.channels = offsets.config.in_channels
         self.pitch = self.channels * array.dtype.bytes
-        self.below = self.k.mul_wide(self.sizes.in_w, self.pitch)
+        self.below = self.k.mul_wide(offsets.geometry.in_w, self.pitch)
 
     def addresses(self, pixel: OutputPixel, position: Position) -> list[Pointer]:
-        """Of the corners of a sample; only those inside may be touched."""
-        sizes = self.sizes
-        corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
+        """The addresses of a sample's corners; only those inside may be accessed."""
+        corner = self.offsets.corner(pixel, position)
         first = self.array.add_bytes(self.k.mul_wide(corner, self.pitch))
         below = first.add_bytes(self.below)
         return [first, first + self.channels, below, below + self.channels]
@@ -88,9 +81,9 @@ class Outputs:
     """Neighbouring outputs that some of a thread's channels are multiplied with.
 
     Attributes:
-      first: index of the first among all.
-      count: how many.
-      base: index of the first channel in its group.
+      first: the index of the first one among all.
+      count: the number of outputs.
+      base: the index of the first channel in its group.
       rows: for each of the group's channels from there: (index among the thread's channels, index
         of its group's first output among these), for each group.
     """
@@ -107,8 +100,8 @@ class OutputsOfChannels:
     Args:
       k: the kernel.
       config: the convolution.
-      channel: the thread's first one, a multiple of `count`.
-      count: neighbouring channels; they need be neither whole groups nor of one.
+      channel: the thread's first channel, a multiple of `count`.
+      count: the number of neighbouring channels, which need be neither whole groups nor of one.
     """
 
     def __init__(self, k: Kernel, config: DeformConvConfig, channel: Val, count: int):
@@ -121,50 +114,50 @@ class OutputsOfChannels:
                 for row in range(in_group)
             ]
             first = channel // in_group * self.out_group
-            self.parts = [Outputs(first, len(groups) * self.out_group, 0, rows)]
+            self.outputs = [Outputs(first, len(groups) * self.out_group, 0, rows)]
             return
         shared = max(s for s in range(1, in_group + 1) if count % s == 0 and in_group % s == 0)
-        self.parts = []
+        self.outputs = []
         for start in range(0, count, shared):
             group = (channel + start) // in_group
             rows = [[(start + row, 0)] for row in range(shared)]
             base = (channel + start) % in_group
-            self.parts.append(Outputs(group * self.out_group, self.out_group, base, rows))
+            self.outputs.append(Outputs(group * self.out_group, self.out_group, base, rows))
 
     def load(self, grad_y: Pointer, pixel: Val, where: Val) -> list[list[Val]]:
-        """The gradients of a pixel's outputs, for each part; 0 where the predicate is off."""
+        """The gradients of each of `outputs` of a pixel; 0 where the predicate is off."""
         k, config = self.k, self.config
         return [
             load_elements(
-                grad_y + k.mad_wide(pixel, config.out_channels, k.convert(part.first, u64)),
-                part.count,
+                grad_y + k.mad_wide(pixel, config.out_channels, k.convert(outputs.first, u64)),
+                outputs.count,
                 where=where,
             )
-            for part in self.parts
+            for outputs in self.outputs
         ]
 
     def weighted(self, weight: Pointer, tap: Val, gradients: Sequence[Sequence[Val]]) -> list[Val]:
         """Gcol of a tap for each channel: gradients times weights [T, C/G, Co]."""
         k, config = self.k, self.config
         sums: list[Val | None] = [None] * self.count
-        for part, values in zip(self.parts, gradients, strict=True):
-            row = tap * config.in_channels_per_group + part.base
-            at = k.mad_wide(row, config.out_channels, k.convert(part.first, u64))
-            for row_index, channels in enumerate(part.rows):
-                weights = load_elements(weight + at + row_index * config.out_channels, part.count)
+        for outputs, values in zip(self.outputs, gradients, strict=True):
+            row = tap * config.in_channels_per_group + outputs.base
+            at = k.mad_wide(row, config.out_channels, k.convert(outputs.first, u64))
+            for row_index, channels in enumerate(outputs.rows):
+                address = weight + at + row_index * config.out_channels
+                weights = load_elements(address, outputs.count)
                 for channel, start in channels:
                     for o in range(start, start + self.out_group):
-                        total = sums[channel]
-                        product = (values[o], weights[o])
+                        total, value = sums[channel], values[o]
                         sums[channel] = (
-                            product[0] * product[1] if total is None else k.fma(*product, total)
+                            value * weights[o] if total is None else k.fma(value, weights[o], total)
                         )
         return [total for total in sums if total is not None]
 
     def of_channels(self) -> list[list[tuple[int, int]]]:
-        """For each channel its group's outputs: (index of the part, index in it)."""
+        """For each channel its group's outputs: (index in `outputs`, index in these)."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.count)]
-        for part_index, part in enumerate(self.parts):
-            for channel, start in (pair for row in part.rows for pair in row):
-                found[channel] += [(part_index, start + o) for o in range(self.out_group)]
+        for index, outputs in enumerate(self.outputs):
+            for channel, start in (pair for row in outputs.rows for pair in row):
+                found[channel] += [(index, start + o) for o in range(self.out_group)]
         return found

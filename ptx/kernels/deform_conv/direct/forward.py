@@ -9,7 +9,7 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.direct.common import Corners
-from ptx.kernels.deform_conv.plan import run_of
+from ptx.kernels.deform_conv.plan import channels_per_position
 from ptx.kernels.deform_conv.samples.positions import Offsets
 from ptx.tile.direct import DirectPlan, DirectThread
 from ptx.tile.vectors import accumulator_of, load_words, store_vector, vector_width, widen
@@ -19,43 +19,41 @@ __all__ = ["direct_forward"]
 _WEIGHT_BYTES = 24 * 1024  # of a block: nine blocks fit the SM of an H100
 
 
-def direct_forward(
-    k: Kernel, config: DeformConvConfig, plan: DirectPlan, p: Any, offsets: Offsets
-) -> None:
+def direct_forward(k: Kernel, config: DeformConvConfig, plan: DirectPlan, p: Any) -> None:
     """Writes the whole kernel; the plan is a `grouped_plan`.
 
     The weights of a block lie in shared memory, in the order in which threads read them: in global
     memory those of neighbouring channels are `taps` apart.
     """
-    sizes = offsets.geometry
+    offsets = Offsets.of(k, config, p)
     dtype, sum_type = config.float_type, accumulator_of(config.float_type)
     in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
     thread = DirectThread(k, plan)
-    pixel = thread.pixel(sizes, plan)
+    pixel = thread.pixel(offsets.geometry, plan)
     channel = thread.unit * plan.channels
     outs = plan.channels // in_group * out_group
     first_out = thread.unit * outs
     k.name(channel=channel, first_out=first_out)
 
     weights = _Weights(k, config, plan, p.weight, thread.first_unit)
-    run = run_of(config, plan.channels)
-    runs = [
+    width = channels_per_position(config, plan.channels)
+    sampled = [
         (
             (channel + start) // config.channels_per_offset_group,
             Corners(offsets, p.x + channel + start),
         )
-        for start in range(0, plan.channels, run)
+        for start in range(0, plan.channels, width)
     ]
     sums = [k.var(sum_type, 0.0) for _ in range(outs)]
     with weights.chunks() as first_tap:
         weights.fill(first_tap)
         with k.loop(weights.count(first_tap), name="tap", unroll=False) as tap:
             values: list[Val] = []
-            for group, corners in runs:
+            for group, corners in sampled:
                 position = offsets.position(pixel, group, first_tap + tap, pixel.exists)
-                values += corners.sample(pixel, position, run, pixel.exists)
+                values += corners.sample(pixel, position, width, pixel.exists)
             k.comment("products with each group's weights")
-            factors = weights.read(tap, thread.column)
+            factors = weights.load(tap, thread.column)
             for out, total in enumerate(sums):
                 start = out // out_group * in_group
                 for i in range(in_group):
@@ -94,8 +92,7 @@ class _Weights:
         self.width = vector_width(dtype, self.each)
         self.first_out = first_unit * self.outs
         most = max(1, _WEIGHT_BYTES // (self.each * plan.across * dtype.bytes))
-        parts = -(-config.taps // most)
-        self.taps = -(-config.taps // parts)
+        self.taps = -(-config.taps // -(-config.taps // most))
         self.array = k.shared("weights", dtype, self.taps * self.each * plan.across)
 
     @contextlib.contextmanager
@@ -117,7 +114,7 @@ class _Weights:
         return self.k.min(taps - first_tap, self.taps)
 
     def fill(self, first_tap: Val | int) -> None:
-        """Reads a chunk, and waits for it: [outputs, taps, input channels] in memory."""
+        """Copies a chunk, and waits for it: [outputs, taps, input channels] in memory."""
         k, config, plan = self.k, self.config, self.plan
         in_group = config.in_channels_per_group
         row = self.taps * in_group  # of an output
@@ -140,7 +137,7 @@ class _Weights:
             self.array.store(slot, value)
         k.barrier()
 
-    def read(self, tap: Val, column: Val) -> list[Val]:
+    def load(self, tap: Val, column: Val) -> list[Val]:
         """A unit's weights of a tap: outputs, and of each the input channels."""
         vectors, across = self.each // self.width, self.plan.across
         address = self.array + (tap * (vectors * across) + column) * self.width

@@ -1,4 +1,4 @@
-"""What blocks keep in shared memory of their pixels and of the corners that those sample."""
+"""The pixels of a block and the corners that they sample, in shared memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ptx.tile.vectors import load_words, widen
 __all__ = [
     "CornerTable",
     "Entries",
+    "PixelRange",
     "PixelRows",
-    "PixelRun",
     "PixelTable",
     "Table",
     "TableRows",
@@ -33,7 +33,7 @@ class PixelTable:
     Args:
       k: the kernel.
       config: the convolution.
-      count: how many.
+      count: the number of pixels.
     """
 
     def __init__(self, k: Kernel, config: DeformConvConfig, count: int):
@@ -43,18 +43,18 @@ class PixelTable:
         self.pixels = k.shared("pixels", u32, 4 * count)  # index, image, y, x of each
 
     def store(self, at: Val, pixel: OutputPixel) -> None:
-        """Keeps a pixel. A barrier has to follow before it is read."""
+        """Stores a pixel. A barrier has to follow before it is loaded."""
         index = self.k.select(pixel.exists, pixel.index, NO_PIXEL)
         y = self.k.select(pixel.exists, pixel.y, self.nowhere)
         self.pixels.store(at * 4, (index, pixel.image, y, pixel.x))
 
-    def read(self, at: Val) -> OutputPixel:
-        """Reads a pixel: where `exists` is off, its index is of no use and its taps are outside."""
+    def load(self, at: Val) -> OutputPixel:
+        """Loads a pixel; where `exists` is off, its index means nothing, its taps are outside."""
         index, image, y, x = self.pixels.load(at * 4, 4)
         return OutputPixel(index, image, y, x, index.ne(NO_PIXEL))
 
     def index(self, at: Val) -> tuple[Val, Val]:
-        """Reads the index of a pixel, and the predicate whether there is one."""
+        """Loads the index of a pixel, and the predicate whether there is one."""
         index = self.pixels.load(at * 4)
         return index, index.ne(NO_PIXEL)
 
@@ -69,10 +69,10 @@ class PixelRows(PixelTable):
     Args:
       k: the kernel, whose grid has `strip_blocks(...)` blocks in x.
       config: the convolution.
-      geometry: sizes.
+      geometry: the sizes.
       strip_width: columns of a strip.
       rows: pixels of a block.
-      threads: of the block.
+      threads: threads of the block.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class PixelRows(PixelTable):
             self.store(k.tid(), self.own)
 
 
-class PixelRun:
+class PixelRange:
     """The output pixels of a block's rows: neighbours in memory.
 
     Args:
-      geometry: sizes.
-      first: index of the first one.
+      geometry: the sizes.
+      first: the index of the first one.
       rows: pixels of a block.
-      threads: of the block.
+      threads: threads of the block.
     """
 
     def __init__(self, geometry: Geometry, first: Val, *, rows: int, threads: int):
@@ -126,12 +126,12 @@ class PixelRun:
 
 
 class Table(abc.ABC):
-    """What a block keeps of the samples of rows and taps.
+    """The samples of a block's rows, for some taps.
 
     Args:
-      offsets: where positions come from.
-      rows: of each tap.
-      taps: that are kept at a time.
+      offsets: the source of the positions.
+      rows: rows of each tap.
+      taps: the number of taps that are kept at a time.
     """
 
     most_pixels: ClassVar[int]  # of all images
@@ -141,12 +141,12 @@ class Table(abc.ABC):
 
     @staticmethod
     def taps_that_fit(config: DeformConvConfig, rows: int, room: int) -> int:
-        """How many taps of so many rows there is room for, in bytes: all, or at least one."""
+        """The number of taps that fit a room, in bytes, with so many rows: all, or at least one."""
         return 1
 
     def fill(
         self,
-        pixels: PixelRows | PixelRun,
+        pixels: PixelRows | PixelRange,
         group: Val | int,
         first_tap: Val,
         taps: Val | None = None,
@@ -157,9 +157,9 @@ class Table(abc.ABC):
 
         Args:
           pixels: as many as the table has rows.
-          group: offset group.
-          first_tap: the first one; what lies beyond the last one samples nothing.
-          taps: how many; None for as many as the table has room for.
+          group: the offset group.
+          first_tap: the first tap; those beyond the last one sample nothing.
+          taps: the number of taps; None for as many as the table has room for.
         """
         k, pixel = self.k, pixels.own
         k.comment("corners: a thread for each pixel")
@@ -205,9 +205,9 @@ class Entries(Protocol):
 
 
 class CornerTable(Table):
-    """For rows and taps the four corners' weights, with the mask, and where they lie.
+    """For rows and taps the four corners' weights, with the mask, and their pixels.
 
-    What is outside of the image has weight 0, or NaN where the position is, and the address of a
+    A corner outside of the image has weight 0, or NaN where the position is, and the address of a
     corner inside, so that loads need no predicate. See `Table` for the arguments.
     """
 
@@ -264,9 +264,9 @@ class TableRows:
     """A thread's rows of a table.
 
     Args:
-      table: filled.
+      table: a filled table.
       at: the thread's first entry.
-      row: function of the index of a row -> entries from the first one to it.
+      row: index of a row -> entries from the first one to it.
     """
 
     def __init__(self, table: CornerTable, at: Val, row: Callable[[int], int]):
@@ -275,7 +275,7 @@ class TableRows:
         self.corners, self.inside_address = table.corners + at, table.insides + at
 
     def weights(self, row: int) -> Sequence[Val]:
-        """Of the four corners, with the mask: f32."""
+        """The weights of the four corners, with the mask: f32."""
         return self.weight_address.load(4 * self.row(row), 4)
 
     def inside(self, row: int) -> list[Val]:
@@ -284,7 +284,7 @@ class TableRows:
         return [(bits & (1 << i)).ne(0) for i in range(4)]
 
     def addresses(self, row: int, image: Pointer) -> tuple[Val, list[Pointer]]:
-        """Where the four corners lie, or for what is outside some pixel inside.
+        """The addresses of the four corners, or for those outside of some pixel inside.
 
         Args:
           row: index of the row.

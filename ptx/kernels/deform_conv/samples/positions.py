@@ -1,4 +1,4 @@
-"""Where taps sample: the positions of pixels and taps, and the four corners around each."""
+"""The positions that taps of pixels sample, and the four corners around each."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import s32, s64, u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
-from ptx.tile.pixels import Geometry, OutputPixel
+from ptx.tile.pixels import Geometry, OutputPixel, pixel_index
 from ptx.tile.vectors import load_words, widen
 
-__all__ = ["Offsets", "Position", "corner_addresses", "corner_weights", "interpolate"]
+__all__ = ["Offsets", "Position", "corner_weights", "interpolate"]
 
 _FAR = 2.0**30  # beyond any image; base + _FAR still is an s32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Position:
-    """Where a tap of an output pixel samples.
+    """The position that a tap of an output pixel samples.
 
     Attributes:
-      y, x: of the upper left corner: s32, possibly outside of the image.
+      y, x: row and column of the upper left corner: s32, possibly outside of the image.
       ly, lx: fractions, of the coordinate type; both NaN if one of the offsets is.
       inside_y, inside_x: predicates: whether its row and the next, its column and the next, are
         inside.
-      mask: of the coordinate type; None without modulation.
-      index: of the tap among all mask values; its offsets are twice as far.
+      mask: the mask's value, of the coordinate type; None without modulation.
+      index: the tap's index among all mask values; its offsets are twice as far.
     """
 
     y: Val
@@ -45,7 +45,7 @@ class Position:
         return a & c, a & d, b & c, b & d
 
     def weights(self) -> tuple[Val, Val, Val, Val]:
-        """Of the corners, with the mask."""
+        """The weights of the corners, with the mask."""
         return corner_weights(self.ly, self.lx, self.mask)
 
 
@@ -76,7 +76,7 @@ class Offsets:
         return Offsets(k, config, Geometry.of(p), p.offset, p.mask)
 
     def position(self, pixel: OutputPixel, group: Val | int, tap: Val, where: Val) -> Position:
-        """Where a tap samples, for an offset group; nothing is read where `where` is off."""
+        """The position of a tap for an offset group; nothing is read where `where` is off."""
         k, config, sizes = self.k, self.config, self.geometry
         index = self.index(pixel.index, group, tap)
         pair = (self.offset + index) + index  # two offsets for each mask value
@@ -108,8 +108,29 @@ class Offsets:
         k = self.k
         return k.bitcast(line, u32) < size, k.bitcast(line + 1, u32) < size
 
+    def corner(self, pixel: OutputPixel, position: Position) -> Val:
+        """The index of a position's upper left corner among the pixels of all images: s32."""
+        sizes = self.geometry
+        return pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
+
+    def corner_addresses(self, array: Pointer, corner: Val, channel: Val) -> list[Pointer]:
+        """The addresses of four corners' channel in an array [N, H, W, C].
+
+        Only those of corners inside of the image may be accessed.
+
+        Args:
+          array: the array.
+          corner: the index of the upper left one; see `corner`.
+          channel: the channel.
+        """
+        k, channels = self.k, self.config.in_channels
+        first = array + k.mad_wide(corner, channels, k.convert(channel, s64))
+        right = first + channels
+        below = k.mul_wide(self.geometry.in_w, channels)
+        return [first, right, first + below, right + below]
+
     def index(self, pixel: Val, group: Val | int, tap: Val) -> Val:
-        """Of a tap of an output pixel, among all mask values."""
+        """The index of an output pixel's tap among all mask values."""
         k, config = self.k, self.config
         channel = k.convert(tap + group * config.taps, u64)
         return k.mad_wide(pixel, config.mask_channels, channel)
@@ -128,22 +149,11 @@ class Offsets:
 
 
 def corner_weights(ly: Val, lx: Val, mask: Val | None) -> tuple[Val, Val, Val, Val]:
-    """Of the corners of a position with these fractions, with the mask, if there is one."""
+    """The weights of the corners of a position, times the mask where there is one."""
     hy, hx = 1.0 - ly, 1.0 - lx
     if mask is not None:
         hy, ly = hy * mask, ly * mask
     return hy * hx, hy * lx, ly * hx, ly * lx
-
-
-def corner_addresses(
-    x: Pointer, corner: Val, channel: Val, channels: int, width: Val
-) -> list[Pointer]:
-    """Where four corners lie, from the index of the first among all pixels, at a channel."""
-    k = x.kernel
-    first = x + k.mad_wide(corner, channels, k.convert(channel, s64))
-    right = first + channels
-    below = k.mul_wide(width, channels)
-    return [first, right, first + below, right + below]
 
 
 def interpolate(weights: Sequence[Val], corners: Sequence[Sequence[Val]]) -> list[Val]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DTYPES, f32, tf32
 from ptx.kernels.deform_conv.samples.corners import CornerTable, PixelTable, TableRows
-from ptx.kernels.deform_conv.samples.positions import Offsets, corner_addresses, interpolate
+from ptx.kernels.deform_conv.samples.positions import Offsets, interpolate
 from ptx.tile.loop import Cursor
-from ptx.tile.pixels import OutputPixel, pixel_index
+from ptx.tile.pixels import OutputPixel
 from ptx.tile.stream import LaneRows
 from ptx.tile.vectors import both, load_words, widen
 
@@ -18,34 +19,37 @@ __all__ = ["PositionGather", "TableGather", "load_corners"]
 Loaded = tuple[Sequence[Val], list[tuple[Val, ...]]]  # weights of the corners, and their words
 
 
-class TableGather:
-    """Rows of A from a table: 16 bytes of each corner a lane.
+@dataclasses.dataclass(eq=False)
+class _Gather:
+    """Rows of A that are sampled: 16 bytes of each corner a lane.
 
-    Args:
-      table: filled for the taps that the cursor counts.
+    Attributes:
       x: images [N, H, W, C].
       cursor: has `slice`, of 64 bytes, and `tap`.
-      rows: the lane's rows of the table.
+      lane_rows: the lane's rows of the tile.
       channel: the lane's first one in slice 0; may be a variable.
     """
 
-    def __init__(
-        self,
-        table: CornerTable,
-        x: Pointer,
-        cursor: Cursor,
-        *,
-        rows: LaneRows,
-        channel: Val,
-    ):
-        self.k, self.table, self.x, self.cursor = table.k, table, x, cursor
-        self.lane_rows, self.channel = rows, channel
+    x: Pointer
+    cursor: Cursor
+    lane_rows: LaneRows
+    channel: Val
+
+    def _first_channel(self) -> Val:
+        """The lane's first channel in the cursor's slice."""
+        return self.channel + self.cursor["slice"] * (64 // self.x.dtype.bytes)
+
+
+@dataclasses.dataclass(eq=False)
+class TableGather(_Gather):
+    """Rows of A from a table that is filled for the taps that the cursor counts."""
+
+    table: CornerTable
 
     def prepare(self) -> None:
         at = self.cursor["tap"] * self.table.rows + self.lane_rows.first
         self.rows = TableRows(self.table, at, self.lane_rows.offset)
-        slice_ = self.cursor["slice"] * (64 // self.x.dtype.bytes)
-        self.first = self.x + (self.channel + slice_)
+        self.first = self.x + self._first_channel()
 
     def begin(self, row: int) -> tuple[int, Val, Sequence[Val], list[tuple[Val, ...]]]:
         steps, addresses = self.rows.addresses(row, self.first)
@@ -55,59 +59,42 @@ class TableGather:
     def finish(
         self, loaded: tuple[int, Val, Sequence[Val], list[tuple[Val, ...]]]
     ) -> Sequence[Val]:
-        k = self.k
         row, steps, weights, words = loaded
         # Zeros although their weight is zero: a pixel at the edge may be infinite.
-        corners = [widen(k, corner) for corner in self.rows.zeroed(row, steps, words)]
-        return packed(k, interpolate(weights, corners), self.x)
+        corners = [widen(self.table.k, c) for c in self.rows.zeroed(row, steps, words)]
+        return _packed(self.table.k, interpolate(weights, corners), self.x)
 
 
-class PositionGather:
+@dataclasses.dataclass(eq=False)
+class PositionGather(_Gather):
     """Rows of A from positions that each lane calculates: for narrow offset groups.
 
-    Args:
-      offsets: where positions come from.
-      pixels: of the rows.
-      x: images [N, H, W, C].
-      cursor: has `slice`, of 64 bytes, and `tap`.
-      rows: the lane's rows of the tile.
-      channel: the lane's first one in slice 0; may be a variable.
+    Attributes:
+      offsets: the source of the positions.
+      pixels: the pixels of the rows.
     """
 
-    def __init__(
-        self,
-        offsets: Offsets,
-        pixels: PixelTable,
-        x: Pointer,
-        cursor: Cursor,
-        *,
-        rows: LaneRows,
-        channel: Val,
-    ):
-        self.k, self.offsets, self.pixels = offsets.k, offsets, pixels
-        self.x, self.cursor, self.channel = x, cursor, channel
-        self.lane_rows = rows
-        count = 16 // x.dtype.bytes
-        self.width = min(count, offsets.config.channels_per_offset_group)
-        self.parts = range(0, count, self.width)
+    offsets: Offsets
+    pixels: PixelTable
 
     def prepare(self) -> None:
-        slice_ = self.cursor["slice"] * (64 // self.x.dtype.bytes)
-        self.first = self.channel + slice_
+        self.first = self._first_channel()
         self.tap = self.cursor["tap"].value()
 
     def begin(self, row: int) -> list[Loaded]:
-        pixel = self.pixels.read(self.lane_rows.first + self.lane_rows.offset(row))
+        pixel = self.pixels.load(self.lane_rows.first + self.lane_rows.offset(row))
+        count = 16 // self.x.dtype.bytes
+        width = min(count, self.offsets.config.channels_per_offset_group)
         return [
-            load_corners(self.offsets, self.x, pixel, self.first + part, self.tap, self.width)
-            for part in self.parts
+            load_corners(self.offsets, self.x, pixel, self.first + start, self.tap, width)
+            for start in range(0, count, width)
         ]
 
     def finish(self, loaded: list[Loaded]) -> Sequence[Val]:
-        k, values = self.k, []
+        k, values = self.offsets.k, []
         for weights, words in loaded:
             values += interpolate(weights, [widen(k, corner) for corner in words])
-        return packed(k, values, self.x)
+        return _packed(k, values, self.x)
 
 
 def load_corners(
@@ -119,10 +106,10 @@ def load_corners(
     width: int,
     where: Val | None = None,
 ) -> Loaded:
-    """Calculates where a tap samples, and loads the corners there.
+    """Calculates the position of a tap, and loads the corners there.
 
     Args:
-      offsets: where positions come from.
+      offsets: the source of the positions.
       x: images [N, H, W, C].
       pixel: of the output, from a `PixelTable`.
       channel: the first of `width` in one offset group.
@@ -133,11 +120,10 @@ def load_corners(
     Returns:
       The weights of the corners, with the mask, and the words of each, zeros for what is outside.
     """
-    k, config, sizes = offsets.k, offsets.config, offsets.geometry
-    group = channel // config.channels_per_offset_group
+    k = offsets.k
+    group = channel // offsets.config.channels_per_offset_group
     position = offsets.position(pixel, group, tap, both(pixel.exists, where))
-    corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
-    addresses = corner_addresses(x, corner, channel, config.in_channels, sizes.in_w)
+    addresses = offsets.corner_addresses(x, offsets.corner(pixel, position), channel)
     words = [
         load_words(address, width, where=both(inside, where))
         for address, inside in zip(addresses, position.inside(), strict=True)
@@ -146,7 +132,7 @@ def load_corners(
     return weights, words
 
 
-def packed(k: Kernel, values: Sequence[Val], x: Pointer) -> list[Val]:
+def _packed(k: Kernel, values: Sequence[Val], x: Pointer) -> list[Val]:
     """f32 values as registers of A: tf32, or two halves each."""
     if x.dtype is f32:
         return [k.convert(value, tf32, "rna") for value in values]

@@ -8,15 +8,10 @@ from ptx.builder import Pointer, Val
 from ptx.isa.dtypes import s32, u32
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.samples.corners import Loaded, PixelTable, Table
-from ptx.kernels.deform_conv.samples.positions import (
-    Offsets,
-    corner_addresses,
-    corner_weights,
-    interpolate,
-)
+from ptx.kernels.deform_conv.samples.positions import Offsets, corner_weights, interpolate
 from ptx.kernels.deform_conv.samples.rows import load_corners
 from ptx.kernels.limits import PIXELS
-from ptx.tile.pixels import OutputPixel, pixel_index
+from ptx.tile.pixels import OutputPixel
 from ptx.tile.vectors import accumulator_of, both, load_words, widen
 
 __all__ = ["PositionTable", "Sample", "SampleTable"]
@@ -30,8 +25,8 @@ class Sample:
 
     Attributes:
       ly, lx: fractions of the position, of the coordinate type.
-      mask: of the coordinate type; None without modulation.
-      corner: index of the upper left corner among the pixels of all images; where corners are
+      mask: the mask's value, of the coordinate type; None without modulation.
+      corner: the index of the upper left corner among the pixels of all images; where corners are
         outside of the image it may be of no pixel.
       inside: predicates: whether the corners (y, x), (y, x+1), (y+1, x), (y+1, x+1) are inside.
     """
@@ -67,12 +62,12 @@ class SampleTable(Table):
     def store(
         self, at: Val, pixel: OutputPixel, group: Val | int, tap: Val, sample_ok: Val
     ) -> None:
-        k, sizes = self.k, self.offsets.geometry
+        k = self.k
         position = self.offsets.position(pixel, group, tap, sample_ok)
         bits = k.var(u32, 0)
         for i, inside in enumerate(position.inside()):
             bits.set(bits | k.select(inside & sample_ok, 1 << i, 0, u32))
-        corner = pixel_index(pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
+        corner = self.offsets.corner(pixel, position)
         self.fractions[0].store(at, position.ly)
         self.fractions[1].store(at, position.lx)
         self.corners.store(at, k.select(bits.eq(0), 0, corner))
@@ -80,21 +75,16 @@ class SampleTable(Table):
         if self.masks is not None and position.mask is not None:
             self.masks.store(at, position.mask)
 
-    def read(self, at: Val) -> Sample:
-        """Reads an entry."""
+    def load(self, at: Val) -> Sample:
+        """Loads an entry."""
         bits = self.insides.load(at)
         inside = [(bits & (1 << i)).ne(0) for i in range(4)]
         ly, lx = (fraction.load(at) for fraction in self.fractions)
         mask = None if self.masks is None else self.masks.load(at)
         return Sample(ly, lx, mask, self.corners.load(at), inside)
 
-    def addresses(self, sample: Sample, x: Pointer, channel: Val) -> list[Pointer]:
-        """Where the four corners of a sample lie, at a channel; only those inside may be read."""
-        in_w, channels = self.offsets.geometry.in_w, self.offsets.config.in_channels
-        return corner_addresses(x, sample.corner, channel, channels, in_w)
-
     def weights(self, sample: Sample) -> list[Val]:
-        """Of a sample's corners, with the mask, in the type that channels are calculated with."""
+        """The weights of a sample's corners, with the mask, in the type of the sums."""
         k, dtype = self.k, accumulator_of(self.offsets.config.float_type)
         weights = corner_weights(sample.ly, sample.lx, None)
         if sample.mask is not None:
@@ -136,7 +126,7 @@ class _PositionEntries:
     first: Val
 
     def begin(self, row: int, x: Pointer, channel: Val, width: int, where: Val | None) -> Loaded:
-        table, pixel = self.table, self.table.pixels.read(self.first + row)
+        table, pixel = self.table, self.table.pixels.load(self.first + row)
         return load_corners(table.offsets, x, pixel, channel, table.tap, width, where)
 
     def finish(self, loaded: Loaded) -> list[Val]:
@@ -152,8 +142,8 @@ class _SampleEntries:
     first: Val
 
     def begin(self, row: int, x: Pointer, channel: Val, width: int, where: Val | None) -> Loaded:
-        sample = self.table.read(self.first + row)
-        addresses = self.table.addresses(sample, x, channel)
+        sample = self.table.load(self.first + row)
+        addresses = self.table.offsets.corner_addresses(x, sample.corner, channel)
         return sample, [
             load_words(address, width, where=both(inside, where))
             for address, inside in zip(addresses, sample.inside, strict=True)

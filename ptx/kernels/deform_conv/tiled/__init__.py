@@ -1,1 +1,1 @@
-"""Main loops over tiles, for tensor cores and ordinary arithmetic."""
+"""Kernels whose blocks multiply tiles, on tensor cores and in ordinary arithmetic."""

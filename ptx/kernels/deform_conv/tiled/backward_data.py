@@ -1,4 +1,4 @@
-"""The kernels backward to input, and to offset and mask, for everything: tiles in shared memory.
+"""Backward to input, and to offset and mask, for any configuration: tiles in shared memory.
 
 Both form the gradients of the sampled values, `gcol = grad_y @ weights^T`, tile by tile, and never
 store them.
@@ -14,28 +14,21 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.plan import SamplePlan
-from ptx.kernels.deform_conv.samples.corners import PixelRun
-from ptx.kernels.deform_conv.samples.gradients import OffsetGradients
+from ptx.kernels.deform_conv.samples.corners import PixelRange
+from ptx.kernels.deform_conv.samples.gradients import store_gradients
 from ptx.kernels.deform_conv.samples.positions import Offsets
-from ptx.kernels.deform_conv.samples.tables import SampleTable
+from ptx.kernels.deform_conv.samples.tables import Sample, SampleTable
 from ptx.tile.dense import DenseTile
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.plan import make_product
-from ptx.tile.vectors import load_words, vector_width, widen
+from ptx.tile.vectors import load_elements, vector_width
 
 __all__ = ["tiled_backward_input", "tiled_backward_offset"]
 
 
-def tiled_backward_offset(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    p: Any,
-    offsets: Offsets,
-    gradients: OffsetGradients,
-) -> None:
+def tiled_backward_offset(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None:
     """Writes the gradients to offset and mask: a lane has some channels of each of its pixels."""
-    columns = _Columns(k, config, plan, p, offsets)
+    columns = _Columns(k, config, plan, p)
     math = columns.math
     dots_of_rows = [[k.var(math.accumulator, 0.0) for _ in range(4)] for _ in math.rows()]
     with columns.taps() as tap:
@@ -44,16 +37,16 @@ def tiled_backward_offset(
         with columns.tiles():
             k.comment("the dots of gcol with the four corners")
             for dots, row in zip(dots_of_rows, math.rows(), strict=True):
-                sample = columns.table.read(columns.entry(tap, row.row))
+                sample = columns.sample(tap, row.row)
                 for column, sums in row.parts:
                     width = vector_width(config.float_type, len(sums), config.segment)
                     for i in range(0, len(sums), width):
-                        corners = columns.table.addresses(sample, p.x, columns.channel + column + i)
+                        corners = columns.corners(sample, p.x, column, i)
                         channels_ok = column + i < columns.channels
                         values = sums[i : i + width]
                         for dot, address, inside in zip(dots, corners, sample.inside, strict=True):
-                            words = load_words(address, width, where=inside & channels_ok)
-                            for element, value in zip(widen(k, words), values, strict=True):
+                            elements = load_elements(address, width, where=inside & channels_ok)
+                            for element, value in zip(elements, values, strict=True):
                                 dot.set(k.fma(element, value, dot))
         k.comment("sum over the lanes that share a row; one of them writes")
         writer = (k.laneid() & sum(math.row_lanes)).eq(0)
@@ -61,26 +54,24 @@ def tiled_backward_offset(
             for dot in dots:
                 for mask in math.row_lanes:
                     dot += k.shuffle("bfly", dot, mask)
-            sample = columns.table.read(columns.entry(columns.tap - columns.first_tap, row.row))
+            sample = columns.sample(columns.tap - columns.first_tap, row.row)
             pixel, pixel_ok = columns.pixels.index(row.row)
             where = writer & pixel_ok & (columns.tap < config.taps)
-            index = offsets.index(pixel, k.ctaid("y"), columns.tap)
-            gradients.store(index, dots, sample.ly, sample.lx, sample.mask, where)
+            index = columns.offsets.index(pixel, k.ctaid("y"), columns.tap)
+            store_gradients(p, index, dots, sample, where)
 
 
-def tiled_backward_input(
-    k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any, offsets: Offsets
-) -> None:
+def tiled_backward_input(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns = _Columns(k, config, plan, p, offsets)
+    columns = _Columns(k, config, plan, p)
     math = columns.math
     with columns.taps() as tap, columns.tiles():
         k.comment("add gcol to the four corners")
         for row in math.rows():
-            sample = columns.table.read(columns.entry(tap, row.row))
+            sample = columns.sample(tap, row.row)
             weights = columns.table.weights(sample)
             for column, sums in row.parts:
-                corners = columns.table.addresses(sample, p.grad_x, columns.channel + column)
+                corners = columns.corners(sample, p.grad_x, column)
                 for factor, address, inside in zip(weights, corners, sample.inside, strict=True):
                     for i, value in enumerate(sums):
                         where = inside & (column + i < columns.channels)
@@ -91,18 +82,15 @@ class _Columns:
     """gcol of a block's pixels and offset group, tile by tile.
 
     Attributes:
-      tap: that `taps` is at, of all; `first_tap` is the first one whose samples are kept.
-      channel, channels: the first one of the tile that `tiles` is at, of all channels, and how many
-        it has.
+      tap: the tap that `taps` is at, of all; `first_tap` is the first one whose samples are kept.
+      channel, channels: the first channel, of all, of the tile that `tiles` is at, and the number
+        of its channels.
     """
 
-    def __init__(
-        self, k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any, offsets: Offsets
-    ):
-        self.k, self.config, self.plan = k, config, plan
-        self.p = p
-        dtype = config.float_type
-        self.pixels = PixelRun(
+    def __init__(self, k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any):
+        self.k, self.config, self.plan, self.p = k, config, plan, p
+        self.offsets = offsets = Offsets.of(k, config, p)
+        self.pixels = PixelRange(
             offsets.geometry, k.ctaid("x") * plan.m, rows=plan.m, threads=plan.threads
         )
         a, b, self.math = make_product(k, config, plan, k_axis=1)
@@ -112,9 +100,9 @@ class _Columns:
         self.cursor = Cursor(k, slice=-(-config.out_channels_per_group // plan.k))
         self.group, self.tap = k.var(u32, 0, "group"), k.var(u32, 0, "tap")
         self.first_tap = k.var(u32, 0, "first_tap")
-        self.channel = k.var(u32, 0, "channel")  # of the tile's first, in all channels
-        self.channels = k.var(u32, 0, "channels")  # of the tile
-        width = vector_width(dtype, config.out_channels_per_group, plan.k)
+        self.channel = k.var(u32, 0, "channel")
+        self.channels = k.var(u32, 0, "channels")
+        width = vector_width(config.float_type, config.out_channels_per_group, plan.k)
         self.producers = [
             DenseTile(k, a, self._gradients, width=width, threads=plan.threads),
             DenseTile(k, b, self._weights, width=width, threads=plan.threads),
@@ -149,9 +137,16 @@ class _Columns:
             multiply_all(k, self.cursor, self.producers, self.math)
             yield
 
-    def entry(self, tap: Val, row: Val) -> Val:
-        """The entry of the table of a tap, counted from `first_tap`, and a row."""
-        return tap * self.plan.m + row
+    def sample(self, tap: Val, row: Val) -> Sample:
+        """The sample of a tap, counted from `first_tap`, and a row."""
+        return self.table.load(tap * self.plan.m + row)
+
+    def corners(
+        self, sample: Sample, array: Pointer, column: Val, further: int = 0
+    ) -> list[Pointer]:
+        """The addresses of a sample's corners in an array, at a column of the tile of channels."""
+        channel = self.channel + column + further
+        return self.offsets.corner_addresses(array, sample.corner, channel)
 
     def _gradients(self, row: Val, column: Val) -> tuple[Pointer, Val]:
         k, config = self.k, self.config

@@ -1,4 +1,4 @@
-"""The fast kernels backward to input, and to offset and mask: grad_y in registers.
+"""Backward to input, and to offset and mask, the fast way: grad_y in registers.
 
 Both form the gradients of the sampled values, `gcol = grad_y @ weights^T`, tile by tile, and use
 each where it is: in the registers of a lane, which has 8 neighbouring channels of a pixel and tap.
@@ -16,11 +16,11 @@ from ptx.isa.dtypes import DTYPES, f32, tf32, u32, u64
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.samples.corners import CornerTable, PixelRows, TableRows
-from ptx.kernels.deform_conv.samples.gradients import OffsetGradients
-from ptx.kernels.deform_conv.samples.positions import Offsets, Position, corner_addresses
+from ptx.kernels.deform_conv.samples.gradients import store_gradients
+from ptx.kernels.deform_conv.samples.positions import Offsets, Position
 from ptx.tile.loop import Cursor, Loop
 from ptx.tile.occupancy import enough_blocks
-from ptx.tile.pixels import OutputPixel, pixel_index
+from ptx.tile.pixels import OutputPixel
 from ptx.tile.plan import atom_of
 from ptx.tile.stream import (
     NEIGHBOURS,
@@ -30,32 +30,24 @@ from ptx.tile.stream import (
     StreamedProduct,
     StreamedTile,
 )
-from ptx.tile.vectors import both, load_words, widen
+from ptx.tile.vectors import both, load_elements, load_words
 
 __all__ = ["streamed_backward_input", "streamed_backward_offset", "taps_per_block"]
 
 
-def streamed_backward_offset(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    p: Any,
-    offsets: Offsets,
-    gradients: OffsetGradients,
-) -> None:
+def streamed_backward_offset(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None:
     """Writes the gradients to offset and mask.
 
     Where an offset group has several lanes' channels, each lane adds up its share of the dots of
     gcol with the corners over all tiles of a tap; then the lanes of a pixel add up theirs. Where it
     has one lane's or half of them, the lane has all and writes at once.
     """
-    columns = _Columns(k, config, plan, p, offsets)
+    columns = _Columns(k, config, plan, p)
     if columns.table is None:
         with columns.taps() as tap:
-            for part in columns.parts(tap):
-                position, dots = part.position, _dots(k, p.x, offsets, part)
-                fractions = position.ly, position.lx
-                gradients.store(position.index, dots, *fractions, position.mask, part.pixel.exists)
+            for vector in columns.vectors(tap):
+                position, dots = vector.position, _dots(columns, p.x, vector)
+                store_gradients(p, position.index, dots, position, vector.pixel.exists)
         return
     rows = columns.lane_rows
     dots = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(len(rows))]
@@ -76,30 +68,22 @@ def streamed_backward_offset(
             own = [k.select(is_own, dot, o) for dot, o in zip(dots[index], own, strict=True)]
         row = rows.first + (rows.member >> 1) * 16 + (rows.member & 1) * 8
         with k.if_(rows.member < len(rows)):
-            pixel = columns.pixels.read(row)
-            position = offsets.position(pixel, group, tap, pixel.exists)
-            gradients.store(
-                position.index, own, position.ly, position.lx, position.mask, pixel.exists
-            )
+            pixel = columns.pixels.load(row)
+            position = columns.offsets.position(pixel, group, tap, pixel.exists)
+            store_gradients(p, position.index, own, position, pixel.exists)
 
 
-def streamed_backward_input(
-    k: Kernel,
-    config: DeformConvConfig,
-    plan: SamplePlan,
-    p: Any,
-    offsets: Offsets,
-) -> None:
+def streamed_backward_input(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None:
     """Adds gcol to the four corners of each sample."""
-    columns = _Columns(k, config, plan, p, offsets, ColumnOrder(_together(k)))
+    columns = _Columns(k, config, plan, p, ColumnOrder(_together(k)))
     if columns.table is None:
         with columns.taps() as tap:
-            for part in columns.parts(tap):
-                corners = _corner_addresses(p.grad_x, offsets, part)
-                weights, inside = part.position.weights(), part.position.inside()
+            for vector in columns.vectors(tap):
+                corners = columns.corners(p.grad_x, vector)
+                weights, inside = vector.position.weights(), vector.position.inside()
                 for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
-                    where = both(corner_ok, part.channels_ok)
-                    _scatter(k, address, k.convert(weight, f32, "rn"), part.values, where)
+                    where = both(corner_ok, vector.channels_ok)
+                    _scatter(k, address, k.convert(weight, f32, "rn"), vector.values, where)
         return
     with columns.taps() as tap, columns.tiles(tap) as tile:
         k.comment("add gcol to the four corners")
@@ -107,11 +91,11 @@ def streamed_backward_input(
         for index, row in enumerate(columns.product.rows()):
             _, corners = tile.rows.addresses(index, image)
             inside, weights = tile.rows.inside(index), tile.rows.weights(index)
-            for (column, sums), part in zip(row.parts, columns.part_starts(), strict=True):
+            for (column, sums), start in zip(row.parts, columns.column_starts(), strict=True):
                 channels_ok = columns.channels_ok(column, tile.channels)
                 for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
                     where = both(corner_ok, channels_ok)
-                    _scatter(k, address + part, weight, sums, where)
+                    _scatter(k, address + start, weight, sums, where)
 
 
 def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> int:
@@ -119,12 +103,10 @@ def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> i
 
     Args:
       config: the convolution.
-      plan: tiles.
-      blocks: of the grid, if each had all taps.
+      plan: the tiles.
+      blocks: the number of blocks of the grid, if each had all taps.
     """
-    room = config.taps
-    if not plan.narrow:
-        room = plan.table_taps(config)
+    room = config.taps if plan.narrow else plan.table_taps(config)
     wanted = -(-enough_blocks(4) // max(1, blocks))  # parts that the taps are cut into
     return max(1, min(room, config.taps // wanted))
 
@@ -135,8 +117,8 @@ class _Tile:
 
     Attributes:
       rows: the lane's rows of the table.
-      channel: the lane's first one, of all channels.
-      channels: that are left in the tile's run, from its first one on.
+      channel: the lane's first channel, of all.
+      channels: the number of channels that are left in the extent, from the tile's first one on.
     """
 
     rows: TableRows
@@ -145,14 +127,14 @@ class _Tile:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Part:
+class _Vector:
     """Values of gcol of one pixel and tap, of neighbouring channels of one offset group.
 
     Attributes:
-      pixel: of the output; not there either where `channels_ok` is off.
-      position: where the tap samples.
-      channel: the first one, of all channels.
-      values: of gcol, one for each channel.
+      pixel: of the output; it does not exist either where `channels_ok` is off.
+      position: the position that the tap samples.
+      channel: the first channel, of all.
+      values: the values of gcol, one for each channel.
       channels_ok: predicate: whether there are such channels; None where all are.
     """
 
@@ -176,11 +158,10 @@ class _Columns:
         config: DeformConvConfig,
         plan: SamplePlan,
         p: Any,
-        offsets: Offsets,
         order: ColumnOrder = NEIGHBOURS,
     ):
-        self.k, self.config, self.plan, self.offsets = k, config, plan, offsets
-        self.order = order
+        self.k, self.config, self.plan, self.order = k, config, plan, order
+        self.offsets = offsets = Offsets.of(k, config, p)
         self.weight, self.grad_y = p.weight, p.grad_y
         atom = atom_of(config, k.target)
         assert atom is not None
@@ -189,26 +170,26 @@ class _Columns:
             k, config, offsets.geometry, p.strip_width, rows=plan.m, threads=threads
         )
         self.first_tap = k.ctaid("z") * p.taps_per_block
-        self.taps_here = k.min(p.taps_per_block, config.taps - self.first_tap)
+        self.tap_count = k.min(p.taps_per_block, config.taps - self.first_tap)
         self.in_group, self.out_group = config.in_channels_per_group, config.out_channels_per_group
 
-        self.table, self.run_length = None, config.segment
+        self.table, self.extent = None, plan.channel_extent(config)
         segments = config.channels_per_offset_group // config.segment
         tiles = -(-config.segment // plan.n)
         if plan.narrow:
-            self.run_length, segments, tiles = self.in_group, 1, 1
+            segments = tiles = 1
             per_group = -(-self.in_group // plan.n)
             self.first_channel = k.ctaid("y") // per_group * self.in_group
-            self.first_in_run = k.ctaid("y") % per_group * plan.n
+            self.first_in_extent = k.ctaid("y") % per_group * plan.n
         else:
             self.first_channel = k.ctaid("y") * config.channels_per_offset_group
-            self.first_in_run = k.var(u32, 0)
+            self.first_in_extent = k.var(u32, 0)
             taps = plan.table_taps(config)
             self.table = CornerTable(offsets, rows=plan.m, taps=taps)
         self.extents = {"segment": segments, "tile": tiles}
         self.group = self.first_channel // self.in_group  # of the first segment
         slices = {"slice": self.out_group // (ROW_BYTES // dtype.bytes)}
-        self.b_cursor = Cursor(k, tap=self.taps_here, **self.extents, **slices)
+        self.b_cursor = Cursor(k, tap=self.tap_count, **self.extents, **slices)
         b = StreamedTile(
             k, dtype, rows=plan.n, stages=plan.stages, locate=self._weights,
             pitch=config.out_channels, threads=threads, columns=order,
@@ -224,11 +205,11 @@ class _Columns:
         """Writes the loop over the block's taps, which are counted from `first_tap`."""
         k = self.k
         if self.table is not None:
-            self.table.fill(self.pixels, k.ctaid("y"), self.first_tap, self.taps_here)
+            self.table.fill(self.pixels, k.ctaid("y"), self.first_tap, self.tap_count)
             k.barrier()
         self.loop.start()
         self.product.start()
-        with k.loop(0, self.taps_here, name="tap") as tap:
+        with k.loop(0, self.tap_count, name="tap") as tap:
             yield tap
         self.loop.end()
 
@@ -243,32 +224,36 @@ class _Columns:
         ):
             self._multiply()
             done = tile * self.plan.n
-            channel = self.first_channel + segment * self.run_length + done
+            channel = self.first_channel + segment * self.extent + done
             first_entry = tap * table.rows + rows.first
             table_rows = TableRows(table, first_entry, rows.offset)
             lane_channel = channel + rows.member * self.order.run
-            yield _Tile(table_rows, lane_channel, self.run_length - done)
+            yield _Tile(table_rows, lane_channel, self.extent - done)
 
-    def parts(self, tap: Val) -> Iterator[_Part]:
-        """Writes the product of a tap, of the block's tile of channels; its parts, one by one."""
+    def vectors(self, tap: Val) -> Iterator[_Vector]:
+        """Writes the product of a tap and the block's tile of channels; its vectors, one by one."""
         config, tap = self.config, self.first_tap + tap
-        run = self.order.run
-        width = min(run, config.channels_per_offset_group)
+        width = min(self.order.run, config.channels_per_offset_group)
         self._multiply()
         for row in self.product.rows():
-            pixel = self.pixels.read(row.row)
+            pixel = self.pixels.load(row.row)
             for column, sums in row.parts:
-                channels_ok = self.channels_ok(column, self.in_group - self.first_in_run)
+                channels_ok = self.channels_ok(column, self.in_group - self.first_in_extent)
                 if channels_ok is not None:
                     pixel = dataclasses.replace(pixel, exists=pixel.exists & channels_ok)
-                for i in range(0, run, width):
-                    channel = self.first_channel + self.first_in_run + column + i
+                for i in range(0, self.order.run, width):
+                    channel = self.first_channel + self.first_in_extent + column + i
                     group = channel // config.channels_per_offset_group
                     position = self.offsets.position(pixel, group, tap, pixel.exists)
-                    yield _Part(pixel, position, channel, sums[i : i + width], channels_ok)
+                    yield _Vector(pixel, position, channel, sums[i : i + width], channels_ok)
 
-    def part_starts(self) -> list[int]:
-        """Columns from the lane's first one to each part of a row."""
+    def corners(self, array: Pointer, vector: _Vector) -> list[Pointer]:
+        """The addresses of a vector's four corners in an array [N, H, W, C]."""
+        corner = self.offsets.corner(vector.pixel, vector.position)
+        return self.offsets.corner_addresses(array, corner, vector.channel)
+
+    def column_starts(self) -> list[int]:
+        """Columns from the lane's first one to each vector of a row."""
         return [
             first + start for first in range(0, self.plan.n, 32) for _, start in self.order.starts()
         ]
@@ -277,12 +262,12 @@ class _Columns:
         """First channel, and group, of the segment that a cursor is at."""
         if self.extents["segment"] == 1:
             return self.first_channel, self.group
-        first = self.first_channel + cursor["segment"] * self.run_length
+        first = self.first_channel + cursor["segment"] * self.extent
         return first, first // self.in_group
 
     def channels_ok(self, column: Val, channels: Val | int) -> Val | None:
         """Whether a lane's columns are channels at all; None where all are."""
-        return column < channels if self.run_length % self.plan.n else None
+        return column < channels if self.extent % self.plan.n else None
 
     def _multiply(self) -> None:
         """Calculates gcol of one tile."""
@@ -295,8 +280,8 @@ class _Columns:
         k, config, cursor = self.k, self.config, self.b_cursor
         out = cursor["slice"] * (ROW_BYTES // config.float_type.bytes) + column
         segment, group = self.segment(cursor)
-        in_run = self.first_in_run + cursor["tile"] * self.plan.n + row
-        channel = segment - group * self.in_group + in_run
+        in_extent = self.first_in_extent + cursor["tile"] * self.plan.n + row
+        channel = segment - group * self.in_group + in_extent
         at = k.mad_wide(
             (self.first_tap + cursor["tap"]) * self.in_group + channel,
             config.out_channels,
@@ -304,7 +289,7 @@ class _Columns:
         )
 
         def channel_ok(further: int) -> Val | None:
-            return in_run + further < self.run_length if self.run_length % self.plan.n else None
+            return in_extent + further < self.extent if self.extent % self.plan.n else None
 
         return self.weight + at, channel_ok
 
@@ -340,16 +325,6 @@ class _GradientRows:
         return loaded
 
 
-def _elements(k: Kernel, address: Pointer, count: int, where: Val | None) -> list[Val]:
-    """Neighbouring channels in f32; 0 where the predicate is off."""
-    step = min(16 // address.dtype.bytes, count)
-    return [
-        value
-        for i in range(0, count, step)
-        for value in widen(k, load_words(address + i, step, where=where))
-    ]
-
-
 def _add_dots(
     k: Kernel, columns: _Columns, tile: _Tile, image: Pointer, dots: Sequence[Sequence[Var]]
 ) -> None:
@@ -357,36 +332,28 @@ def _add_dots(
     for index, row in enumerate(columns.product.rows()):
         _, corners = tile.rows.addresses(index, image)
         totals = [k.var(f32, 0.0) for _ in range(4)]
-        for (column, sums), part in zip(row.parts, columns.part_starts(), strict=True):
+        for (column, sums), start in zip(row.parts, columns.column_starts(), strict=True):
             channels_ok = columns.channels_ok(column, tile.channels)
-            addresses = [corner + part for corner in corners]
+            addresses = [corner + start for corner in corners]
             for total, address in zip(totals, addresses, strict=True):
-                elements = _elements(k, address, len(sums), channels_ok)
+                elements = load_elements(address, len(sums), where=channels_ok)
                 for value, element in zip(sums, elements, strict=True):
                     total.set(k.fma(value, element, total))
         for dot, total, corner_ok in zip(dots[index], totals, tile.rows.inside(index), strict=True):
             dot += k.select(corner_ok, total, 0.0)
 
 
-def _dots(k: Kernel, x: Pointer, offsets: Offsets, part: _Part) -> list[Val]:
-    """The dots of a part's gcol with its four corners."""
-    dots = []
-    corners = _corner_addresses(x, offsets, part)
-    for address, corner_ok in zip(corners, part.position.inside(), strict=True):
-        where = both(corner_ok, part.channels_ok)
-        elements = _elements(k, address, len(part.values), where)
-        total = part.values[0] * elements[0]
-        for value, element in zip(part.values[1:], elements[1:], strict=True):
+def _dots(columns: _Columns, x: Pointer, vector: _Vector) -> list[Val]:
+    """The dots of a vector of gcol with its four corners."""
+    k, dots, corners = columns.k, [], columns.corners(x, vector)
+    for address, corner_ok in zip(corners, vector.position.inside(), strict=True):
+        where = both(corner_ok, vector.channels_ok)
+        elements = load_elements(address, len(vector.values), where=where)
+        total = vector.values[0] * elements[0]
+        for value, element in zip(vector.values[1:], elements[1:], strict=True):
             total = k.fma(value, element, total)
         dots.append(total)
     return dots
-
-
-def _corner_addresses(image: Pointer, offsets: Offsets, part: _Part) -> list[Pointer]:
-    """Where a part's four corners lie in an array [N, H, W, C]; only those inside exist."""
-    sizes, position = offsets.geometry, part.position
-    corner = pixel_index(part.pixel.image, position.y, position.x, sizes.in_h, sizes.in_w)
-    return corner_addresses(image, corner, part.channel, offsets.config.in_channels, sizes.in_w)
 
 
 def _scatter(k: Kernel, address: Pointer, weight: Val, values: Sequence[Val], where: Val) -> None:

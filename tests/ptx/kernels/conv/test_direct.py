@@ -10,7 +10,7 @@ from support.conv_kernels import KERNELS, Call, assert_written_once
 from support.far import window
 
 from ptx.isa.dtypes import bf16, f16, f32, f64
-from ptx.kernels.conv import ConvConfig, backward_weight_parts, forward, plan
+from ptx.kernels.conv import ConvConfig, backward_weight_parts, definitions, plan
 from ptx.kernels.conv.catalog import CONFIGS
 from ptx.kernels.conv.direct.common import direct_plan, is_direct, outputs_of
 from ptx.kernels.conv.strides import stride_classes
@@ -31,7 +31,7 @@ def tiled(monkeypatch):
     """A function that has the tiled kernels chosen for everything from then on."""
 
     def choose() -> None:
-        for module in (forward, plan):
+        for module in (definitions, plan):
             monkeypatch.setattr(module, "is_direct", lambda config: False)
 
     return choose

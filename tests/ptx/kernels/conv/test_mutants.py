@@ -22,15 +22,15 @@ pytestmark = pytest.mark.proof
 TARGET = "sm_80"
 SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
 
-WINDOWS = "ptx.kernels.conv.windows.WindowRows.__init__"
-STRIDES = "ptx.kernels.conv.backward_input._axis"
+WINDOWS = "ptx.kernels.conv.tiled.windows.WindowRows.__init__"
+STRIDES = "ptx.kernels.conv.tiled.window_products._axis"
 CHOSEN = "ptx.kernels.conv.strides.chosen"
-PRODUCT = "ptx.kernels.conv.product.WindowProduct"
+PRODUCT = "ptx.kernels.conv.tiled.product.WindowProduct"
 TAP = f"{PRODUCT}._tap"
 STORE = f"{PRODUCT}.store"
 TILED = f"{PRODUCT}._tiled"
 CHUNK = f"{TILED}.<locals>"
-WEIGHT_GRADIENT = "ptx.kernels.conv.backward_weight._tiled_backward_weight"
+WEIGHT_GRADIENT = "ptx.kernels.conv.tiled.backward_weight.tiled_backward_weight"
 BIAS = "ptx.tile.epilogue.plus_bias.<locals>.finish"
 
 EQUIVALENT = [

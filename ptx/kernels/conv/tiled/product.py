@@ -1,4 +1,4 @@
-"""Windows of images times weights: what the forward kernel and the one backward to input share."""
+"""Products of windows of images with weights, forward and backward to input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import f32, s64, tf32
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.windows import WindowRows
+from ptx.kernels.conv.tiled.windows import WindowRows
 from ptx.tile.dense import DenseTile
 from ptx.tile.epilogue import Finish, LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all

@@ -1,4 +1,4 @@
-"""Which pixels a block's rows read: windows that move over images, tap by tap."""
+"""The pixels that a block's rows read: windows that move over images, tap by tap."""
 
 from __future__ import annotations
 

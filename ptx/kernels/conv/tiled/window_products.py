@@ -1,34 +1,62 @@
-"""Convolution backward to input: each pixel of the gradient gathers what it was read for."""
+"""Forward, and backward to input, with tiles: sums over windows of pixels."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from ptx.builder import Kernel, Val
-from ptx.definition import Instance, KernelDefinition
 from ptx.isa.dtypes import s32
-from ptx.kernels.conv.catalog import CONFIGS, LAUNCH_SIZES
 from ptx.kernels.conv.config import ConvConfig
-from ptx.kernels.conv.direct.backward_input import direct_backward_input
-from ptx.kernels.conv.direct.common import PIXELS, strip_count
-from ptx.kernels.conv.limits import check_windows
-from ptx.kernels.conv.operations import GRAD_X, GRAD_Y, WEIGHT
-from ptx.kernels.conv.parameters import entry, strip_width, writer
-from ptx.kernels.conv.plan import backward_input_plan
-from ptx.kernels.conv.product import GroupWeights, WindowProduct
 from ptx.kernels.conv.strides import chosen, stride_classes
-from ptx.kernels.conv.windows import Axis, WindowRows
-from ptx.tile.direct import DirectPlan
-from ptx.tile.pixels import SIZES
+from ptx.kernels.conv.tiled.product import GroupWeights, WindowProduct
+from ptx.kernels.conv.tiled.windows import Axis, WindowRows
+from ptx.tile.epilogue import plus_bias
 from ptx.tile.plan import TilePlan
-from ptx.tile.strips import strip_blocks
 
-__all__ = ["BACKWARD_INPUT"]
+__all__ = ["tiled_backward_input", "tiled_forward"]
 
 
-def _tiled_backward_input(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> None:
-    """Writes the kernel that multiplies tiles.
+def tiled_forward(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> None:
+    """Writes the kernel forward: a matrix product that never sees its matrix (implicit GEMM).
+
+    A block has `plan.m` pixels (grid x) and `plan.n` output channels of one group (grid y).
+    """
+    axes = (
+        Axis(p.in_h, p.out_h, config.stride_h, config.dilation_h, -config.pad_h,
+             config.kernel_h, config.kernel_h),
+        Axis(p.in_w, p.out_w, config.stride_w, config.dilation_w, -config.pad_w,
+             config.kernel_w, config.kernel_w),
+    )  # fmt: skip
+    rows = WindowRows(
+        k, p.batch_size, *axes, (p.out_h, p.out_w),
+        strip_width=p.strip_width, rows=plan.m, threads=plan.threads,
+    )  # fmt: skip
+
+    in_group, out_group = config.in_channels_per_group, config.out_channels_per_group
+    tiles = -(-out_group // plan.n)
+    group, first_out = k.ctaid("y") // tiles, k.ctaid("y") % tiles * plan.n
+    channel = group * out_group + first_out
+    k.name(group=group, first_out=first_out)
+    weights = GroupWeights(
+        first=p.weight + k.mul_wide(channel, config.taps * in_group),
+        columns=out_group - first_out,
+        column=config.taps * in_group,
+        tap=in_group,
+        all_columns=out_group % plan.n == 0,
+    )
+    product = WindowProduct(
+        k, config, plan, rows, p.x + group * in_group, config.in_channels, in_group, weights
+    )
+    math = product.run()
+
+    k.comment("bias, and the output" if config.use_bias else "the output")
+    columns = None if weights.all_columns else weights.columns
+    finish = plus_bias(p.bias, channel, columns) if config.use_bias else None
+    product.store(math, p.y + channel, config.out_channels, finish)
+
+
+def tiled_backward_input(k: Kernel, config: ConvConfig, plan: TilePlan, p: Any) -> None:
+    """Writes the kernel backward to input: each pixel gathers what it was read for.
 
     Tap i of output p reads row `p * stride - pad + i * dilation`. So row y is read by taps with
     `i * dilation = y + pad` modulo the stride, and no others. Rows, and columns, are sorted by that
@@ -90,40 +118,3 @@ def _axis(
         result_first=first_row,
         result_scale=stride,
     )
-
-
-def _direct_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int, int]:
-    depth = config.taps * config.out_channels_per_group
-    return plan.down * PIXELS, plan.across * plan.channels, depth
-
-
-def _pixels_of_a_class(instance: Instance) -> tuple[int, int, int]:
-    """Of the largest class; blocks, or threads, of smaller ones that have nothing end at once."""
-    config, sizes = instance.config, instance.sizes
-    return sizes["n"], -(-sizes["h"] // config.stride_h), -(-sizes["w"] // config.stride_w)
-
-
-def _grid(instance: Instance) -> tuple[int, int, int]:
-    config, plan = instance.config, instance.plan
-    classes = config.stride_h * config.stride_w
-    pixels = _pixels_of_a_class(instance)
-    if isinstance(plan, DirectPlan):
-        return plan.blocks(strip_count(*pixels)) * classes, 1, 1
-    tiles = config.groups * -(-config.in_channels_per_group // plan.n)
-    return strip_blocks(*pixels, plan.m), tiles, classes
-
-
-BACKWARD_INPUT = KernelDefinition(
-    name="conv_backward_input",
-    configs=CONFIGS,
-    launch_sizes=LAUNCH_SIZES,
-    parameters=(
-        *(WEIGHT, GRAD_Y, GRAD_X, *SIZES),
-        strip_width(_pixels_of_a_class),
-    ),
-    plan=backward_input_plan,
-    entry=entry("implicit_gemm_conv_backward_input", _direct_tile),
-    body=writer(_tiled_backward_input, direct_backward_input),
-    grid=_grid,
-    check=functools.partial(check_windows, backward_input=True),
-)

@@ -1,0 +1,1 @@
+"""Kernels whose blocks multiply tiles, on tensor cores and in ordinary arithmetic."""
