@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.implementation import Implementation, parse_implementation
+from oxijax._core.arguments.precision import usual_promotion
 from oxijax._layers.arguments import Named, as_images, parse_divisor
 from oxijax._layers.batch import Batch
 from oxijax._layers.convolution import over_batches
@@ -130,7 +131,9 @@ class WindowV3(_Window):
         inputs = as_images("inputs", inputs, self.features, self.name)
         x = sublayers.input_proj(inputs)
         features = over_batches(sublayers.dw_conv)(inputs)
-        features = sublayers.activation(sublayers.dw_norm(features))
+        with usual_promotion():  # Flax promotes the dtype, such as float64, with float32
+            features = sublayers.dw_norm(features)
+        features = sublayers.activation(features)
         offset, mask = sublayers.offset(features), sublayers.mask(features)
         y = self._over_batches(dcnv3, x, offset, mask, softmax=True)
         if sublayers.center_scale is not None:

@@ -43,7 +43,6 @@ def test_result_in_float32(library, case):
 @pytest.mark.parametrize(
     ("library", "case"),
     [(LIBRARIES[i % 3] if case in PACKS else "nnx", case) for i, case in enumerate(recorded)],
-    ids="-".join,
 )
 @pytest.mark.usefixtures("x64")
 def test_result_and_gradients_in_float64(library, case):

@@ -182,7 +182,7 @@ def test_samples_where_the_predictor_says(library, use_mask):
         rhs_dilation=(2, 1),
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         **geometry,
-    ) + values["offset_conv.bias"].reshape(-1)
+    ) + values["offset_conv.bias"].reshape(1, 1, 1, -1)
     taps = 2 * 3 * 2
     assert prediction.shape[-1] == taps * (3 if use_mask else 2)
     expected = oxijax.reference.deform_conv(

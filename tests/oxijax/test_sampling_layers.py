@@ -128,7 +128,9 @@ def test_offset_dtype(library, kind):
     case = f"{kind}/{'boxes' if kind == 'MSDeformAttn' else 'plain'}"
     layer = loaded(library, case, param_dtype=jnp.float32, offset_dtype="float64")
     inputs = in_dtype(recorded[case].inputs, jnp.float32)
-    assert dtypes_of_operands(layer, inputs) == ["float32", *["float64"] * POINTS[kind]]
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        dtypes = dtypes_of_operands(layer, inputs)
+    assert dtypes == ["float32", *["float64"] * POINTS[kind]]
 
 
 @pytest.mark.spread(1)

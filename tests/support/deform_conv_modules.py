@@ -40,7 +40,9 @@ class ASPPDeformable(nnx.Module):
         options: dict[str, Any] = {"param_dtype": dtype, "rngs": nnx.Rngs(KEY)}
 
         def norm(features: int) -> nnx.BatchNorm:
-            return nnx.BatchNorm(features, use_running_average=True, epsilon=1e-5, **options)
+            return nnx.BatchNorm(
+                features, use_running_average=True, epsilon=1e-5, dtype=dtype, **options
+            )
 
         def conv(features: int, out_features: int) -> nnx.Conv:
             return nnx.Conv(features, out_features, (1, 1), use_bias=False, **options)

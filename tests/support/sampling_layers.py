@@ -100,14 +100,14 @@ def _options(kind: str) -> dict[str, Any]:
 
 
 def _example(kind: str, config: Mapping[str, Any]) -> dict[str, jax.Array]:
-    features = config["features"]
+    features, dtype = config["features"], config.get("param_dtype")
     if kind != "MSDeformAttn":
-        return {"input": jnp.zeros((1, 3, 3, features))}
+        return {"input": jnp.zeros((1, 3, 3, features), dtype)}
     pixels = sum(height * width for height, width in SHAPES)
     return {
-        "query": jnp.zeros((1, 2, features)),
-        "reference_points": jnp.zeros((1, 2, len(SHAPES), 2)),
-        "value": jnp.zeros((1, pixels, features)),
+        "query": jnp.zeros((1, 2, features), dtype),
+        "reference_points": jnp.zeros((1, 2, len(SHAPES), 2), dtype),
+        "value": jnp.zeros((1, pixels, features), dtype),
     }
 
 
