@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support import mutants
-from support.conv_kernels import Call
+from support.conv_kernels import ConvCall
 from support.paths import ROOT
 from trust import __main__ as command
 from trust import jobs, kernels, page
@@ -381,7 +381,7 @@ def observed(monkeypatch, test: Callable[[], object], outcome: str = "passed") -
     return combined([Outcome(outcome, item.user_properties), Outcome("passed", [])])
 
 
-CALL = Call("forward", ConvConfig(8, 8, 1, 1, pad_h=0, pad_w=0), images=1, height=2, width=4)
+CALL = ConvCall("forward", ConvConfig(8, 8, 1, 1, pad_h=0, pad_w=0), images=1, height=2, width=4)
 
 
 def test_launches_of_tests_that_pass_count(monkeypatch):

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ptx.definition import KernelDefinition
 from ptx.emulator import Report
 from ptx.isa.dtypes import f64
-from ptx.isa.targets import TARGETS
 from ptx.kernels.conv import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
@@ -20,10 +18,10 @@ from ptx.kernels.conv import (
     ConvConfig,
     backward_weight_parts,
 )
-from ptx.launch import Launch
-from ptx.testing.call import bytes_stored, numpy_dtype, run
+from ptx.testing.call import bytes_stored, numpy_dtype
+from support.emulated_calls import EmulatedCall
 
-__all__ = ["KERNELS", "Call", "assert_written_once"]
+__all__ = ["KERNELS", "ConvCall", "assert_written_once"]
 
 _DEFINITIONS = {
     "forward": FORWARD,
@@ -34,67 +32,31 @@ KERNELS = tuple(_DEFINITIONS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class ConvCall(EmulatedCall):
     """A call of one of `KERNELS`.
 
     Operands are small odd integers, so that each product and sum is exact in any type and order.
     What is rounded, the results, is rounded alike here.
 
-    Attributes:
-      kernel: one of `KERNELS`.
-      config: the convolution.
+    Attributes besides those of `EmulatedCall`:
       images: how many.
       height, width: of an image.
       out_size: of the output; None for one with as much padding below as above, and likewise to
         the right.
       parts: of the weights' gradient; None for as many as the library has.
-      small: whether the kernel has the plan of so small a launch; else that of a large one.
-      seed: of the operands.
-      target: for which the kernel is.
     """
 
-    kernel: str
+    definitions = _DEFINITIONS
+
     config: ConvConfig
     images: int = 2
     height: int = 7
     width: int = 9
     out_size: tuple[int, int] | None = None
     parts: int | None = None
-    small: bool = False
-    seed: int = 0
-    target: str = "sm_80"
-
-    @property
-    def definition(self) -> KernelDefinition[ConvConfig]:
-        """The kernel."""
-        return _DEFINITIONS[self.kernel]
-
-    @property
-    def plan(self) -> Any:
-        """The kernel's plan."""
-        sizes = self.sizes if self.small else None
-        return self.definition.plan(self.config, TARGETS[self.target], sizes)
-
-    @property
-    def text(self) -> str:
-        """The kernel's PTX."""
-        return self.launch.text
-
-    @property
-    def launch(self) -> Launch:
-        """The kernel's launch."""
-        return self.launch_of(self.definition.shapes(self.config, self.sizes))
-
-    def launch_of(self, shapes: Mapping[str, tuple[int, ...]]) -> Launch:
-        """The launch for operands and results of some shapes, as they lie in memory, by name."""
-        definition = self.definition
-        names = (*definition.operands(self.config), *definition.results(self.config))
-        ordered = [shapes[name] for name in names]
-        return definition.launch(self.config, self.target, ordered, plan=self.plan)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions that the configuration does not know, by name."""
         (n, p, q), h, w = self.pixels, self.height, self.width
         parts = self.parts or backward_weight_parts(self.config, n * p * q)
         return {"n": n, "h": h, "w": w, "p": p, "q": q, "s": parts}
@@ -122,14 +84,11 @@ class Call:
             "grad_y": odd(*self.pixels, c.out_channels),
         }
 
-    @functools.cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The kernel's operands, by name, with dimensions in the order of their `dims`."""
-        c, o = self.config, self.operands
-        weight = o["weight"].reshape(c.out_channels, c.kernel_h, c.kernel_w, -1)
-        o = {**o, "weight": weight.transpose(1, 2, 3, 0)}
-        dtype = numpy_dtype(c.float_type)
-        return {name: o[name].astype(dtype, order="C") for name in self.definition.operands(c)}
+    @property
+    def every_operand(self) -> Mapping[str, np.ndarray]:
+        c, weight = self.config, self.operands["weight"]
+        weight = weight.reshape(c.out_channels, c.kernel_h, c.kernel_w, -1)
+        return {**self.operands, "weight": weight.transpose(1, 2, 3, 0)}
 
     @functools.cached_property
     def expected(self) -> np.ndarray:
@@ -142,13 +101,13 @@ class Call:
         grad_y = o["grad_y"].reshape(*self.pixels, c.groups, -1)
         if self.kernel == "backward_input":
             gradient = np.zeros((o["x"].size // c.in_channels + 1, c.in_channels))
-            for tap, place in enumerate(self._places):
+            for tap, pixel in enumerate(self._pixels_read):
                 shares = np.einsum("npqgo,goi->npqgi", grad_y, o["weight"][:, :, tap])
-                np.add.at(gradient, place, shares.reshape(*self.pixels, c.in_channels))
+                np.add.at(gradient, pixel, shares.reshape(*self.pixels, c.in_channels))
             return gradient[1:].reshape(o["x"].shape)
         nothing = np.zeros((1, c.in_channels))
         x = np.concatenate([nothing, o["x"].reshape(-1, c.in_channels)])
-        windows = x[self._places].reshape(c.taps, *self.pixels, c.groups, -1)
+        windows = x[self._pixels_read].reshape(c.taps, *self.pixels, c.groups, -1)
         if self.kernel == "backward_weight":
             gradient = np.einsum("tnpqgi,npqgo->tigo", windows, grad_y)
             shape = c.kernel_h, c.kernel_w, c.in_channels_per_group, c.out_channels
@@ -167,17 +126,16 @@ class Call:
 
         The result holds nothing before, and the emulator raises if a byte of it is not written.
         """
-        result, report = self.result(self.arrays, text=text, schedule=schedule, **options)
+        result, report = self.result(text=text, schedule=schedule, **options)
         self.compare(result)
         assert report is not None
         return report
 
     def result(
-        self, operands: Mapping[str, np.ndarray], **options: Any
+        self, operands: Mapping[str, np.ndarray] | None = None, **options: Any
     ) -> tuple[np.ndarray, Report | None]:
-        """The kernel's result for some operands, and what the emulator says."""
-        options = {"plan": self.plan, "step_limit": 100_000, **options}
-        outcome = run(self.definition, self.config, self.target, operands, self.sizes, **options)
+        """The kernel's result for some operands, and the emulator's report."""
+        outcome = self.outcome(operands, **{"step_limit": 100_000, **options})
         (result,) = outcome.results.values()
         return result, outcome.report
 
@@ -192,7 +150,7 @@ class Call:
         np.testing.assert_array_equal(value.reshape(rounded.shape), rounded)
 
     @functools.cached_property
-    def _places(self) -> np.ndarray:
+    def _pixels_read(self) -> np.ndarray:
         """Pixels of all images from 1 on that taps read, [T, N, P, Q]; 0 for none."""
         c, (images, high, wide) = self.config, self.pixels
         tap_y, tap_x = (v.reshape(-1, 1, 1, 1) for v in np.divmod(np.arange(c.taps), c.kernel_w))
@@ -203,7 +161,7 @@ class Call:
         return np.where(inside, (n * self.height + y) * self.width + x + 1, 0)
 
 
-def assert_written_once(call: Call, report: Report, text: str | None = None) -> None:
+def assert_written_once(call: ConvCall, report: Report, text: str | None = None) -> None:
     """All stores together write as many bytes as the result has, and the launch all of them."""
     size = int(np.prod([call.sizes["s"], *call.expected.shape]))
     if call.kernel != "backward_weight":

@@ -12,7 +12,7 @@ import numpy as np
 from ptx.emulator import Report
 from ptx.isa.dtypes import bf16
 from ptx.kernels.conv import ConvConfig
-from support.conv_kernels import Call, assert_written_once
+from support.conv_kernels import ConvCall, assert_written_once
 
 __all__ = ["PROBES"]
 
@@ -20,7 +20,7 @@ TINY = 2.0**-18  # beside integers up to 2^5 it fits into 24 bits, beside larger
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe(Call):
+class Probe(ConvCall):
     """A call with less regular operands; its results still are exact, but for their rounding.
 
     Operands have 8 significant bits, so that what is read, or written, in another's place is seen.

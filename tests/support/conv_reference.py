@@ -10,13 +10,13 @@ import numpy as np
 
 from oxijax.testing import ConvCase
 from ptx.kernels.conv import ConvConfig
-from support.conv_kernels import KERNELS, Call
+from support.conv_kernels import KERNELS, ConvCall
 
 __all__ = ["float64_results"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _GivenCall(Call):
+class _GivenCall(ConvCall):
     """A call on given operands instead of drawn ones."""
 
     given: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)

@@ -5,44 +5,109 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from ptx.definition import KernelDefinition
 from ptx.emulator import Report
+from ptx.kernels.deform_conv import (
+    BACKWARD_INPUT,
+    BACKWARD_INPUT_GATHER,
+    BACKWARD_OFFSET,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    DeformConvConfig,
+    backward_weight_parts,
+)
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER, list_sizes
-from ptx.testing.call import bytes_stored
-from support.deform_conv_problem import KERNELS, Problem
+from ptx.testing.call import Outcome, bytes_stored
+from support.emulated_calls import EmulatedCall
 
-__all__ = ["KERNELS", "Call"]
+__all__ = ["KERNELS", "DeformConvCall"]
 
+KERNELS: dict[str, KernelDefinition[DeformConvConfig]] = {
+    "forward": FORWARD,
+    "backward_offset": BACKWARD_OFFSET,
+    "backward_input": BACKWARD_INPUT,
+    "backward_input_gather": BACKWARD_INPUT_GATHER,
+    "backward_weight": BACKWARD_WEIGHT,
+}
 # Relative Frobenius norms.
 TOLERANCES = {"f64": 1e-13, "f32-exact": 2e-6, "f32": 1e-3, "f16": 1e-3, "bf16": 8e-3}
 ROUNDING = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}  # of a result
 
 
 @dataclasses.dataclass(frozen=True)
-class Call(Problem):
+class DeformConvCall(EmulatedCall):
     """A call of one of `KERNELS`, in any type.
 
-    The operands are exact in every type, and the results are compared with float64's.
+    Operands are small integers and fractions, exact in every type; the results are compared with
+    float64's.
+
+    Attributes besides those of `EmulatedCall`:
+      images: how many.
+      height, width: of an image.
+      taps_per_block: for a launch with other parts of the taps than it would have.
     """
 
-    @functools.cached_property
-    def operands(self) -> Mapping[str, np.ndarray]:
-        operands = super().operands
-        return self._crowded(operands) if self.kernel == "backward_input_gather" else operands
+    definitions = KERNELS
 
-    @property
-    def _operands(self) -> Mapping[str, np.ndarray]:
-        lists = self._lists() if self.kernel == "backward_input_gather" else {}
-        return {**super()._operands, **lists}
+    config: DeformConvConfig
+    images: int = 4
+    height: int = 4
+    width: int = 5
+    taps_per_block: int | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
-        sizes = super().sizes
-        if self.kernel != "backward_input_gather":
-            return sizes
-        return {**sizes, **list_sizes(sizes)}
+        n, h, w, (p, q) = (
+            *(self.images, self.height, self.width),
+            self.config.output_size(self.height, self.width),
+        )
+        sizes = {"n": n, "h": h, "w": w, "p": p, "q": q}
+        sizes["s"] = backward_weight_parts(self.config, n * p * q)
+        return {**sizes, **(list_sizes(sizes) if self.gathers else {})}
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the kernel reads lists of samples."""
+        return self.kernel == "backward_input_gather"
+
+    @functools.cached_property
+    def operands(self) -> Mapping[str, np.ndarray]:
+        """x, offset, weight [G, Co/G, T, C/G], mask, bias and grad_y, all in float64."""
+        c, generator = self.config, np.random.default_rng(self.seed)
+        pixels = (self.images, *c.output_size(self.height, self.width))
+
+        def integers(*shape: int) -> np.ndarray:
+            return generator.choice([-3.0, -2.0, -1.0, 1.0, 2.0, 3.0], shape)
+
+        x = integers(self.images, self.height, self.width, c.in_channels)
+        offset = generator.integers(-24, 25, (*pixels, c.mask_channels, 2)) / 8
+        offset = offset.reshape(*pixels, c.offset_channels)
+        return {
+            "x": x,
+            "offset": self._crowded(offset) if self.gathers else offset,
+            "weight": integers(c.groups, c.out_channels_per_group, c.taps, c.in_channels_per_group),
+            "mask": generator.choice([0.5, 1.0, 1.5, 2.0], (*pixels, c.mask_channels)),
+            "bias": integers(c.out_channels),
+            "grad_y": integers(*pixels, c.out_channels),
+        }
+
+    @property
+    def every_operand(self) -> Mapping[str, np.ndarray]:
+        c, o = self.config, self.operands
+        weight = o["weight"].reshape(c.out_channels, c.kernel_h, c.kernel_w, -1)
+        weight, zeros = weight.transpose(1, 2, 3, 0), np.zeros(o["x"].shape)
+        return {**o, "weight": weight, "zeros": zeros, **(self._lists() if self.gathers else {})}
+
+    def outcome(self, operands: Mapping[str, np.ndarray] | None = None, **options: Any) -> Outcome:
+        if (taps := self.taps_per_block) is not None:
+            parts = -(-self.config.taps // taps)
+            options["values"] = {"taps_per_block": taps}
+            options["grid"] = lambda grid: (*grid[:2], parts)
+        return super().outcome(operands, **options)
 
     @functools.cached_property
     def expected(self) -> list[np.ndarray]:
@@ -51,21 +116,21 @@ class Call(Problem):
         grad_y = o["grad_y"].reshape(*o["grad_y"].shape[:3], c.groups, -1)
         gcol = np.einsum("npqgo,goti->npqtgi", grad_y, o["weight"])
         gcol = gcol.reshape(*gcol.shape[:4], c.in_channels)
+        if self.kernel == "backward_offset":
+            return self._offset_gradients(gcol)
         _, _, corners = self._samples
         weights = self._spread(self._corner_weights())
-        sampled = (weights * corners).sum(0)
+        if self.kernel.startswith("backward_input"):
+            gradient = np.zeros((o["x"].size // c.in_channels + 1, c.in_channels))
+            np.add.at(gradient, (self._pixels_read(), np.arange(c.in_channels)), weights * gcol)
+            return [gradient[1:].reshape(o["x"].shape)]
+        sampled = self._as_multiplied((weights * corners).sum(0))
         sampled = sampled.reshape(*sampled.shape[:4], c.groups, -1)
         if self.kernel == "forward":
             y = np.einsum("npqtgi,goti->npqgo", sampled, o["weight"])
             return [y.reshape(*y.shape[:3], -1) + (o["bias"] if c.use_bias else 0.0)]
-        if self.kernel == "backward_weight":
-            gradient = np.einsum("npqtgi,npqgo->tigo", sampled, grad_y)
-            return [gradient.reshape(c.taps, c.in_channels_per_group, -1)]
-        if self.kernel != "backward_offset":
-            gradient = np.zeros((o["x"].size // c.in_channels + 1, c.in_channels))
-            np.add.at(gradient, (self._places(), np.arange(c.in_channels)), weights * gcol)
-            return [gradient[1:].reshape(o["x"].shape)]
-        return self._backward_offset()
+        gradient = np.einsum("npqtgi,npqgo->tigo", sampled, grad_y)
+        return [gradient.reshape(c.taps, c.in_channels_per_group, -1)]
 
     @property
     def tolerance(self) -> float:
@@ -108,9 +173,45 @@ class Call(Problem):
             tolerance = max(self.tolerance, ROUNDING[result.dtype.name])
             assert error <= tolerance, f"relative error {error:.3g} > {tolerance:.3g}"
 
-    @staticmethod
-    def _rounded(exact: np.ndarray) -> np.ndarray:
-        return exact  # results are compared within a tolerance
+    def _as_multiplied(self, sampled: np.ndarray) -> np.ndarray:
+        """The sampled values as the matrix product has them."""
+        return sampled
+
+    @functools.cached_property
+    def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Fractions ly and lx [N, P, Q, OG, T], and the four corners [4, N, P, Q, T, C]."""
+        c, x = self.config, self.operands["x"]
+        images, height, width, _ = x.shape
+        offset = self.operands["offset"]
+        offset = offset.reshape(*offset.shape[:3], c.offset_groups, c.taps, 2)
+        floor = np.floor(offset)
+        far = np.abs(offset) > 2.0**30
+        fraction = np.where(far, 0.0, offset - floor)
+        fraction += 0.0 * fraction.sum(-1, keepdims=True)
+        near = np.nan_to_num(np.clip(floor, -(2.0**30), 2.0**30), nan=-(2.0**30)).astype(int)
+        tap_y, tap_x = np.divmod(np.arange(c.taps), c.kernel_w)
+        p, q = np.ogrid[: offset.shape[1], : offset.shape[2]]
+        y = (p * c.stride_h - c.pad_h)[..., None, None] + tap_y * c.dilation_h + near[..., 0]
+        x_ = (q * c.stride_w - c.pad_w)[..., None, None] + tap_x * c.dilation_w + near[..., 1]
+        channel_group = np.arange(c.in_channels) // c.channels_per_offset_group
+        channel = np.arange(c.in_channels)
+        image = np.arange(images).reshape(-1, 1, 1, 1, 1)
+        corners = []
+        for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            at_y, at_x = (
+                v.swapaxes(-1, -2)[..., channel_group] for v in (y + down, x_ + right)
+            )  # [N, P, Q, T, C]
+            inside = (at_y >= 0) & (at_y < height) & (at_x >= 0) & (at_x < width)
+            values = x[image, at_y.clip(0, height - 1), at_x.clip(0, width - 1), channel]
+            corners.append(np.where(inside, values, 0.0))
+        return fraction[..., 0], fraction[..., 1], np.stack(corners)
+
+    @property
+    def _mask(self) -> np.ndarray:
+        """[N, P, Q, OG, T]: ones without modulation."""
+        c, mask = self.config, self.operands["mask"]
+        mask = mask.reshape(*mask.shape[:3], c.offset_groups, c.taps)
+        return mask if c.use_modulation else np.ones_like(mask)
 
     def _corner_weights(self) -> np.ndarray:
         """[4, N, P, Q, OG, T], with the mask."""
@@ -122,7 +223,7 @@ class Call(Problem):
         """[..., OG, T] as [..., T, C]."""
         return np.repeat(per_group.swapaxes(-1, -2), self.config.channels_per_offset_group, -1)
 
-    def _places(self) -> np.ndarray:
+    def _pixels_read(self) -> np.ndarray:
         """Pixels of all images from 1 on that corners read, [4, N, P, Q, T, C]; 0 for none."""
         numbered = dataclasses.replace(self)
         x = self.operands["x"]
@@ -130,9 +231,25 @@ class Call(Problem):
         numbered.__dict__["operands"] = {**self.operands, "x": np.broadcast_to(number, x.shape)}
         return numbered._samples[2].astype(int)
 
-    def _crowded(self, operands: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    def _offset_gradients(self, gcol: np.ndarray) -> list[np.ndarray]:
+        """The gradients to offset, and to mask if there is one, from that to the samples."""
+        c, m = self.config, self._mask
+        ly, lx, corners = self._samples
+        shape = (*gcol.shape[:4], c.offset_groups, -1)
+        d1, d2, d3, d4 = (
+            (gcol * corner).reshape(shape).sum(-1).swapaxes(-1, -2) for corner in corners
+        )
+        hy, hx = 1 - ly, 1 - lx
+        along_y = m * (hx * (d3 - d1) + lx * (d4 - d2))
+        along_x = m * (hy * (d2 - d1) + ly * (d4 - d3))
+        of_mask = hy * (hx * d1 + lx * d2) + ly * (hx * d3 + lx * d4)
+        pixels = gcol.shape[:3]
+        gradients = [np.stack([along_y, along_x], -1).reshape(*pixels, -1)]
+        return [*gradients, of_mask.reshape(*pixels, -1)] if c.use_modulation else gradients
+
+    def _crowded(self, offset: np.ndarray) -> np.ndarray:
         """The same, but in all images save one all samples of a tap lie in one cell."""
-        c, offset = self.config, operands["offset"].copy()
+        c, offset = self.config, offset.copy()
         images, p, q, _ = offset.shape
         fraction = offset % 1
         tap_y, tap_x = np.divmod(np.arange(c.taps), c.kernel_w)
@@ -143,7 +260,7 @@ class Call(Problem):
         to = np.broadcast_to(to.reshape(p, q, 1, -1), (p, q, c.offset_groups, 2 * c.taps))
         offset[:-1] = fraction[:-1] + to.reshape(p, q, -1)
         assert images == 1 or (np.floor(offset[:-1]) == to.reshape(p, q, -1)).all()
-        return {**operands, "offset": offset}
+        return offset
 
     def _lists(self) -> Mapping[str, np.ndarray]:
         """The samples in each cell, for `backward_input_gather`."""
@@ -151,11 +268,11 @@ class Call(Problem):
         border, pitch = 2 * CELL_BORDER, width + 2 * CELL_BORDER
         cell = np.zeros((), int)
         for corner, (down, right) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
-            place = self._places()[corner][..., :: c.channels_per_offset_group]
-            row, column = np.divmod(place - 1, width)
+            pixel = self._pixels_read()[corner][..., :: c.channels_per_offset_group]
+            row, column = np.divmod(pixel - 1, width)
             image, row = np.divmod(row, height)
             at = (image * (height + border) + row - down + CELL_BORDER) * pitch
-            cell = np.where(place > 0, at + column - right + CELL_BORDER, cell)
+            cell = np.where(pixel > 0, at + column - right + CELL_BORDER, cell)
         cell = cell.reshape(-1, c.taps, c.offset_groups).transpose(2, 1, 0)  # [OG, T, samples]
         order = np.argsort(cell, axis=-1, kind="stable")
         numbers = np.arange(images * (height + border) * pitch + 1)

@@ -10,12 +10,18 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
+from ptx.emulator import Report
 from ptx.isa.dtypes import bf16
 from ptx.kernels.deform_conv import DeformConvConfig
-from support.deform_conv_problem import STRANGE, Problem
+from support.deform_conv_kernels import DeformConvCall
 
 __all__ = ["PROBES"]
 
+# Nothing to sample, and for NaN no result: y and x of an offset.
+STRANGE = [
+    (np.nan, 0.5), (0.25, np.nan), (np.inf, 0.5), (0.5, -np.inf), (2.0**30, 0.25),
+    (0.25, -(2.0**31)), (3e38, 0.5), (0.5, -3e38), (100.5, 0.5), (0.5, -100.5),
+]  # fmt: skip
 TINY = 2.0**-50  # is lost in a sum with anything else, but for rounding towards zero
 # Positions that are outside of any image, in the direction of one of its corners.
 FAR = [
@@ -25,8 +31,11 @@ FAR = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe(Problem):
-    """A problem with less regular operands; its results still are exact, but for their rounding.
+class Probe(DeformConvCall):
+    """A call with less regular operands of bfloat16, whose results are compared bit by bit.
+
+    Each product and sum is exact in float32 in any order. What is rounded to bfloat16, the sampled
+    values and the results, is rounded alike here.
 
     Images have 8 significant bits, so that sums often lie halfway between two results, and where
     they do the last bit of what was summed decides.
@@ -38,6 +47,7 @@ class Probe(Problem):
         results lie halfway more often. A sum that is rounded towards zero is another one then.
     """
 
+    strange: bool = False
     ties: bool = False
 
     @functools.cached_property
@@ -85,6 +95,31 @@ class Probe(Problem):
         x[0, [0, -1], [-1, 0]] = -np.inf
         return offset, x
 
+    @functools.cached_property
+    def expected(self) -> list[np.ndarray]:
+        with np.errstate(invalid="ignore"):
+            return [self._rounded(exact) for exact in super().expected]
+
+    def run(
+        self, text: str | None = None, schedule: int | None = None, step_limit: int = 20_000
+    ) -> Report:
+        """Launches a text in the place of the kernel's; raises if anything is wrong."""
+        results, report = self._results(text, schedule, step_limit)
+        for result, expected in zip(results, self.expected, strict=True):
+            self._assert_equal(result, expected)
+        return report
+
+    def _results(
+        self, text: str | None, schedule: int | None, step_limit: int
+    ) -> tuple[list[np.ndarray], Report]:
+        """What a text writes, in float32."""
+        outcome = self.outcome(text=text, schedule=schedule, step_limit=step_limit)
+        assert outcome.report is not None
+        return [v.astype(np.float32) for v in outcome.results.values()], outcome.report
+
+    def _as_multiplied(self, sampled: np.ndarray) -> np.ndarray:
+        return sampled.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+
     @staticmethod
     def _rounded(exact: np.ndarray) -> np.ndarray:
         single = exact.astype(np.float32)
@@ -98,7 +133,7 @@ class Probe(Problem):
 
 
 class Flat(Probe):
-    """A problem all of whose results are 0, but for what rounding leaves, and at edges.
+    """A probe all of whose results are 0, but for what rounding leaves, and at edges.
 
     For the gradients, images are the same everywhere: the four dots of a sample are equal bit for
     bit, and their differences 0. Forward, neighbours of a row are opposite and samples lie in their

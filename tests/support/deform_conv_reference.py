@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ptx.kernels.deform_conv import DeformConvConfig
-from support.deform_conv_kernels import Call
+from support.deform_conv_kernels import DeformConvCall
 
 __all__ = ["config_of", "float64_results", "to_nchw", "to_nhwc"]
 
@@ -17,7 +17,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _GivenCall(Call):
+class _GivenCall(DeformConvCall):
     """A call on given operands instead of drawn ones.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -74,7 +74,7 @@ class PublicCall:
         arrays = []
         for index, dims in enumerate(self.dims):
             draw = random.random if index in self.uniform else random.standard_normal
-            arrays.append(draw([SIZES[letter] for letter in dims.replace(" ", "")]))
+            arrays.append(np.asarray(draw([SIZES[letter] for letter in dims.replace(" ", "")])))
         arrays += [random.standard_normal(p.shape) / 4 for p in self.parameters]
         return [array.astype(dtype) for array in arrays]
 
@@ -88,13 +88,23 @@ class PublicCall:
 
 
 def _call(
-    name: str, options: Mapping[str, Any], *dims: str, splits: str, **more: Any
+    name: str,
+    options: Mapping[str, Any],
+    *dims: str,
+    splits: str,
+    keywords: Sequence[str] = (),
+    **more: Any,
 ) -> PublicCall:
+    """A call of a function that takes the last operands by keyword."""
     path = name.partition(" ")[0].split(".")
-    function: Any = functools.reduce(getattr, path, oxijax)  # pyright: ignore[reportArgumentType]
-    return PublicCall(
-        name, functools.partial(function, **options), dims, tuple(splits.split()), **more
-    )
+    public: Any = functools.reduce(getattr, path, oxijax)  # pyright: ignore[reportArgumentType]
+    positional = len(dims) - len(keywords)
+
+    def function(*arrays: Any) -> Any:
+        named = dict(zip(keywords, arrays[positional:], strict=True))
+        return public(*arrays[:positional], **named, **options)
+
+    return PublicCall(name, function, dims, tuple(splits.split()), **more)
 
 
 _DILATED = {
@@ -103,10 +113,15 @@ _DILATED = {
 }  # fmt: skip
 _HIGHEST = {"precision": "highest"}
 _WINDOW = {"kernel_size": 3, "groups": 2}
+_SCALED_WINDOW = {**_WINDOW, "offset_scale": 1.3}
 _ATTENTION = {"spatial_shapes": LEVELS}
 _OPERATORS = (
     ("conv", _HIGHEST, "n h w c", "i j c o", "o", {"splits": "n o c h w"}),
     ("conv (groups)", _HIGHEST, "n h w c", "i j e o", {"splits": "n co h"}),
+    (
+        *("conv (strides)", {**_HIGHEST, "strides": (2, 1), "data_format": "NCHW"}),
+        *("n c h w", "o e i j", {"splits": "n co"}),
+    ),
     ("conv_general_dilated", _DILATED, "n h w c", "i j c o", {"splits": "n o c h"}),
     (
         *("deform_conv", _HIGHEST, "n h w c", "n h w f", "i j c o", "n h w g", "o"),
@@ -117,12 +132,15 @@ _OPERATORS = (
         {"splits": "n codk h"},
     ),
     ("deform_conv (v1)", _HIGHEST, "n h w c", "n h w f", "i j c o", {"splits": "n o c"}),
-    ("gemm", {**_HIGHEST, "beta": 0.5}, "n a", "a o", "n o", {"splits": "n a o"}),
+    (
+        *("gemm", _HIGHEST, "n a", "a o", "n o", "", ""),
+        {"splits": "n a o", "keywords": ("alpha", "beta")},
+    ),
     (
         *("ms_deform_attn", _ATTENTION, "n S M D", "n q M l p x", "n q M l p"),
         {"splits": "n q M D S l p", "uniform": (1,)},
     ),
-    ("dcnv3", _WINDOW, "n h w c", "n h w d", "n h w k", {"splits": "n h w c d k"}),
+    ("dcnv3", _SCALED_WINDOW, "n h w c", "n h w d", "n h w k", {"splits": "n h w c d k"}),
     ("dcnv4", {**_WINDOW, "softmax": True}, "n h w c", "n h w b", {"splits": "n h w c b"}),
     (
         *("grid_sample", {"padding_mode": "border"}, "n h w c", "n q r x"),

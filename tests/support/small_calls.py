@@ -40,14 +40,14 @@ def conv(kernel: str, channels: int, taps: int, *, width: int = 4) -> Call:
     if kernel == "backward_input":
         channels, outputs = outputs, channels
     config = ConvConfig(channels, outputs, 1, taps, pad_h=0, pad_w=0, float_type=f16, use_bias=True)
-    return conv_kernels.Call(kernel, config, images=1, height=2, width=width)
+    return conv_kernels.ConvCall(kernel, config, images=1, height=2, width=width)
 
 
 def deform_conv(kernel: str, channels: int, offset_groups: int = 1) -> Call:
     config = DeformConvConfig(
         channels, channels, 1, 2, pad_h=0, pad_w=0, offset_groups=offset_groups, float_type=f16
     )
-    return deform_conv_kernels.Call(kernel, config, images=1, height=1, width=4)
+    return deform_conv_kernels.DeformConvCall(kernel, config, images=1, height=1, width=4)
 
 
 gemm = functools.partial(GemmProblem, float_type=f16, blocks=1)

@@ -12,6 +12,7 @@ from oxijax.testing import emulate_gpu
 # Where nothing is added to the products: the operands by their positions.
 LINEAR = {
     "conv (groups)": (0, 1),
+    "conv (strides)": (0, 1),
     "conv_general_dilated": (0, 1),
     "deform_conv (v1)": (0, 2),
     "deform_conv (groups)": (0, 2, 3),
@@ -46,7 +47,7 @@ def check(name: str, position: int) -> None:
     assert_close(jax.jit(twice)(operands[position])[0], y, 1e-6)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.quick
 @pytest.mark.parametrize(("name", "position"), CASES)
 def test_adjoints(name, position):
@@ -78,8 +79,10 @@ def test_adjoints_by_kernels(name, position):
             ),
             (1, 4, 4, 1),
         ),
+        (lambda x: oxijax.conv(x, jnp.ones((1, 1, 2, 3)), jnp.ones(3)), (1, 4, 4, 2)),
+        (lambda a: oxijax.gemm(a, jnp.ones((2, 3)), jnp.ones((4, 3)), beta=1.0), (4, 2)),
     ],
-    ids=["positions", "with-a-bias", "through-a-softmax"],
+    ids=["positions", "with-a-bias", "through-a-softmax", "conv-with-a-bias", "gemm-with-c"],
 )  # fmt: skip
 def test_what_is_not_linear(function, shape):
     y = jax.eval_shape(function, jax.ShapeDtypeStruct(shape, jnp.float32))

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from support.deform_conv_problem import KERNELS
+from support.deform_conv_kernels import KERNELS
 from support.modelled import modelled_rows
 from support.paths import DOCS
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.gemm_checks import EVERY, assert_trees_close, five, matmul, product, squares
+from support.gemm_checks import EVERY, assert_trees_close, matmul, product, squares
 
 import oxijax
 from oxijax.testing import emulate_gpu
@@ -30,46 +30,6 @@ def rows(count, *batch) -> tuple[jax.Array, ...]:
 
 
 # shard_map.
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize("check_vma", [False, True])
-def test_shard_map(check_vma):
-    """Rows over 4 devices, the rest on each: gradients of what is on each are summed."""
-    operands = rows(8)
-
-    def loss(*operands):
-        return jax.lax.psum(jnp.sum(product()(*operands) ** 2), "batch")
-
-    parallel = jax.shard_map(
-        loss, mesh=mesh_of(4), in_specs=SPECS, out_specs=P(), check_vma=check_vma
-    )
-    actual = jax.jit(jax.grad(parallel, EVERY))(*operands)
-
-    def whole(*operands):
-        return jnp.sum(product(function=matmul)(*operands) ** 2)
-
-    assert_trees_close(actual, jax.jit(jax.grad(whole, EVERY))(*operands))
-
-
-def test_derivatives_in_shard_map():
-    """Gradients inside of the map, and forward mode and vmap through it."""
-    operands = rows(4, 2)
-    mesh = mesh_of(2)
-
-    def inside(*operands):
-        return jax.grad(squares(product()), EVERY)(*operands)[0]
-
-    parallel = jax.jit(jax.shard_map(inside, mesh=mesh, in_specs=SPECS, out_specs=P("batch")))
-    expected = jax.grad(squares(product(function=matmul)), EVERY)(*operands)[0]
-    assert_trees_close(parallel(*operands), expected)
-
-    def mapped(function):
-        return jax.vmap(product(function=function), (0, None, 0, None, None))
-
-    outputs = jax.shard_map(mapped(oxijax.gemm), mesh=mesh, in_specs=SPECS, out_specs=P("batch"))
-    actual = jax.jit(lambda *p: jax.jvp(outputs, p, p))(*operands)
-    assert_trees_close(actual, jax.jvp(mapped(matmul), operands, operands))
 
 
 def test_factors_that_vary_over_devices():
@@ -187,13 +147,6 @@ def test_kernels_split_the_rows_of_gradients():
 # Export.
 
 
-def test_export_round_trip():
-    operands = five()
-    exported = jax.export.export(jax.jit(product()))(*operands)
-    again = jax.export.deserialize(exported.serialize())
-    np.testing.assert_array_equal(again.call(*operands), jax.jit(product())(*operands))
-
-
 def test_export_for_any_batch():
     operands = rows(8, 3)
     (count,) = jax.export.symbolic_shape("n")
@@ -206,20 +159,6 @@ def test_export_for_any_batch():
     for size in (3, 1):
         values = [v[:size] if v.ndim == 3 else v for v in operands]
         assert_trees_close(exported.call(*values), gradients(*values))
-
-
-def test_export_for_several_gpus():
-    mesh = mesh_of(4)
-    shapes = [
-        jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=NamedSharding(mesh, spec))
-        for v, spec in zip(rows(64), SPECS, strict=True)
-    ]
-    program = jax.jit(product())
-    exported = jax.export.export(
-        program, platforms=("cuda",), disabled_checks=oxijax.EXPORT_CHECKS
-    )(*shapes)
-    assert exported.nr_devices == 4
-    assert "tensor<4x16x16xf32>" in exported.mlir_module()
 
 
 # Memory.

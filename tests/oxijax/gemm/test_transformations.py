@@ -1,6 +1,4 @@
-"""gemm's derivatives and control flow, against jnp.matmul."""
-
-import functools
+"""gemm's derivatives, against jnp.matmul."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,6 @@ from support.gemm_checks import (
     operands_of,
     product,
     squares,
-    variants,
 )
 
 import oxijax
@@ -29,34 +26,12 @@ from oxijax.testing import GEMM_CASES, GemmCase
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("modes", ["rev", "fwd"])
-@pytest.mark.parametrize("name", ["traced", "b-shared-2x2"])
+@pytest.mark.parametrize("name", ["traced", "batch", "b-shared-2x2", "only-c"])
 def test_check_grads(name, modes):
     case, operands = GEMM_CASES[name], operands_of(name, "float64")
     function = jax.jit(function_of(case, operands))
     options = {"order": 2, "modes": [modes], "atol": 1e-6, "rtol": 1e-6}
     check_grads(function, tuple(operands.values()), **options)
-
-
-@pytest.mark.spread(1)
-@pytest.mark.parametrize(
-    ("outer", "inner", "transform"),
-    [
-        (jax.jacfwd, jax.jacfwd, jax.jit),
-        (jax.jacfwd, jax.jacrev, lambda f: f),
-        (jax.jacrev, jax.jacfwd, jax.jit),
-        (jax.jacrev, jax.jacrev, jax.jit),
-    ],
-)
-def test_second_derivatives(outer, inner, transform):
-    """All combinations of modes, eager and compiled, and no product by others in them."""
-    layout = (inner is jax.jacrev, outer is jax.jacrev)
-    operands = five(*layout)
-
-    def hessian(function):
-        return transform(outer(inner(squares(product(*layout, function)), EVERY), EVERY))
-
-    assert_trees_close(hessian(oxijax.gemm)(*operands), hessian(matmul)(*operands))
-    assert "dot_general" not in str(jax.make_jaxpr(hessian(oxijax.gemm))(*operands))
 
 
 @pytest.mark.spread(9)
@@ -74,19 +49,6 @@ def test_second_derivatives_of_batches(transpose_a, transpose_b, batches):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("name", ["traced", "batch", "b-shared-2x2", "only-c"])
-def test_forward_mode(name):
-    case, operands = GEMM_CASES[name], operands_of(name)
-    primals = tuple(operands.values())
-    tangents = tuple(jnp.cos(v) for v in primals)
-    actual, expected = (
-        jax.jit(lambda p, t, f=f: jax.jvp(function_of(case, operands, f), p, t))(primals, tangents)
-        for f in (oxijax.gemm, matmul)
-    )
-    assert_trees_close(actual, expected)
-
-
-@pytest.mark.quick
 @pytest.mark.parametrize("argument", [0, 1, 3])
 def test_linear_transpose(argument):
     """Without c the function is linear in a, in b and in alpha, to JAX too."""
@@ -101,13 +63,6 @@ def test_linear_transpose(argument):
 
     grad_y = jnp.cos(operands[2])
     assert_trees_close(transpose(oxijax.gemm)(grad_y), transpose(matmul)(grad_y))
-
-
-def test_not_linear_with_c():
-    a, b, c, _, _ = five()
-    transpose = jax.linear_transpose(lambda a: oxijax.gemm(a, b, c, beta=1.0), a)
-    with pytest.raises(TypeError, match=r"gemm is linear in one factor .* without a term"):
-        transpose(c)
 
 
 @pytest.mark.quick
@@ -168,31 +123,3 @@ def test_gradient_of_what_is_shared_is_one_product():
     (_, bind) = equations_of(jax.grad(lambda b: jnp.sum(oxijax.gemm(a, b) ** 2)), b)
     assert [v.aval.shape for v in bind.invars] == [(1, 60, 3), (1, 60, 4)]
     assert bind.params["config"].op.transpose_a
-
-
-# Control flow.
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.checkpoint])
-def test_eager_jit_and_remat(transform):
-    operands = five()
-    y, vjp = jax.vjp(transform(product()), *operands)
-    expected, expected_vjp = jax.vjp(product(function=matmul), *operands)
-    assert_trees_close((y, vjp(y)), (expected, expected_vjp(expected)))
-
-
-def test_scan():
-    a, weights = jnp.ones((4, 6)), variants(jnp.eye(6) - 0.1)
-
-    def loss(function, a, weights, alpha):
-        def step(a, weight):
-            return jnp.tanh(function(a, weight, a, alpha=alpha, beta=0.5, strategy="auto")), None
-
-        return jnp.sum(jax.lax.scan(step, a, weights)[0] ** 2)
-
-    actual, expected = (
-        jax.jit(jax.grad(functools.partial(loss, function), (0, 1, 2)))(a, weights, 0.75)
-        for function in (oxijax.gemm, matmul)
-    )
-    assert_trees_close(actual, expected)

@@ -95,13 +95,6 @@ def test_nested_vmap():
     assert_close(actual, run(matmul)(rows, columns, alphas), TOLERANCE)
 
 
-def test_vmap_over_nothing():
-    operands = [v[:0] for v in map(variants, five())]
-    ys = jax.vmap(product())(*operands)
-    assert ys.shape == (0, 5, 4)
-    assert ys.dtype == jnp.float32
-
-
 def shapes_of(function, axes, *operands, **layout):
     """Shapes of the operands of the one bind that a vmapped function is, and what is copied."""
 

@@ -130,32 +130,6 @@ def test_operand_is_not_copied():
     assert found == {"cuda": [False] * 3, "cpu": [True] * 3}
 
 
-@pytest.mark.spread(2, rest="proof")
-@pytest.mark.parametrize("on_gpu", [False, True])
-@pytest.mark.parametrize("mapped", [(0, 0), (0, None), (None, 0)])
-def test_vmap(mapped, on_gpu):
-    call = in_dtype(drawn(3, softmax=True), np.float32)
-    arrays = [np.nan_to_num(array) for array in call.arrays.values()]
-    several = [
-        array if axis is None else np.stack([array * (1 - 0.03 * i) for i in range(3)])
-        for array, axis in zip(arrays, mapped, strict=True)
-    ]
-
-    def both(*arrays):
-        y, vjp = jax.vjp(functools.partial(oxijax.dcnv4, **call.options), *arrays)
-        return y, vjp(call.grad_y)
-
-    def one(i):
-        pairs = zip(several, mapped, strict=True)
-        return jax.jit(both)(*(a if axis is None else a[i] for a, axis in pairs))
-
-    expected = [one(i) for i in range(3)]
-    with place(on_gpu):
-        found = jax.jit(jax.vmap(both, mapped))(*several)
-    for i, wanted in enumerate(expected):
-        jax.tree.map(lambda a, e, i=i: assert_close(a[i], e, 1e-5), found, wanted)
-
-
 @pytest.mark.spread(1, rest="proof")
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("split", ["images", "groups", "rows"])

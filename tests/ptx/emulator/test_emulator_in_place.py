@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from support.deform_conv_kernels import Call
+from support.deform_conv_kernels import DeformConvCall
 from support.gemm_kernels import GemmProblem
 
 import ptx.emulator
@@ -62,7 +62,9 @@ def test_product(schedule):
 @pytest.mark.parametrize("kernel", ["forward", "backward_input", "backward_weight"])
 def test_deformable_convolution(kernel):
     name = min(CONFIGS, key=lambda name: CONFIGS[name].in_channels * CONFIGS[name].taps)
-    Call(kernel, CONFIGS[name], images=1, height=5, width=6, target="sm_80", small=True).run()
+    DeformConvCall(
+        kernel, CONFIGS[name], images=1, height=5, width=6, target="sm_80", small=True
+    ).run()
 
 
 @pytest.mark.parametrize("operand", [0, 1, 2])

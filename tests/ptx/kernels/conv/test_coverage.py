@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.conv_kernels import KERNELS, Call, assert_written_once
+from support.conv_kernels import KERNELS, ConvCall, assert_written_once
 from support.texts import with_unreachable_instruction
 
 from ptx.emulator import Report
@@ -91,7 +91,7 @@ def cheapest() -> list[tuple[str, str, str]]:
     return sorted(found)
 
 
-def run(call: Call, schedule: int | None = None) -> Report:
+def run(call: ConvCall, schedule: int | None = None) -> Report:
     """The kernel's launch, every byte of whose result is written by one store."""
     report = call.run(schedule=schedule)
     assert_written_once(call, report)
@@ -127,12 +127,12 @@ def is_beyond(text: str) -> bool:
     return re.match(r"@%p\d+ (ld|st)\.global", text) is not None
 
 
-def call_of(kernel: str, name: str, target: str) -> Call:
+def call_of(kernel: str, name: str, target: str) -> ConvCall:
     config = CONFIGS[name]
     # Large enough that each row of a tile is of a window inside, and small without tensor cores.
     high = 11 if atom_of(config, TARGETS[target]) else 5
     high = config.stride_h * high if config.kernel_w <= 7 else 3
-    return Call(
+    return ConvCall(
         kernel, config, images=2, height=high, width=32, small=name in LAUNCH_SIZES, target=target
     )
 
@@ -162,7 +162,7 @@ def test_every_instruction_of_every_configuration_runs(kernel, name, target):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_never_runs_is_noticed(kernel):
-    call = Call(kernel, CONFIGS["three/f32"], images=1, height=3, width=3)
+    call = ConvCall(kernel, CONFIGS["three/f32"], images=1, height=3, width=3)
     before, after = (
         {line for _, line in call.run(text).never_executed}
         for text in (call.text, with_unreachable_instruction(call.text))
@@ -172,7 +172,7 @@ def test_what_never_runs_is_noticed(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_is_written_twice_is_noticed(kernel):
-    call = Call(kernel, CONFIGS["odd/f32"], images=1, height=3, width=3)
+    call = ConvCall(kernel, CONFIGS["odd/f32"], images=1, height=3, width=3)
     store = re.search(r"^.* st\.global.*$", call.text, re.M)
     assert store is not None
     text = call.text.replace(store[0], f"{store[0]}\n{store[0]}", 1)

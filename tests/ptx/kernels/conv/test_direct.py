@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from support.conv_kernels import KERNELS, Call, assert_written_once
+from support.conv_kernels import KERNELS, ConvCall, assert_written_once
 from support.far import window
 
 from ptx.isa.dtypes import bf16, f16, f32, f64
@@ -43,7 +43,7 @@ def tiled(monkeypatch):
 def test_tiny_groups_have_no_tiles(kernel, dtype, target):
     small = dataclasses.replace(DEPTHWISE, float_type=dtype)
     large = dataclasses.replace(small, groups=2)
-    texts = [Call(kernel, config, target=target).text for config in (small, large)]
+    texts = [ConvCall(kernel, config, target=target).text for config in (small, large)]
     assert ["_tile" in text for text in texts] == [False, True]
     assert not re.search(r"\bmma\b|\b(red|atom)\.global", texts[0])
     middle = "" if kernel == "forward" else f"{kernel}_"
@@ -58,7 +58,7 @@ def test_names_say_what_a_block_has():
         ("backward_input", "backward_input_256x16x9"),
         ("backward_weight", "backward_weight_3x16x256"),
     ):
-        text = Call(kernel, config).text
+        text = ConvCall(kernel, config).text
         assert entry_name(text) == f"implicit_gemm_conv_{name}_bf16"
 
 
@@ -73,7 +73,7 @@ def test_problems_keep_their_tiles():
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_more_groups_than_a_grid_has_rows(kernel):
     config = ConvConfig(70_000, 70_000, groups=70_000)
-    grid = Call(kernel, config, images=1, height=2, width=2).launch.grid
+    grid = ConvCall(kernel, config, images=1, height=2, width=2).launch.grid
     assert grid[0] > 1
     assert grid[1:] == (1, 1)  # of these a launch can have 65,535
 
@@ -84,7 +84,7 @@ def test_fewer_instructions_than_tiles(kernel, gain, tiled):
     counts = []
     for choose in (lambda: None, tiled):
         choose()
-        call = Call(kernel, config, images=1, height=12, width=16)
+        call = ConvCall(kernel, config, images=1, height=12, width=16)
         counts.append(sum(call.run().executed.values()))  # both results are exact
     assert counts[0] * gain < counts[1]
 
@@ -121,20 +121,20 @@ COMBINATIONS = list(itertools.product(TYPES, ("sm_75", "sm_80", "sm_90")))
 def test_layer(name, dtype, target, kernel):
     """Results are exact whatever the order of the warps, and every byte is written once."""
     config = dataclasses.replace(LAYERS[name], float_type=dtype, use_bias=True)
-    call = Call(kernel, config, target=target)
+    call = ConvCall(kernel, config, target=target)
     assert_written_once(call, call.run(schedule=len(name)))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", [name for name in DIRECT if name.endswith(("/bf16", "/f64"))])
 def test_every_instruction_runs(name, kernel):
-    call = Call(kernel, CONFIGS[name], height=12, width=50, target="sm_90")
+    call = ConvCall(kernel, CONFIGS[name], height=12, width=50, target="sm_90")
     assert call.run().never_executed == []
 
 
 def test_without_a_bias():
     without, with_bias = (
-        Call("forward", dataclasses.replace(DEPTHWISE, use_bias=use_bias))
+        ConvCall("forward", dataclasses.replace(DEPTHWISE, use_bias=use_bias))
         for use_bias in (False, True)
     )
     assert without.run().never_executed == []
@@ -148,7 +148,7 @@ def test_without_a_bias():
 def test_outputs_of_other_sizes(kernel, out_size):
     """Less and more padding below and to the right than above and to the left."""
     config = dataclasses.replace(DEPTHWISE, stride_w=2)
-    Call(kernel, config, out_size=out_size).run()
+    ConvCall(kernel, config, out_size=out_size).run()
 
 
 @pytest.mark.parametrize("images", [0, 1])
@@ -156,25 +156,25 @@ def test_no_output_pixels(images):
     """Gradients are zeros where there is no output."""
     sizes = {"images": images, "height": 3, "width": 3, "out_size": (0, 0)}
     for kernel in ("backward_input", "backward_weight"):
-        call = Call(kernel, DEPTHWISE, parts=2, **sizes)
+        call = ConvCall(kernel, DEPTHWISE, parts=2, **sizes)
         result, report = call.result(call.arrays)
         assert report is not None or result.size == 0
         assert not np.any(result)
-    assert Call("forward", DEPTHWISE, **sizes).launch.grid[0] == 0
+    assert ConvCall("forward", DEPTHWISE, **sizes).launch.grid[0] == 0
 
 
 @pytest.mark.parametrize("name", ["groups of 3", "stride 2", "many units", "prime taps"])
 def test_parts_of_the_pixels(name):
     """Whole parts, one that ends within, and some that have no pixels."""
     for parts in (1, 3, 7, 40):
-        Call("backward_weight", LAYERS[name], parts=parts).run()
+        ConvCall("backward_weight", LAYERS[name], parts=parts).run()
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 6])
 def test_what_no_window_reads_does_not_matter(columns):
     """Strips end beyond the last output, where the images may have anything."""
     config = dataclasses.replace(DEPTHWISE, pad_h=0, pad_w=0)
-    call = Call("backward_weight", config, width=20, out_size=(3, columns))
+    call = ConvCall("backward_weight", config, width=20, out_size=(3, columns))
     inputs = {name: value.copy() for name, value in call.arrays.items()}
     inputs["x"][:, 5:], inputs["x"][:, :, columns + 2 :] = np.nan, np.inf
     result, _ = call.result(inputs)
@@ -186,7 +186,7 @@ def test_far_end_of_large_images(kernel):
     """Of more than 2^32 elements: the last rows are as those of a small image."""
     rows, parts = 8 * (2**18 + 1), 2**18 + 1  # a part has eight rows, and so have eight blocks
     config = ConvConfig(64, 64, groups=64)
-    call = Call(kernel, config, images=1, height=16, width=32)
+    call = ConvCall(kernel, config, images=1, height=16, width=32)
     if kernel == "backward_weight":
         call.operands["grad_y"][:, :-8] = 0.0  # of other parts
     expected = call.expected if kernel == "backward_weight" else call.expected[:, -8:]

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from support.conv_kernels import KERNELS, Call
+from support.conv_kernels import KERNELS, ConvCall
 from support.far import window
 
 from ptx.emulator import Buffer, EmulatorError
@@ -41,11 +41,11 @@ class Far:
       call: the same kernel on one small image.
     """
 
-    call: Call
+    call: ConvCall
 
     @staticmethod
     def make(kernel: str, name: str) -> "Far":
-        call = Call(kernel, LAYERS[name], images=1, height=SMALL, width=WIDTH)
+        call = ConvCall(kernel, LAYERS[name], images=1, height=SMALL, width=WIDTH)
         if kernel == "backward_weight":  # of the last rows alone
             call.operands["grad_y"][:, :-LAST] = 0.0
         return Far(call)

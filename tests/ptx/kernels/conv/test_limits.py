@@ -1,7 +1,7 @@
 """Launches of convolutions that are larger than kernels can count are refused."""
 
 import pytest
-from support.conv_kernels import KERNELS, Call
+from support.conv_kernels import KERNELS, ConvCall
 
 from ptx.isa.dtypes import bf16, f64
 from ptx.kernels.conv import ConvConfig as Layer
@@ -21,7 +21,7 @@ def launched(kernel: str, config: Layer, images: int, in_size, out_size, parts: 
     """The launch for images and outputs of some sizes."""
     (h, w), (p, q) = in_size, out_size
     sizes = {"n": images, "h": h, "w": w, "p": p, "q": q, "s": parts}
-    call = Call(kernel, config)
+    call = ConvCall(kernel, config)
     return call.launch_of(call.definition.shapes(config, sizes))
 
 

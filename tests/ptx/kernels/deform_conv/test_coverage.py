@@ -5,7 +5,7 @@ import functools
 import re
 
 import pytest
-from support.deform_conv_kernels import KERNELS, Call
+from support.deform_conv_kernels import KERNELS, DeformConvCall
 from support.texts import with_unreachable_instruction
 
 from ptx.emulator import Report
@@ -27,13 +27,15 @@ VARIANTS = [
 ]
 
 
-def call_of(kernel: str, name: str, target: str) -> Call:
+def call_of(kernel: str, name: str, target: str) -> DeformConvCall:
     """A small call, whose plan is nevertheless the one that the configuration stands for."""
     small = name in KERNELS[kernel].launch_sizes
-    return Call(kernel, CONFIGS[name], images=3, height=7, width=9, target=target, small=small)
+    return DeformConvCall(
+        kernel, CONFIGS[name], images=3, height=7, width=9, target=target, small=small
+    )
 
 
-def path(call: Call) -> tuple[object, ...]:
+def path(call: DeformConvCall) -> tuple[object, ...]:
     """What the chooser has chosen, but for sizes."""
     kernel, config, target, plan = call.kernel, call.config, TARGETS[call.target], call.plan
     if isinstance(plan, DirectPlan):
@@ -62,7 +64,7 @@ def cheapest() -> list[tuple[str, str, str]]:
     return sorted(found.values())
 
 
-def calls_of(call: Call) -> list[Call]:
+def calls_of(call: DeformConvCall) -> list[DeformConvCall]:
     """A call, and where taps are shared out among blocks one with all that fit."""
     if ".param .u32 taps_per_block" not in call.text:
         return [call]
@@ -72,7 +74,7 @@ def calls_of(call: Call) -> list[Call]:
     return [call, dataclasses.replace(call, taps_per_block=most)]
 
 
-def run(call: Call) -> Report:
+def run(call: DeformConvCall) -> Report:
     """What the launches of `calls_of` have done."""
     first, *others = (each.run() for each in calls_of(call))
     return functools.reduce(lambda a, b: a.merge(b), others, first)
@@ -119,7 +121,7 @@ def test_every_instruction_of_every_configuration_runs(kernel, name, target):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_never_runs_is_noticed(kernel):
-    call = Call(kernel, CONFIGS["16-channels/f32"], images=1, height=3, width=3)
+    call = DeformConvCall(kernel, CONFIGS["16-channels/f32"], images=1, height=3, width=3)
     before, after = (
         {line for _, line in call.run(text).never_executed}
         for text in (call.text, with_unreachable_instruction(call.text))

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from support.deform_conv_kernels import Call
+from support.deform_conv_kernels import DeformConvCall
 from support.far import window
 
 from ptx.emulator import Buffer, EmulatorError
@@ -35,13 +35,13 @@ class Far:
       height: of the large images.
     """
 
-    call: Call
+    call: DeformConvCall
     height: int
 
     @staticmethod
     def make(kernel: str, config: Layer, pixels: int) -> "Far":
         """On nearly as many pixels as there may be."""
-        call = Call(kernel, config, images=1, height=SMALL, width=WIDTH)
+        call = DeformConvCall(kernel, config, images=1, height=SMALL, width=WIDTH)
         if kernel in ("backward_input", "backward_weight"):  # of the last rows alone
             call.operands["grad_y"][:, :-LAST] = 0.0
         per_part = pixels // (PARTS * 64) * 64

@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from support.deform_conv_kernels import Call
+from support.deform_conv_kernels import DeformConvCall
 from support.paths import DOCS
 from support.sectors import Access, SectorTable, sectors_of_arrays, times
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 @functools.cache
 def touched(kernel: str, layer: str, target: str) -> dict[Access, Sectors]:
     """What accesses to each array touch, for one image of 16 x 16."""
-    call = Call(kernel, CONFIGS[f"{layer}/bf16"], 1, 16, 16, target=target)
+    call = DeformConvCall(kernel, CONFIGS[f"{layer}/bf16"], 1, 16, 16, target=target)
     report = call.outcome(statistics=True).report
     assert report is not None
     return dict(sectors_of_arrays(call.text, report))
