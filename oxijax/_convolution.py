@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import Implementation, parse_implementation
-from oxijax._core.arguments.precision import is_exact, ptx_dtype
+from oxijax._core.arguments.checks import Implementation, parse_implementation
+from oxijax._core.arguments.precision import is_exact, parse_precision, ptx_dtype
 from oxijax._core.primitive.fold import Fold, Shapes
 from oxijax._core.primitive.operation import OpParams
 from ptx.kernels.convolution import ConvolutionConfig
@@ -125,7 +125,7 @@ def parse_arguments(
     x = to_nhwc(x, data_format)
     params = conv_params(
         kind, x, weight, strides=strides, padding=pads, dilation=dilation, output_size=size,
-        precision=checks.parse_precision(precision),
+        precision=parse_precision(precision),
         implementation=parse_implementation(implementation),
     )  # fmt: skip
     return params, x, weight, bias

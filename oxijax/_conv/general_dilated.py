@@ -12,8 +12,9 @@ from jax.typing import ArrayLike, DTypeLike
 from oxijax._conv import conv_nhwc
 from oxijax._convolution import conv_params
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import ImplementationLike, parse_implementation
+from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.precision import parse_precisions
 from ptx.kernels.conv import ConvConfig
 
 __all__ = ["conv_general_dilated"]
@@ -72,7 +73,7 @@ def conv_general_dilated(
       ValueError: an argument that does not fit, by name.
       TypeError: an argument of the wrong type or dtype, by name.
     """
-    precisions = checks.parse_precisions(precision)
+    precisions = parse_precisions(precision)
     batch_groups = checks.parse_int("batch_group_count", batch_group_count)
     groups = checks.parse_int("feature_group_count", feature_group_count)
     lhs, rhs = _as_array("lhs", lhs), _as_array("rhs", rhs)

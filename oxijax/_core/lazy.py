@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["lazy_names"]
 
 
-def lazy_names(module: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_names(module: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """A `__getattr__` for a module, some names of which are those of other modules.
 
     What creates a `jax.make_user_context` is no such name: a function that was traced before its
@@ -16,7 +16,7 @@ def lazy_names(module: str, places: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
       module: its `__name__`.
-      places: for each name the module that has it; a module that is called so is itself the value.
+      modules: for each name the module that has it; a module that is called so is itself the value.
 
     Returns:
       A function of a name, to be called `__getattr__` in the module. What it returns is from then
@@ -24,11 +24,11 @@ def lazy_names(module: str, places: Mapping[str, str]) -> Callable[[str], Any]:
     """
 
     def find(name: str) -> Any:
-        if name not in places:
+        if name not in modules:
             message = f"module {module!r} has no attribute {name!r}"
             raise AttributeError(message, name=name, obj=sys.modules[module])
-        place = importlib.import_module(places[name])
-        value = place if places[name] == f"{module}.{name}" else getattr(place, name)
+        found = importlib.import_module(modules[name])
+        value = found if modules[name] == f"{module}.{name}" else getattr(found, name)
         setattr(sys.modules[module], name, value)
         return value
 

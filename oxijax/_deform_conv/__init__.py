@@ -19,7 +19,7 @@ from oxijax._convolution import (
 )
 from oxijax._core import compat as _compat
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.checks import ImplementationLike
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.precision import accumulator
 from oxijax._core.arguments.twin import reference_twin

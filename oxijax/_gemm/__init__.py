@@ -12,13 +12,13 @@ from jax.typing import ArrayLike
 
 from oxijax._core import compat as _compat
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import (
+from oxijax._core.arguments.checks import (
     ImplementationLike,
     parse_implementation,
     requires_ptx,
 )
 from oxijax._core.arguments.keywords import explain_keywords
-from oxijax._core.arguments.precision import accumulator, is_exact, ptx_dtype
+from oxijax._core.arguments.precision import accumulator, is_exact, parse_precision, ptx_dtype
 from oxijax._core.arguments.sizes import is_known
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.fold import broadcast
@@ -165,7 +165,7 @@ def _parse_arguments(
                 "implementation must not be 'ptx' where K, or both M and N, are not known, with "
                 f"M, N, K = {m}, {n}, {depth}"
             )
-    precision = checks.parse_precision(precision)
+    precision = parse_precision(precision)
     exact = is_exact(precision, a.dtype)
     op = MatrixProduct(transpose_a, transpose_b, strategy, ptx_dtype(a.dtype), exact)
     params = OpParams(op, precision, implementation=implementation)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from oxijax._core.arguments.implementation import requires_ptx
+from oxijax._core.arguments.checks import requires_ptx
 from oxijax._core.arguments.precision import ptx_dtype
 from oxijax._core.arguments.sizes import is_known, likely
 from oxijax._core.gpu.data_sheets import default_data_sheet

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 import ptx
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.keywords import explain_keywords
-from oxijax._core.arguments.precision import PTX_DTYPES
+from oxijax._core.arguments.precision import PTX_DTYPES, parse_precision
 from oxijax._core.gpu.data_sheets import default_data_sheet
 from ptx.devices import DATA_SHEETS, DataSheet, data_sheet
 from ptx.kernels.gemm.plan import choose
@@ -108,7 +108,7 @@ def roofline(
     name = checks.parse_float_dtype("dtype", dtype).name
     factor = checks.parse_factor("beta", beta)
     reads_c = isinstance(factor, jax.Array) or factor != 0
-    exact = checks.parse_precision(precision) == lax.Precision.HIGHEST
+    exact = parse_precision(precision) == lax.Precision.HIGHEST
     sheet = _data_sheet(device)
     product = {"batch": batch, "exact": exact, "reads_c": reads_c}
     analysis = ptx.analyze_intensity(m, n, k, PTX_DTYPES[name].bytes, device=sheet, **product)

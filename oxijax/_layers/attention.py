@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import Implementation, parse_implementation
+from oxijax._core.arguments.checks import Implementation, parse_implementation
 from oxijax._core.arguments.precision import usual_promotion
 from oxijax._core.primitive.explicit import reshape
 from oxijax._layers.arguments import as_real_array, check_shape, parse_divisor

@@ -8,6 +8,7 @@ import jax
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core.arguments import checks
+from oxijax._core.arguments.precision import parse_precision
 from oxijax._layers.convolution import conv_general_dilated
 from oxijax._layers.deform_conv import Geometry, Prediction
 
@@ -48,7 +49,7 @@ class Options:
         if dtype is not None:
             dtype = checks.parse_float_dtype("dtype", dtype)
         param_dtype = checks.parse_float_dtype("param_dtype", param_dtype)
-        checks.parse_precision(precision)
+        parse_precision(precision)
         checks.check_callable("kernel_init", kernel_init)
         offset_dtype = checks.parse_float_dtype("offset_dtype", offset_dtype)
         return cls(dtype, param_dtype, precision, kernel_init, offset_dtype)

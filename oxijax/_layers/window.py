@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import Implementation, parse_implementation
+from oxijax._core.arguments.checks import Implementation, parse_implementation
 from oxijax._core.arguments.precision import usual_promotion
 from oxijax._layers.arguments import Named, as_images, parse_divisor
 from oxijax._layers.batch import Batch

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from oxijax._core import compat as _compat
-from oxijax._core.arguments.implementation import Implementation
+from oxijax._core.arguments.checks import Implementation
 from oxijax._core.primitive.explicit import reshape
 from oxijax._core.primitive.gradients import define_gradients
 from oxijax._core.primitive.kernel_primitive import Fold, map_present

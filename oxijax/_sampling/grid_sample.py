@@ -4,7 +4,7 @@ import jax
 from jax.typing import ArrayLike
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import ImplementationLike, parse_implementation
+from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.explicit import reshape

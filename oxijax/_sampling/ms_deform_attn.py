@@ -7,8 +7,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import ImplementationLike, parse_implementation
+from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
+from oxijax._core.arguments.precision import parse_precision
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
@@ -101,7 +102,7 @@ def parse_ms_deform_attn(
     value = checks.as_array("value", value, 4)
     checks.check_choice("method", method, ("bilinear", "nearest"))
     normalize = checks.parse_bool("normalize", normalize)
-    checks.parse_precision(precision)
+    parse_precision(precision)
     levels = parse_spatial_shapes(spatial_shapes)
     counts = _parse_points(points, levels)
     n, pixels, heads, channels = value.shape

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import (
+from oxijax._core.arguments.checks import (
     Implementation,
     ImplementationLike,
     parse_implementation,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.checks import ImplementationLike
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
 from oxijax._layers.window import WindowV3, WindowV4, exact_gelu

@@ -11,7 +11,7 @@ from flax.linen.dtypes import promote_dtype
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.checks import ImplementationLike
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._layers import deform_conv as layers
 from oxijax._layers.arguments import as_images

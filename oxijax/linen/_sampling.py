@@ -8,7 +8,7 @@ from flax import linen as nn
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import ImplementationLike
+from oxijax._core.arguments.checks import ImplementationLike
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._layers.attention import Attention, Names
 from oxijax._layers.flax import XAVIER, AttentionCalls, WindowCalls

@@ -12,7 +12,7 @@ from flax.nnx.nn import dtypes
 from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
 
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.implementation import (
+from oxijax._core.arguments.checks import (
     Implementation,
     ImplementationLike,
     parse_implementation,

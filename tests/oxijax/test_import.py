@@ -48,13 +48,12 @@ def test_import_does_little():
         "oxijax",
         "oxijax._core",
         "oxijax._core.config",
-        "oxijax._core.forked",
         "oxijax._core.install",
         "oxijax._core.launch",
-        "oxijax._core.launch._emulated",
         "oxijax._core.launch._handler",
         "oxijax._core.launch._seal",
         "oxijax._core.lazy",
+        "oxijax._core.process",
         "oxijax._version",
     }
 

@@ -16,11 +16,15 @@ from jax import lax
 from jax.core import Tracer
 
 from oxijax._core.arguments.sizes import is_known, require_at_least
-from oxijax._core.forked import check_not_forked
+from oxijax._core.process import forked
 from ptx.kernels import convolution
 
 __all__ = [
     "FLOAT_DTYPES",
+    "PTX",
+    "XLA",
+    "Implementation",
+    "ImplementationLike",
     "PaddingLike",
     "Pads",
     "as_array",
@@ -28,6 +32,7 @@ __all__ = [
     "check_callable",
     "check_choice",
     "check_keywords",
+    "check_not_forked",
     "check_range",
     "check_same_dtype",
     "check_shape",
@@ -38,14 +43,15 @@ __all__ = [
     "parse_factor",
     "parse_float_dtype",
     "parse_groups",
+    "parse_implementation",
     "parse_int",
     "parse_number",
     "parse_padding",
     "parse_pair",
-    "parse_precision",
-    "parse_precisions",
     "parse_sequence",
+    "requires_ptx",
     "shown",
+    "takes_ptx",
     "to_array",
 ]
 
@@ -210,6 +216,16 @@ def check_keywords(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a mapping from strings, got {shown(value)}")
 
 
+def check_not_forked() -> None:
+    """Raises RuntimeError in a child whose parent had launched kernels."""
+    if forked.value:
+        raise RuntimeError(
+            "this process was forked after its parent had launched kernels, and neither JAX nor "
+            "CUDA works in such a child: start it with multiprocessing's 'spawn' or 'forkserver' "
+            "method"
+        )
+
+
 def parse_groups(
     channels: int, in_group: int, out_channels: int, shape: tuple[int, ...], why: str = ""
 ) -> int:
@@ -320,58 +336,6 @@ def output_size(
     return size
 
 
-# The precision whose products are as precise as a preset's at least; of others it is the default.
-_AT_LEAST = {
-    **dict.fromkeys(("F16_F16_F16", "F16_F16_F32", "TF32_TF32_F32"), lax.Precision.HIGH),
-    **dict.fromkeys(
-        (
-            *("BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "BF16_BF16_F32_X9"),
-            *("TF32_TF32_F32_X3", "F32_F32_F32", "F64_F64_F64"),
-        ),
-        lax.Precision.HIGHEST,
-    ),
-}
-
-
-def parse_precision(value: Any) -> lax.Precision:
-    """`precision` as one value; None is JAX's `default_matmul_precision`.
-
-    A `jax.lax.DotAlgorithmPreset` is the precision whose products are as precise at least: it names
-    what one platform's matrix product does, which these operators are not.
-    """
-    first, second = parse_precisions(value)
-    if first != second:
-        raise ValueError(f"precision must be the same for both operands, got {shown(value)}")
-    return first
-
-
-def parse_precisions(value: Any) -> tuple[lax.Precision, lax.Precision]:
-    """`precision` of each operand, which may be given as a pair."""
-    pair = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
-    if value is None:
-        default = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
-        pair = (default or lax.Precision.DEFAULT,) * 2
-    with contextlib.suppress(ValueError):
-        return _as_precision(pair[0]), _as_precision(pair[1])
-    names = ", ".join(repr(p.name.lower()) for p in lax.Precision)
-    got = f"jax_default_matmul_precision {pair[0]!r}" if value is None else shown(value)
-    raise ValueError(
-        "precision must be None, a jax.lax.Precision, a jax.lax.DotAlgorithmPreset or one of "
-        f"{names}, got {got}"
-    )
-
-
-def _as_precision(value: Any) -> lax.Precision:
-    """One operand's precision; ValueError if it is none."""
-    name = value.name if isinstance(value, lax.DotAlgorithmPreset) else value
-    if isinstance(name, str) and name in lax.DotAlgorithmPreset.__members__:
-        return _AT_LEAST.get(name, lax.Precision.DEFAULT)
-    # The enumeration's values are ints, which it would take too.
-    if not isinstance(value, str | lax.Precision):
-        raise ValueError(f"no precision: {value!r}")
-    return lax.Precision(value)
-
-
 def check_range(
     name: str, values: Sequence[int], value: Any, least: int, most: int = _MOST
 ) -> None:
@@ -388,4 +352,61 @@ def _is_sequence(value: Any) -> bool:
         return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(
         value, str | bytes | bytearray | memoryview
+    )
+
+
+PTX, XLA = "ptx", "xla"
+
+Implementation = tuple[str, ...] | None
+"""The programs that an operation may run, the preferred first; None leaves it to the platform."""
+
+ImplementationLike = str | Sequence[str] | None
+"""The same as an argument of public functions."""
+
+
+def parse_implementation(value: Any) -> Implementation:
+    """Checks the argument `implementation`.
+
+    Raises:
+      ValueError: a name of no implementation, one that is given twice, or none at all.
+      TypeError: neither None, nor a string, nor a sequence of strings.
+    """
+    if value is None:
+        return None
+    many = [value] if isinstance(value, str) else parse_sequence("implementation", value)
+    names = tuple(many)
+    for name in names:
+        check_choice("implementation", name, (PTX, XLA))
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            "implementation must be None, 'ptx', 'xla' or a sequence of these names, each once, "
+            f"got {shown(value)}"
+        )
+    return names
+
+
+def requires_ptx(implementation: Implementation) -> bool:
+    """Whether nothing but a kernel will do."""
+    return implementation is not None and XLA not in implementation
+
+
+def takes_ptx(implementation: Implementation, operation: str, obstacle: str | None) -> bool:
+    """Whether an operation runs its kernel.
+
+    Args:
+      implementation: what was asked for.
+      operation: its name, for the message.
+      obstacle: why no kernel can run here, as the end of a sentence; None where one can.
+
+    Raises:
+      ValueError: only a kernel was asked for, and none can run.
+    """
+    for choice in implementation or (PTX, XLA):
+        if choice == XLA:
+            return False
+        if obstacle is None:
+            return True
+    raise ValueError(
+        f"implementation 'ptx' of {operation} cannot run here: {obstacle}. implementation=None "
+        "takes XLA's program then, as ('ptx', 'xla') does"
     )

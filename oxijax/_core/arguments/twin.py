@@ -7,7 +7,7 @@ from typing import Any, ParamSpec
 
 import jax
 
-from oxijax._core.arguments.implementation import parse_implementation, requires_ptx
+from oxijax._core.arguments.checks import parse_implementation, requires_ptx
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.precision import usual_promotion
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oxijax._core.arguments.checks import shown
-from oxijax._core.calls.config_json import config_type, decode_fields, encode_fields, registered
 from oxijax._core.calls.kernel_call import KernelCall, is_emulated
 from oxijax._core.calls.variations import variations
+from oxijax._core.launch._spec import config_type, decode_fields, encode_fields, registered
 from oxijax._version import __version__
 from ptx.isa.targets import TARGETS
 from ptx.registry import kernels

@@ -7,11 +7,11 @@ the GPU, or into the emulator.
 
 from typing import TYPE_CHECKING
 
-from oxijax._core.launch import _emulated, _handler
-from oxijax._core.launch._emulated import Emulation, emulation
+from oxijax._core.launch import _handler
 from oxijax._core.launch._handler import TARGET_NAME, HandlerMissingError, find_handler
 from oxijax._core.launch._handler import is_loaded as has_handler
 from oxijax._core.lazy import lazy_names
+from oxijax._core.process import Emulation, emulation, stop
 
 if TYPE_CHECKING:
     from oxijax._core.launch._call import call
@@ -54,7 +54,7 @@ def _describe(number: int, status: int) -> str:
 
 # At import, because a program that another process has exported or cached may hold calls.
 try:
-    _handler.connect(_resolve_call, _describe, _emulated.stop)
+    _handler.connect(_resolve_call, _describe, stop)
     _handler.register(TARGET_NAME)
 except Exception as error:
     _handler.refuse(error)  # without the handler all works but `call`, which says this

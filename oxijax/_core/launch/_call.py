@@ -12,15 +12,14 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from oxijax._core import compat as _compat
-from oxijax._core.arguments.checks import shown
+from oxijax._core.arguments.checks import check_not_forked, shown
 from oxijax._core.arguments.precision import numpy_dtype
 from oxijax._core.arguments.sizes import batch_groups, is_known
-from oxijax._core.forked import check_not_forked
 from oxijax._core.launch import _handler
-from oxijax._core.launch._emulated import allow_dry_runs, emulation
 from oxijax._core.launch._handler import TARGET_NAME
 from oxijax._core.launch._latency import latency_metadata
 from oxijax._core.launch._spec import VERSION, Spec, key_of
+from oxijax._core.process import allow_dry_runs, emulation
 from ptx.definition import Array, KernelDefinition, Out
 from ptx.operator import Description
 

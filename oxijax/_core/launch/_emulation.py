@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from oxijax._core.launch import _emulated, _handler
+from oxijax._core.launch import _handler
+from oxijax._core.process import is_stopping
 from ptx.emulator import Buffer, EmulatorError
 from ptx.emulator import launch as emulator_launch
 from ptx.emulator.program import load as parse
@@ -131,7 +132,7 @@ class _Loaded:
                 dynamic_shared=dynamic_shared,
                 schedule=self.schedule,
                 statistics=False,
-                stop=_emulated.is_stopping,
+                stop=is_stopping,
             )
         for buffer, memory in buffers.values():
             if buffer.writable:

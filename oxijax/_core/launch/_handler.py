@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from oxijax._core import install
-from oxijax._core.forked import note_fork
 from oxijax._core.launch import _seal
+from oxijax._core.process import forked
 
 __all__ = [
     "LAUNCH_FUNCTION",
@@ -383,7 +383,7 @@ def refuse_in_children() -> None:
 
     def after_fork():
         handler.oxijax_after_fork()
-        note_fork()
+        forked.set_global(True)
 
     os.register_at_fork(after_in_child=after_fork)
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from oxijax._core.arguments.precision import numpy_dtype
-from oxijax._core.calls.config_json import registered
 from oxijax._core.calls.kernel_call import KernelCall, emulated_gpu, note
 from oxijax._core.calls.tuned_plans import tuned_plans
 from oxijax._core.gpu import driver as _driver
-from oxijax._core.launch import _emulated, _emulation, _handler
+from oxijax._core.launch import _emulation, _handler
 from oxijax._core.launch._emulation import EmulatedArray
 from oxijax._core.launch._handler import BufferType
-from oxijax._core.launch._spec import VERSION, Spec, key_of
+from oxijax._core.launch._spec import VERSION, Spec, key_of, registered
+from oxijax._core.process import check_emulation
 from ptx import kernels as kernels  # which a program calls that another process has exported
 from ptx.definition import KernelDefinition, Shapes, clear_texts
 from ptx.isa.targets import TARGETS
@@ -170,7 +170,7 @@ def _fill(record: _handler.LaunchRecord, resolved: _Resolved, device: int) -> No
     if (device == _HOST) != (spec.emulation is not None):
         raise ValueError("a call for the emulator runs on the CPU, any other on a GPU")
     if spec.emulation is not None:
-        _emulated.check(spec.emulation)
+        check_emulation(spec.emulation)
         target, gpu = TARGETS[spec.emulation.target], emulated_gpu(spec.emulation.target)
     else:
         device = _driver.driver().current_device()

@@ -17,32 +17,22 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from oxijax._core import compat as _compat
-from oxijax._core.arguments.implementation import PTX, requires_ptx, takes_ptx
-from oxijax._core.arguments.precision import accumulator, usual_promotion
-from oxijax._core.arguments.sizes import batch_groups
+from oxijax._core.arguments.checks import PTX, requires_ptx, shown, takes_ptx
+from oxijax._core.arguments.precision import usual_promotion
+from oxijax._core.arguments.sizes import batch_groups, is_known
 from oxijax._core.config import config as settings
 from oxijax._core.config import is_deterministic
 from oxijax._core.launch import VERSION, emulation, has_handler
-from oxijax._core.primitive import modes, sharding
-from oxijax._core.primitive.explicit import explicit_axes
-from oxijax._core.primitive.fold import Dims, Fold, broadcast, split
-from oxijax._core.primitive.validation import (
-    check_description,
-    check_linear,
-    check_operands,
-    check_results,
-    check_shapes,
-    check_sizes,
-)
+from oxijax._core.primitive import sharding
+from oxijax._core.primitive.fold import Dims, Fold, split
+from oxijax._core.primitive.gradients import Product, tangent
 from oxijax._version import __version__
 
 __all__ = ["Fold", "KernelPrimitive", "Product", "Result", "map_present"]
 
 # Hashable and static; each family has its own frozen dataclass. An attribute `implementation` of it
-# says which programs may run, see `oxijax._core.arguments.implementation`.
+# says which programs may run, see `oxijax._core.arguments.checks.Implementation`.
 Config = Any
-
-_CHANNELS = "channels"  # the name of all dimensions that a fold splits together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,27 +46,6 @@ class Result:
 
     dims: str
     like: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Product:
-    """What makes a kernel's one result a product of its operands, plus perhaps one of them.
-
-    Such a kernel needs no reference to be differentiated through: its tangents are its own
-    products with tangents in a factor's place, and its gradients are those products' transposes.
-
-    Attributes:
-      transposes: for each factor a function that is called with the configuration, the
-        operands (in the factor's place its shape and dtype) and the gradient of the result, and
-        returns the factor's, as a tuple of one. Along dimensions that the factor is shared along
-        it may be left to be summed.
-      term: the operand that is added to the product, along the dimensions that it has.
-      scale: the operand that the term is multiplied with, if present.
-    """
-
-    transposes: Mapping[str, Callable[..., tuple[jax.Array | None, ...]]]
-    term: str | None = None
-    scale: str | None = None
 
 
 class KernelPrimitive:
@@ -134,8 +103,8 @@ class KernelPrimitive:
         self.reference = reference
         self.batch = batch
         self.parallel = parallel
-        likes = {key: result.like for key, result in self.results.items()}
-        check_description(name, self.operands, likes, folds)
+        self._result_dims = {key: Dims.parse(result.dims) for key, result in results.items()}
+        self._check_description()
 
         primitive = Primitive(name)
         self.primitive: Primitive = primitive
@@ -143,22 +112,34 @@ class KernelPrimitive:
         primitive.def_impl(functools.partial(_compat.apply_primitive, primitive))
         primitive.def_abstract_eval(self._abstract_eval)
         self.cuda = cuda
-        mlir.register_lowering(primitive, functools.partial(self._lower, has_gpu=lambda: False))
-        lower_on_gpu = functools.partial(self._lower, has_gpu=lambda: True)
-        mlir.register_lowering(primitive, lower_on_gpu, platform="cuda")
-        lower_on_cpu = functools.partial(self._lower, has_gpu=lambda: emulation.value is not None)
-        mlir.register_lowering(primitive, lower_on_cpu, platform="cpu")
+        for platform, has_gpu in (
+            (None, lambda: False),
+            ("cuda", lambda: True),
+            ("cpu", lambda: emulation.value is not None),
+        ):
+            lower = functools.partial(self._lower, has_gpu=has_gpu)
+            mlir.register_lowering(primitive, lower, platform=platform)
         batching.primitive_batchers[primitive] = self._batch
         if product is None:
             ad.primitive_jvps[primitive] = self._jvp
             ad.primitive_transposes[primitive] = self._transpose_of_reference
         else:
-            self.product = product
-            ad.primitive_jvps[primitive] = self._jvp_of_product
-            ad.primitive_transposes[primitive] = self._transpose
+            product.define(self)
+
+    def _check_description(self) -> None:
+        for result, like in ((key, result.like) for key, result in self.results.items()):
+            if like not in self.operands:  # the result would always be absent
+                raise ValueError(
+                    f"{self.name}: result {result} must be like one of the operands "
+                    f"{', '.join(self.operands)}, got like={shown(like)}"
+                )
+        if isinstance(self.folds, str) or not all(isinstance(fold, Fold) for fold in self.folds):
+            raise TypeError(
+                f"{self.name}: folds must be a sequence of Fold, got {shown(self.folds)}"
+            )
 
     def __call__(self, config: Config, *operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
-        return self._on_present(self._bind, config, operands)
+        return self._on_present(self.bind, config, operands)
 
     def call_reference(
         self, config: Config, *operands: jax.Array | None
@@ -170,23 +151,37 @@ class KernelPrimitive:
         return self._on_present(self._trace_reference, config, operands)
 
     def _on_present(self, function: Callable[..., Sequence[jax.Array]], config, operands):
-        check_operands(self.name, self.operands, operands)
+        self._check_operands(operands)
         present = tuple(operand is not None for operand in operands)
         arrays = [operand for operand in operands if operand is not None]
         outs = iter(function(*arrays, config=config, present=present))
         present_results = self._present_results(present)
         return tuple(next(outs) if key in present_results else None for key in self.results)
 
+    def _check_operands(self, operands: Sequence[Any]) -> None:
+        if len(operands) != len(self.operands):
+            raise TypeError(
+                f"{self.name} takes {len(self.operands)} operands, {', '.join(self.operands)} "
+                f"(None for one that is absent), got {len(operands)}"
+            )
+        for (key, dims), operand in zip(self.operands.items(), operands, strict=True):
+            shape = getattr(operand, "shape", None)
+            if shape is not None and len(shape) != len(dims.names):
+                raise ValueError(
+                    f"{self.name}: {key} must have the dimensions {list(dims.names)}, got shape "
+                    f"{shape}"
+                )
+
     def _trace_reference(self, *arrays, config: Config, present: Sequence[bool]):
         def on_parts(*parts: jax.Array, config: Config) -> list[jax.Array]:
             return self._call(self.reference, parts, config, present)
 
-        names = self._present_operands(present)
+        names = self.present_operands(present)
         return self._on_shards(on_parts, names, arrays, config, present)
 
-    def _bind(self, *arrays, config: Config, present: Sequence[bool]) -> Sequence[jax.Array]:
+    def bind(self, *arrays, config: Config, present: Sequence[bool]) -> Sequence[jax.Array]:
         """Binds the primitive, once on each device where operands are sharded explicitly."""
-        names = self._present_operands(present)
+        names = self.present_operands(present)
 
         def bind(*parts: jax.Array, config: Config) -> Sequence[jax.Array]:
             config = self.describe(config, names, parts)
@@ -202,9 +197,11 @@ class KernelPrimitive:
         self, function: Callable, arrays: Sequence[Any], config: Config, present: Sequence[bool]
     ) -> list[jax.Array]:
         """Calls a function of configuration and operands with the operands that are present."""
-        config = self.describe(config, self._present_operands(present), arrays)
+        config = self.describe(config, self.present_operands(present), arrays)
         operands = iter(arrays)
-        results = function(config, *(next(operands) if each else None for each in present))
+        results = function(
+            config, *(next(operands) if is_present else None for is_present in present)
+        )
         return [result for result in results if result is not None]
 
     def _lowering(self, function: Callable, expected: Sequence[Any]):
@@ -212,10 +209,24 @@ class KernelPrimitive:
         def on_arrays(*arrays: jax.Array, config: Config, present: Sequence[bool]):
             with jax.named_scope(self.name):  # so that profiles know each operation by its kernel
                 results = self._call(function, arrays, config, present)
-            check_shapes(self.name, results, expected)
+            self._check_shapes(results, expected)
             return results
 
         return mlir.lower_fun(on_arrays, multiple_results=True)
+
+    def _check_shapes(self, results: Sequence[Any], expected: Sequence[Any]) -> None:
+        """Raises ValueError unless results have the dtypes and shapes of abstract evaluation."""
+        found, wanted = ([(r.dtype.name, *r.shape) for r in each] for each in (results, expected))
+        if [*map(len, found)] != [*map(len, wanted)] or any(
+            # A size that is not known yet may be written in several ways.
+            size != other and (isinstance(size, str) or is_known(size, other))
+            for ours, theirs in zip(found, wanted, strict=True)
+            for size, other in zip(ours, theirs, strict=True)
+        ):
+            raise ValueError(
+                f"{self.name}: its reference, or its function for GPUs, must return arrays of "
+                f"these dtypes and sizes: {wanted}; got {found}"
+            )
 
     def _on_shards(
         self,
@@ -234,83 +245,47 @@ class KernelPrimitive:
           config: the primitive's configuration.
           present: whether each operand of the primitive is.
         """
-        if not explicit_axes(arrays):
+        if not any(any(jax.typeof(array).sharding.spec) for array in arrays):
             return bind(*arrays, config=config)
         call = self._whole_call(config, present, names)
-        shapes = [array.shape for array in arrays]
-        call = self._part_of(call, names, shapes, sharding.explicit_parts(arrays)) or call
-        bind = functools.partial(bind, config=call.config)
-        return sharding.on_shards(bind, self.name, names, arrays, call)
+        return sharding.on_shards(bind, self.name, arrays, call)
 
     def _whole_call(
         self, config: Config, present: Sequence[bool], names: Sequence[str]
-    ) -> sharding.Call:
+    ) -> sharding.SplitCall:
         """The call, not split, on arrays with the dimensions of the operands of these names."""
-        return sharding.Call(
+        return sharding.SplitCall(
             config,
+            names,
             [self.operands[name] for name in names],
-            [Dims.parse(result.dims) for result in self._present_results(present).values()],
-            self.parallel(config, self._present_operands(present)).split(),
+            [self._result_dims[name] for name in self._present_results(present)],
+            self.parallel(config, self.present_operands(present)).split(),
+            self.folds,
         )
 
-    def _part_of(
-        self,
-        call: sharding.Call,
-        names: Sequence[str],
-        shapes: Sequence[Sequence[int]],
-        parts_along: Callable[[Sequence[Dims], Sequence[str]], int],
-    ) -> sharding.Call | None:
-        """The call in which several dimensions are split together, as channels and their groups.
+    def present_operands(self, present: Sequence[bool]) -> list[str]:
+        return [key for key, is_present in zip(self.operands, present, strict=True) if is_present]
 
-        Args:
-          call: the whole one.
-          names: of its operands.
-          shapes: of its operands.
-          parts_along: called with the operands' dimensions and some of their names, returns into
-            how many parts these are to be split.
-        """
-        for fold in self.folds:
-            parts = parts_along(call.operands, fold.dims.split())
-            sizes = dict(zip(names, shapes, strict=True))
-            part = fold.part(call.config, sizes, parts) if parts > 1 else None
-            if part is not None:
-                together, config = part
-                operands, results = (
-                    [dims.merged(together, _CHANNELS) for dims in each]
-                    for each in (call.operands, call.results)
-                )
-                whole = all(
-                    size % parts == 0
-                    for dims, shape in zip(operands, shapes, strict=True)
-                    for dim, size in zip(dims.names, shape, strict=True)
-                    if dim == _CHANNELS
-                )
-                if not whole:
-                    return None
-                # A part may have one group, whose channels are not split again.
-                return sharding.Call(config, operands, results, [*call.parallel, _CHANNELS])
-        return None
-
-    def _present_operands(self, present: Sequence[bool]) -> list[str]:
-        return [key for key, each in zip(self.operands, present, strict=True) if each]
-
-    def _present_results(self, present: Sequence[bool]) -> dict[str, Result]:
-        names = self._present_operands(present)
-        return {key: result for key, result in self.results.items() if result.like in names}
+    def _present_results(self, present: Sequence[bool]) -> list[str]:
+        names = self.present_operands(present)
+        return [key for key, result in self.results.items() if result.like in names]
 
     def _abstract_eval(self, *avals, config: Config, present: Sequence[bool]):
         _compat.check_varying(self.name, *avals)
-        operands = dict(zip(self._present_operands(present), avals, strict=True))
+        operands = dict(zip(self.present_operands(present), avals, strict=True))
         known = self._parse_sizes({key: aval.shape for key, aval in operands.items()})
         sizes = self.sizes(config, known)
-        results = self._present_results(present)
-        check_sizes(self.name, {key: result.dims for key, result in results.items()}, sizes)
-        return [
-            operands[result.like].update(
-                shape=tuple(sizes[dim] for dim in result.dims.split()), weak_type=False
-            )
-            for result in results.values()
-        ]
+        results = []
+        for key in self._present_results(present):
+            dims = self._result_dims[key].names
+            if missing := [dim for dim in dims if dim not in sizes]:
+                raise ValueError(
+                    f"{self.name}: result {key} has the dimensions {[*dims]}, and sizes gives none "
+                    f"for {', '.join(missing)}, which no operand has"
+                )
+            shape = tuple(sizes[dim] for dim in dims)
+            results.append(operands[self.results[key].like].update(shape=shape, weak_type=False))
+        return results
 
     def _parse_sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """The sizes of all dimensions that the operands with these shapes have."""
@@ -347,7 +322,7 @@ class KernelPrimitive:
 
     def _lower_kernel(self, ctx, *values, config: Config, present: Sequence[bool]):
         """Lowers the kernel: where XLA can ask how to split it over devices, so that it does."""
-        names = self._present_operands(present)
+        names = self.present_operands(present)
         call = self._whole_call(config, present, names)
         mesh = _compat.auto_mesh(ctx)
         cuda = self.cuda
@@ -364,8 +339,7 @@ class KernelPrimitive:
 
         # All that the parts depend on: a cache of programs knows what XLA asks for by this alone.
         key = f"{self.name} {present} {gpu} {deterministic} {VERSION} {__version__}"
-        part_of = functools.partial(self._part_of, call, names)
-        return sharding.lower_split(ctx, values, mesh, bind, key, call, part_of)
+        return sharding.lower_split(ctx, values, mesh, bind, key, call)
 
     def _lower_reference(self, ctx, *arrays, config: Config, present: Sequence[bool]):
         """Lowers the reference: where there are several devices, on groups of the batch.
@@ -373,24 +347,25 @@ class KernelPrimitive:
         XLA gives groups to devices where an operation has a dimension that counts them, and gathers
         what works on all of the batch at once.
         """
-        operands = [self.operands[name] for name in self._present_operands(present)]
-        in_axes = [0 if dims.names[0] == self.batch else None for dims in operands]
+        names = self.present_operands(present)
         sizes = {
             aval.shape[0]
-            for aval, axis in zip(ctx.avals_in, in_axes, strict=True)
-            if axis is not None
+            for name, aval in zip(names, ctx.avals_in, strict=True)
+            if self.operands[name].names[0] == self.batch
         }
         groups = batch_groups(ctx, *sizes) if sizes else 1
         function = self._rounded_reference
         if groups > 1:
-            function = functools.partial(self._reference_on_groups, groups, in_axes)
+            function = functools.partial(self._reference_on_groups, groups)
         return self._lowering(function, ctx.avals_out)(ctx, *arrays, config=config, present=present)
 
-    def _reference_on_groups(self, groups, in_axes, config, *operands):
-        axes = iter(in_axes)
-        axes = [None if operand is None else next(axes) for operand in operands]
+    def _reference_on_groups(self, groups: int, config: Config, *operands: jax.Array | None):
+        axes = [
+            0 if operand is not None and dims.names[0] == self.batch else None
+            for dims, operand in zip(self.operands.values(), operands, strict=True)
+        ]
         parts = [
-            operand if axis is None else split(operand, 0, groups)
+            operand if axis is None or operand is None else split(operand, 0, groups)
             for operand, axis in zip(operands, axes, strict=True)
         ]
         outs = jax.vmap(functools.partial(self.reference, config), axes)(*parts)
@@ -398,15 +373,20 @@ class KernelPrimitive:
             out
             if out is None
             else out.reshape(-1, *out.shape[2:])
-            if result.dims.split()[0] == self.batch
+            if dims.names[0] == self.batch
             else out.sum(axis=0)
-            for out, result in zip(outs, self.results.values(), strict=True)
+            for out, dims in zip(outs, self._result_dims.values(), strict=True)
         ]
         return self._rounded(merged, operands)
 
     def _rounded_reference(self, config: Config, *operands: jax.Array | None):
         results = self.reference(config, *operands)
-        check_results(self.name, "reference", results, list(self.results))
+        if not isinstance(results, tuple | list) or len(results) != len(self.results):
+            got = f"{len(results)}" if isinstance(results, tuple | list) else type(results).__name__
+            raise TypeError(
+                f"{self.name}: its reference must return a tuple of {len(self.results)}, "
+                f"{', '.join(self.results)}, got {got}"
+            )
         return self._rounded(results, operands)
 
     def _rounded(self, results, operands) -> list[jax.Array | None]:
@@ -419,9 +399,9 @@ class KernelPrimitive:
 
     @usual_promotion()
     def _batch(self, arrays, axes, *, config: Config, present: Sequence[bool]):
-        bind = functools.partial(self._bind, present=present)
+        bind = functools.partial(self.bind, present=present)
         size = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
-        names = self._present_operands(present)
+        names = self.present_operands(present)
         shapes = [
             a.shape if axis is None else a.shape[:axis] + a.shape[axis + 1 :]
             for a, axis in zip(arrays, axes, strict=True)
@@ -435,7 +415,7 @@ class KernelPrimitive:
             return [jnp.zeros((0, *out.shape), out.dtype) for out in outs], [0] * len(outs)
 
         operands = [self.operands[name] for name in names]
-        results = [Dims.parse(r.dims) for r in self._present_results(present).values()]
+        results = [self._result_dims[name] for name in self._present_results(present)]
         mapped = [dims for dims, axis in zip(operands, axes, strict=True) if axis is not None]
         sizes = self._parse_sizes(dict(zip(names, shapes, strict=True)))
         ways = [
@@ -466,11 +446,11 @@ class KernelPrimitive:
         ad.primitive_jvps[self.primitive] = self._jvp_of_custom_vjp
 
     def _jvp_of_custom_vjp(self, primals, tangents, *, config: Config, present: Sequence[bool]):
-        (out,) = self._bind(*primals, config=config, present=present)
-        return [out], [modes.tangent(self, primals, tangents, out, config=config, present=present)]
+        (out,) = self.bind(*primals, config=config, present=present)
+        return [out], [tangent(self, primals, tangents, out, config=config, present=present)]
 
     def _jvp(self, primals, tangents, *, config: Config, present: Sequence[bool]):
-        outs = self._bind(*primals, config=config, present=present)
+        outs = self.bind(*primals, config=config, present=present)
         return outs, self.reference_tangents(primals, tangents, config=config, present=present)
 
     def reference_tangents(
@@ -487,88 +467,76 @@ class KernelPrimitive:
         @usual_promotion()
         def on_parts(*parts: jax.Array, config: Config) -> Sequence[jax.Array]:
             primals = parts[: len(tangents)]
-
-            def reference(*values):
-                arrays = list(primals)
-                for i, value in zip(active, values, strict=True):
-                    arrays[i] = value
-                return self._call(self._rounded_reference, arrays, config, present)
-
+            reference = self._reference_of(active, primals, config, present)
             varying = [primals[i] for i in active]
             return jax.jvp(reference, varying, list(parts[len(tangents) :]))[1]
 
-        names = self._present_operands(present)
+        names = self.present_operands(present)
         every = [*names, *(names[i] for i in active)]
         arrays = [*primals, *(tangents[i] for i in active)]
         return self._on_shards(on_parts, every, arrays, config, present)
 
-    @usual_promotion()
-    def _jvp_of_product(self, primals, tangents, *, config: Config, present: Sequence[bool]):
-        names = self._present_operands(present)
-        (out,) = self._bind(*primals, config=config, present=present)
-        added = (self.product.term, self.product.scale)
-        values: dict[str, Any] = dict.fromkeys(self.operands)
-        values.update(zip(names, primals, strict=True))
-        factors = {name: None if name in added else value for name, value in values.items()}
-        terms = []
-        for name, tangent in zip(names, tangents, strict=True):
-            if type(tangent) is ad.Zero:
-                continue
-            if name in added:
-                terms.append(self._scaled_term({**values, name: tangent}, out))
-                continue
-            (product,) = self(config, *{**factors, name: tangent}.values())
-            assert product is not None
-            # Without the term, all that is left may be shared.
-            terms.append(broadcast(product, out.shape))
-        return [out], [functools.reduce(ad.add_tangents, terms)]
+    def define_transpose(
+        self,
+        gradient: Callable[[Config, dict[str, Any], str, jax.Array], jax.Array],
+        linear: Callable[[Config, Sequence[str]], Sequence[str]],
+    ) -> None:
+        """Defines `jax.linear_transpose` of a primitive with one result.
 
-    def _scaled_term(self, values: Mapping[str, Any], out: jax.Array) -> jax.Array:
-        """The term times its scale, in the shape and dtype of `out`."""
-        (result,) = self.results.values()
-        # The transpose of a broadcast is a sum, for which half precision is too narrow.
-        wide = accumulator(out)
-        factors = []
-        for name in (self.product.term, self.product.scale):
-            if name is not None and values[name] is not None:
-                axes = [result.dims.split().index(dim) for dim in self.operands[name].names]
-                factors.append(jax.lax.broadcast_in_dim(values[name].astype(wide), out.shape, axes))
-        return functools.reduce(jnp.multiply, factors).astype(out.dtype)
+        Args:
+          gradient: called with the configuration, the operands by name (None for an absent one, and
+            in place of the transposed one its shape and dtype), the name of the transposed one and
+            the gradient of the result; returns the gradient of the transposed one.
+          linear: called with the configuration and the names of the operands that are present,
+            returns those in each of which the result is linear.
+        """
 
-    @usual_promotion()
-    def _transpose(self, cotangents, *operands, config: Config, present: Sequence[bool]):
-        (cotangent,) = cotangents
-        names = self._present_operands(present)
-        linear = [n for n, v in zip(names, operands, strict=True) if ad.is_undefined_primal(v)]
-        values: dict[str, Any] = dict.fromkeys(self.operands)
-        values.update(zip(names, operands, strict=True))
-        factors = () if self.product.term in names else self.product.transposes
-        check_linear(self.name, linear, names, [*factors])
-        if type(cotangent) is ad.Zero:
-            return [ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in operands]
-        values[linear[0]] = values[linear[0]].aval
-        shape = values[linear[0]].shape
-        (gradient,) = self.product.transposes[linear[0]](config, *values.values(), cotangent)
-        assert gradient is not None
-        shared = [i for i, size in enumerate(gradient.shape) if size != shape[i]]
-        if shared:
-            gradient = jnp.sum(gradient, shared, keepdims=True)
-        return [gradient if name in linear else None for name in names]
+        @usual_promotion()
+        def transpose(cotangents, *operands, config: Config, present: Sequence[bool]):
+            (cotangent,) = cotangents
+            names = self.present_operands(present)
+            values = {**dict.fromkeys(self.operands), **dict(zip(names, operands, strict=True))}
+            transposed = [name for name in names if ad.is_undefined_primal(values[name])]
+            if len(transposed) != 1 or transposed[0] not in linear(config, names):
+                raise TypeError(
+                    f"{self.name} is linear in one factor at a time and without a term, not in "
+                    f"{' and '.join(transposed)} of {', '.join(names)}"
+                )
+            (name,) = transposed
+            values[name] = values[name].aval
+            if type(cotangent) is ad.Zero:
+                found = ad.Zero(values[name])
+            else:
+                found = gradient(config, values, name, cotangent)
+            return [found if other == name else None for other in names]
+
+        ad.primitive_transposes[self.primitive] = transpose
 
     @usual_promotion()
     def _transpose_of_reference(self, cotangents, *operands, config: Config, present):
         """For `jax.linear_transpose` of a primitive that is itself a transpose."""
         transposed = [i for i, value in enumerate(operands) if ad.is_undefined_primal(value)]
-
-        def reference(*values: jax.Array) -> list[jax.Array]:
-            arrays = list(operands)
-            for i, value in zip(transposed, values, strict=True):
-                arrays[i] = value
-            return self._call(self._rounded_reference, arrays, config, present)
-
+        reference = self._reference_of(transposed, operands, config, present)
         transpose = jax.linear_transpose(reference, *(operands[i].aval for i in transposed))
         found = iter(transpose([ad.instantiate_zeros(each) for each in cotangents]))
         return [next(found) if i in transposed else None for i in range(len(operands))]
+
+    def _reference_of(
+        self,
+        indices: Sequence[int],
+        arrays: Sequence[Any],
+        config: Config,
+        present: Sequence[bool],
+    ) -> Callable[..., list[jax.Array]]:
+        """The reference as a function of the arrays at some indices; the others are constant."""
+
+        def reference(*values: jax.Array) -> list[jax.Array]:
+            merged = list(arrays)
+            for i, value in zip(indices, values, strict=True):
+                merged[i] = value
+            return self._call(self._rounded_reference, merged, config, present)
+
+        return reference
 
 
 def map_present(

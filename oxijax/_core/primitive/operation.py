@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import jax
 from jax import lax
 
-from oxijax._core.arguments.implementation import Implementation
+from oxijax._core.arguments.checks import Implementation
 from oxijax._core.arguments.precision import ptx_dtype
 from oxijax._core.launch import call
 from oxijax._core.primitive.kernel_primitive import KernelPrimitive, Result

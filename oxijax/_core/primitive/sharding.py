@@ -17,64 +17,90 @@ from jax.sharding import PartitionSpec
 
 from oxijax._core import compat as _compat
 from oxijax._core.primitive.explicit import axes_of, mesh_of, reshard, spec_of
-from oxijax._core.primitive.fold import Dims
+from oxijax._core.primitive.fold import Dims, Fold
 
 __all__ = [
-    "Call",
-    "explicit_parts",
+    "SplitCall",
     "lower_split",
     "on_shards",
 ]
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class SplitCall:
     """A call of a primitive, as what can be split.
 
     Attributes:
-      config: of the primitive, in a part.
-      operands: dimensions of each.
-      results: dimensions of each.
+      config: the primitive's configuration, on one device.
+      names: the operands' names.
+      operands: the dimensions of each operand.
+      results: the dimensions of each result.
       parallel: the dimensions along which the call may be split; results that lack one of them are
         then summed.
+      folds: the primitive's folds, of which one may split several dimensions together.
     """
 
     config: Any
+    names: Sequence[str]
     operands: Sequence[Dims]
     results: Sequence[Dims]
     parallel: Sequence[str]
+    folds: Sequence[Fold] = dataclasses.field(repr=False)  # as `lower_split` identifies calls by it
+
+    def joint(
+        self,
+        shapes: Sequence[Sequence[int]],
+        count_shards: Callable[[Sequence[str]], int],
+    ) -> "SplitCall | None":
+        """The call in which several dimensions are split together, as channels and their groups.
+
+        Args:
+          shapes: the operands' shapes.
+          count_shards: called with names of dimensions, returns into how many shards these are to
+            be split.
+        """
+        for fold in self.folds:
+            shards = count_shards(fold.dims.split())
+            sizes = dict(zip(self.names, shapes, strict=True))
+            shard = fold.part(self.config, sizes, shards) if shards > 1 else None
+            if shard is not None:
+                together, config = shard
+                operands, results = (
+                    [dims.merged(together, _CHANNELS) for dims in each]
+                    for each in (self.operands, self.results)
+                )
+                divides = all(
+                    size % shards == 0
+                    for dims, shape in zip(operands, shapes, strict=True)
+                    for dim, size in zip(dims.names, shape, strict=True)
+                    if dim == _CHANNELS
+                )
+                if not divides:
+                    return None
+                return dataclasses.replace(
+                    self,
+                    config=config,
+                    operands=operands,
+                    results=results,
+                    parallel=[*self.parallel, _CHANNELS],
+                    folds=(),  # a shard may have one group, whose channels are not split again
+                )
+        return None
+
+    def dims_of(self, shapes: Sequence[Sequence[int]]) -> list[list[str]]:
+        """The dimensions of all operands and results, empty where an operand is shared."""
+        every = [*self.operands, *self.results]
+        return [dims.unshared(shape) for dims, shape in zip(every, shapes, strict=True)]
 
 
-def explicit_parts(arrays: Sequence[jax.Array]) -> Callable[[Sequence[Dims], Sequence[str]], int]:
-    """How many devices share what operands have along some dimensions, over Explicit axes.
-
-    Args:
-      arrays: of which some are sharded over Explicit axes.
-
-    Returns:
-      A function of the dimensions of each array and of some of their names.
-    """
-    specs, mesh = [spec_of(array) for array in arrays], mesh_of(arrays)
-    return lambda dims, names: _parts_along(dims, names, specs, mesh)
-
-
-def _parts_along(
-    operands: Sequence[Dims], names: Sequence[str], specs: Sequence[PartitionSpec], mesh: Any
-) -> int:
-    """How many devices share what the first operand has along the first of some dimensions."""
-    for dims, spec in zip(operands, specs, strict=True):
-        for dim, entry in zip(dims.names, spec, strict=True):
-            if dim in names and axes_of(entry):
-                return math.prod(mesh.shape[axis] for axis in axes_of(entry))
-    return 1
+_CHANNELS = "channels"  # the name of all dimensions that a fold splits together
 
 
 def on_shards(
     bind: Callable[..., Sequence[jax.Array]],
     name: str,
-    names: Sequence[str],
     arrays: Sequence[jax.Array],
-    call: Call,
+    call: SplitCall,
 ) -> list[jax.Array]:
     """An operation on operands that are sharded over Explicit mesh axes.
 
@@ -83,34 +109,34 @@ def on_shards(
     its part. Results are sharded along the dimensions that operands are.
 
     Args:
-      bind: the operation, on some parts.
-      name: of the operation.
-      names: of the operands.
+      bind: the operation: called with parts of the arrays and the configuration for them, `config`.
+      name: the operation's name.
       arrays: the operands.
-      call: their dimensions.
+      call: the whole call.
 
     Raises:
       ValueError: operands are sharded over different axes along one dimension, or over one axis
         along different ones.
     """
-    sharded, mesh = _sharded_dims(name, names, arrays, call), mesh_of(arrays)
+    mesh, specs = mesh_of(arrays), [spec_of(array) for array in arrays]
+    shapes = [array.shape for array in arrays]
+    call = _joint_along(call, shapes, specs, mesh) or call
+    sharded = _sharded_dims(name, specs, call)
     local = {dim: axes for dim, axes in sharded.items() if dim in call.parallel}
     _check_once(name, local)
     for result in call.results:
         _check_once(name, {dim: sharded[dim] for dim in result.names if dim in sharded})
-    shapes = [array.shape for array in arrays]
-    split = _Split.along(local, call, shapes)
-    on_parts = split.on_parts(bind)
-    axes = {axis for axes in local.values() for axis in axes}
+    split = _partition(functools.partial(bind, config=call.config), local, call, shapes)
+    function, axes = split.function, {axis for axes in local.values() for axis in axes}
     if axes:
-        on_parts = jax.shard_map(
-            on_parts,
+        function = jax.shard_map(
+            function,
             mesh=mesh,
             in_specs=tuple(split.operands),
             out_specs=split.results,
             axis_names=axes,
         )
-    outs = on_parts(
+    outs = function(
         *(reshard(v, spec, mesh) for v, spec in zip(arrays, split.operands, strict=True))
     )
     return [
@@ -119,50 +145,50 @@ def on_shards(
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Split:
-    """How a call is split along some of its dimensions.
+def _joint_along(
+    call: SplitCall, shapes: Sequence[Sequence[int]], specs: Sequence[PartitionSpec], mesh: Any
+) -> SplitCall | None:
+    """`call.joint`, with as many shards as the first operand has along one of the dimensions."""
 
-    Attributes:
-      operands: the parts of each operand.
-      results: the parts of each result.
-      sums: the mesh axes over which each result is summed.
+    def count_shards(names: Sequence[str]) -> int:
+        for dims, spec in zip(call.operands, specs, strict=True):
+            for dim, entry in zip(dims.names, spec, strict=True):
+                if dim in names and axes_of(entry):
+                    return math.prod(mesh.shape[axis] for axis in axes_of(entry))
+        return 1
+
+    return call.joint(shapes, count_shards)
+
+
+def _partition(
+    bind: Callable[..., Sequence[jax.Array]],
+    local: Mapping[str, tuple[str, ...]],
+    call: SplitCall,
+    shapes: Sequence[Sequence[int]],
+) -> _compat.Partition:
+    """A call that is split along the dimensions of `local`, each over its mesh axes.
+
+    Args:
+      bind: the operation on one device's parts.
+      local: mesh axes, by dimension.
+      call: the call.
+      shapes: the shapes of its operands.
     """
+    sums = [
+        tuple(axis for dim in local if dim not in result.names for axis in local[dim])
+        for result in call.results
+    ]
 
-    operands: list[PartitionSpec]
-    results: list[PartitionSpec]
-    sums: list[tuple[str, ...]]
+    def on_parts(*parts: jax.Array) -> list[jax.Array]:
+        outs = bind(*_compat.match_varying(*parts))
+        return [lax.psum(out, axes) if axes else out for out, axes in zip(outs, sums, strict=True)]
 
-    @staticmethod
-    def along(
-        local: Mapping[str, tuple[str, ...]], call: Call, shapes: Sequence[Sequence[int]]
-    ) -> "_Split":
-        """The split of a call along the dimensions of `local`, over their mesh axes.
-
-        Args:
-          local: mesh axes, by dimension.
-          call: the call.
-          shapes: of its operands.
-        """
-        unshared = [dims.unshared(s) for dims, s in zip(call.operands, shapes, strict=True)]
-        return _Split(
-            [_spec_along(names, local) for names in unshared],
-            [_spec_along(result.names, local) for result in call.results],
-            [
-                tuple(axis for dim in local if dim not in result.names for axis in local[dim])
-                for result in call.results
-            ],
-        )
-
-    def on_parts(self, bind: Callable[..., Sequence[jax.Array]]) -> Callable[..., list[jax.Array]]:
-        def on_parts(*parts: jax.Array) -> list[jax.Array]:
-            outs = bind(*_compat.match_varying(*parts))
-            return [
-                lax.psum(out, axes) if axes else out
-                for out, axes in zip(outs, self.sums, strict=True)
-            ]
-
-        return on_parts
+    unshared = [dims.unshared(s) for dims, s in zip(call.operands, shapes, strict=True)]
+    return _compat.Partition(
+        [_spec_along(names, local) for names in unshared],
+        [_spec_along(result.names, local) for result in call.results],
+        on_parts,
+    )
 
 
 def lower_split(
@@ -171,8 +197,7 @@ def lower_split(
     mesh: Any,
     bind: Callable[..., Sequence[jax.Array]],
     key: str,
-    call: Call,
-    part_of: Callable[..., Call | None],
+    call: SplitCall,
 ) -> Sequence[Any]:
     """Lowers an operation that XLA splits over Auto mesh axes, as `on_shards` over Explicit ones.
 
@@ -180,68 +205,60 @@ def lower_split(
     axis along different ones, the first one counts and the others are sent.
 
     Args:
-      ctx: of the lowering.
-      values: of the operands, in MLIR.
-      mesh: of `compat.auto_mesh`.
+      ctx: the lowering's context.
+      values: the operands, in MLIR.
+      mesh: the mesh, by `compat.auto_mesh`.
       bind: the operation: called with the configuration of a part and some parts.
-      key: names the operation, with `call`.
-      call: the dimensions of operands and results.
-      part_of: called with the operands' shapes and a function as `explicit_parts` returns one,
-        returns the call in which several dimensions are split together, or None.
+      key: the operation's name, which identifies it together with `call`.
+      call: the whole call.
     """
     shapes = [aval.shape for aval in (*ctx.avals_in, *ctx.avals_out)]
-    count = len(values)
+    operand_shapes = shapes[: len(values)]
 
     def partition(
         operand_specs: Sequence[PartitionSpec], result_specs: Sequence[PartitionSpec]
     ) -> _compat.Partition:
         specs = [*operand_specs, *result_specs]
-        part, local = call, _first_axes(_named(call, shapes), shapes, specs, mesh, call.parallel)
+        part, local = call, _first_axes(call.dims_of(shapes), shapes, specs, mesh, call.parallel)
         taken = {axis for axes in local.values() for axis in axes}
         rest = [
             PartitionSpec(*(None if taken & {*axes_of(entry)} else entry for entry in spec))
             for spec in specs
         ]
-        together = part_of(
-            shapes[:count], lambda dims, names: _parts_along(dims, names, rest[:count], mesh)
-        )
+        together = _joint_along(call, operand_shapes, rest[: len(values)], mesh)
         if together is not None:
             new = {*together.parallel} - {*call.parallel}
-            more = _first_axes(_named(together, shapes), shapes, rest, mesh, new)
-            parts = math.prod(mesh.shape[axis] for axes in more.values() for axis in axes)
-            if part_of(shapes[:count], lambda dims, names: parts) == together:
+            more = _first_axes(together.dims_of(shapes), shapes, rest, mesh, new)
+            shards = math.prod(mesh.shape[axis] for axes in more.values() for axis in axes)
+            if call.joint(operand_shapes, lambda names: shards) == together:
                 part, local = together, local | more
-        split = _Split.along(local, part, shapes[:count])
-        on_parts = split.on_parts(functools.partial(bind, part.config))
-        return _compat.Partition(split.operands, split.results, on_parts)
+        return _partition(functools.partial(bind, part.config), local, part, operand_shapes)
 
-    largest = [size for size in mesh.shape.values() if part_of(shapes[:count], _always(size))]
-    together = part_of(shapes[:count], _always(max(largest))) if largest else None
-    rule = _rule(call, together, shapes, max(largest, default=1))
+    together, shards = None, 1
+    for size in sorted(mesh.shape.values()):
+        if joint := call.joint(operand_shapes, lambda names, size=size: size):
+            together, shards = joint, size
+    rule = _rule(call, together, shapes, shards)
     return _compat.partitioned_call(
         ctx, values, mesh, key=f"{key} {call}", rule=rule, partition=partition
     )
 
 
-def _always(parts: int) -> Callable[[Sequence[Dims], Sequence[str]], int]:
-    return lambda dims, names: parts
-
-
 def _rule(
-    call: Call, together: Call | None, shapes: Sequence[Sequence[int]], parts: int
+    call: SplitCall, together: SplitCall | None, shapes: Sequence[Sequence[int]], shards: int
 ) -> _compat.Rule:
     """How a split of one array goes together with that of others.
 
     Args:
       call: the whole call.
       together: the call in which several dimensions are split together, if there is one.
-      shapes: of operands and results.
-      parts: into how many those dimensions can be split.
+      shapes: the shapes of operands and results.
+      shards: into how many shards those dimensions can be split.
     """
     mappings, sizes, whole = [], {}, []
-    merged = _named(together or call, shapes)
+    merged = (together or call).dims_of(shapes)
     for i, (names, others, shape) in enumerate(
-        zip(_named(call, shapes), merged, shapes, strict=True)
+        zip(call.dims_of(shapes), merged, shapes, strict=True)
     ):
         factors = []
         for j, (dim, other, size) in enumerate(zip(names, others, shape, strict=True)):
@@ -250,23 +267,17 @@ def _rule(
                 factors.append(dim or rest)
                 if dim not in call.parallel:
                     whole.append(dim or rest)
-            elif size == parts:
+            elif size == shards:
                 factors.append(other)
             else:
                 factors.append(f"({other} {rest})")
-                sizes |= {other: parts, rest: size // parts}
+                sizes |= {other: shards, rest: size // shards}
                 whole.append(rest)
         mappings.append(" ".join(factors))
     count = len(call.operands)
     text = f"{', '.join(mappings[:count])} -> {', '.join(mappings[count:])}"
     # Shardy wants them in the order of their first appearance.
     return _compat.Rule(text, sizes, tuple(dict.fromkeys(whole)))
-
-
-def _named(call: Call, shapes: Sequence[Sequence[int]]) -> list[list[str]]:
-    """The dimensions of all operands and results, empty where an operand is shared."""
-    every = [*call.operands, *call.results]
-    return [dims.unshared(shape) for dims, shape in zip(every, shapes, strict=True)]
 
 
 def _first_axes(
@@ -295,13 +306,13 @@ def _spec_along(names: Sequence[str], sharded: Mapping[str, tuple[str, ...]]) ->
 
 
 def _sharded_dims(
-    name: str, names: Sequence[str], arrays: Sequence[jax.Array], call: Call
+    name: str, specs: Sequence[PartitionSpec], call: SplitCall
 ) -> dict[str, tuple[str, ...]]:
     """The mesh axes that each dimension is sharded over."""
     sharded: dict[str, tuple[str, ...]] = {}
     first: dict[str, str] = {}  # the operand that a dimension's axes were found at
-    for key, array, dims in zip(names, arrays, call.operands, strict=True):
-        for dim, entry in zip(dims.names, spec_of(array), strict=True):
+    for key, spec, dims in zip(call.names, specs, call.operands, strict=True):
+        for dim, entry in zip(dims.names, spec, strict=True):
             axes = axes_of(entry)
             if axes and sharded.setdefault(dim, axes) != axes:
                 raise ValueError(

@@ -14,7 +14,7 @@ from support.helpers import assert_close
 from support.public_calls import CALLS, find_call, operator_calls, values_and_gradients
 
 import oxijax
-from oxijax._core.arguments.checks import parse_precision
+from oxijax._core.arguments.precision import parse_precision
 from oxijax.testing import emulate_gpu
 
 PATHS = {"xla": contextlib.nullcontext, "kernels": lambda: emulate_gpu("sm_80")}

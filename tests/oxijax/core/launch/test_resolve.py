@@ -12,9 +12,10 @@ from support.fake_cuda import CUresult, FakeCuda, Gpu
 from support.launch_samples import SCALE_AND_ADD
 
 import ptx
+from oxijax._core import process
 from oxijax._core.arguments.precision import numpy_dtype
 from oxijax._core.gpu.driver import driver
-from oxijax._core.launch import Emulation, _emulated, _handler, _resolve
+from oxijax._core.launch import Emulation, _handler, _resolve
 from oxijax._core.launch._handler import XLA_NUMBERS, BufferType
 from oxijax._core.launch._spec import VERSION, Spec, key_of
 from ptx.definition import KernelDefinition
@@ -207,10 +208,10 @@ def test_no_type_is_taken_for_another(name):
 
 def test_nothing_is_run_dry_that_another_process_has_made(monkeypatch):
     """Its results would be what lay in their memory before."""
-    monkeypatch.setattr(_emulated, "_dry_runs", threading.Event())
+    monkeypatch.setattr(process, "_dry_runs", threading.Event())
     text = changed(emulation=Emulation("sm_80", dry_run=True))
     call = call_of(text, device=-1)
     with pytest.raises(RuntimeError, match="dry_run is for programs that this process has made"):
         _resolve.resolve(call, _handler.LaunchRecord())
-    _emulated.allow_dry_runs()
+    process.allow_dry_runs()
     _resolve.resolve(call, _handler.LaunchRecord())

@@ -1,11 +1,19 @@
-"""Which GPU is emulated: what `emulate_gpu` selects, and what programs say of it."""
+"""The state of this process that launches depend on: an emulated GPU, a fork, the end."""
 
 import dataclasses
 import threading
 
 import jax
 
-__all__ = ["Emulation", "allow_dry_runs", "check", "emulation", "is_stopping", "stop"]
+__all__ = [
+    "Emulation",
+    "allow_dry_runs",
+    "check_emulation",
+    "emulation",
+    "forked",
+    "is_stopping",
+    "stop",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +35,13 @@ class Emulation:
 # and compiles again whatever was compiled outside, and keeps both.
 emulation = jax.make_user_context(None)
 
+# True in a child whose parent had launched kernels: neither JAX nor CUDA works there. What was
+# compiled before is traced again, and raises then (`checks.check_not_forked`), before JAX waits for
+# threads that the child does not have.
+forked = jax.make_user_context(False)
 
-def check(gpu: Emulation) -> None:
+
+def check_emulation(gpu: Emulation) -> None:
     """Raises ValueError for a GPU that is not, or not here, emulated."""
     from ptx.isa.targets import TARGETS
 
