@@ -1,4 +1,4 @@
-"""Where the operators sample their images: to look at, and to watch."""
+"""Sampling positions of the operators, to inspect and to monitor."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is installed, which GPUs there are, and what is missing for kernels to run on them.
+"""List what is installed, which GPUs there are, and what is missing for kernels to run on them.
 
 Ends with exit code 0 whatever is missing.
 """

@@ -1,1 +1,1 @@
-"""How the weights of layers and of PyTorch's modules correspond."""
+"""The correspondence of the weights of layers and of PyTorch's modules."""

@@ -1,4 +1,4 @@
-"""Where the parameters of a layer or model are in the state of a PyTorch module.
+"""The parameters of a layer or model, found in the state of a PyTorch module.
 
 A parameter has the name that it has in the module, but for the names of `_PARTS` and what libraries
 call weights. Layouts follow from the kind of the layer that has it.

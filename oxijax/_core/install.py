@@ -1,4 +1,4 @@
-"""What messages say of installing: the packages of an extra, and where oxijax itself comes from.
+"""Commands that install what a message misses: an extra's packages, and oxijax itself.
 
 A message says `pip install oxijax` only where pip has found oxijax in a package index before.
 Elsewhere the index may have another package of that name, or none.

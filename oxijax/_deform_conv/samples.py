@@ -1,4 +1,4 @@
-"""Where deformable convolution reads an image, and how it is read: in pure JAX, block by block.
+"""The samples of deformable convolution in pure JAX: positions, and reads block by block.
 
 An image gets a border of zeros two pixels wide and is viewed as rows of the C/OG channels of one
 offset group. Every sample, also a far one, finds its four corners there as four rows at fixed

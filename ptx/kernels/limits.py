@@ -1,4 +1,4 @@
-"""How large a launch may be: what the kernels' 32-bit numbers can count.
+"""The largest launches: what the kernels' 32-bit numbers can count.
 
 Elements and bytes are counted in 64 bits, so that tensors may have any number of either. Pixels,
 rows and columns are counted in 32 bits, and so are blocks by the hardware.

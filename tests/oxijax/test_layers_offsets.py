@@ -1,4 +1,4 @@
-"""Where the layers of deformable convolution get their offsets from, and what they do to them."""
+"""Offsets of the layers of deformable convolution: their source, and what is done to them."""
 
 import functools
 from collections.abc import Callable

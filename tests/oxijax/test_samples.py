@@ -1,4 +1,4 @@
-"""Where the operators say that they sample: it is where they do."""
+"""Reported sampling positions, compared with what the operators read."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""What the tests of conv share."""
+"""Shared parts of the tests of conv."""
 
 import functools
 from typing import Any

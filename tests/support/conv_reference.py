@@ -1,4 +1,4 @@
-"""What a layer of convolution computes, and its gradients, in numpy."""
+"""The result of a layer of convolution, and its gradients, in numpy."""
 
 from __future__ import annotations
 

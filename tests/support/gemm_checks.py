@@ -1,4 +1,4 @@
-"""What the tests of gemm share."""
+"""Shared parts of the tests of gemm."""
 
 import itertools
 from collections.abc import Callable

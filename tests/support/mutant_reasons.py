@@ -1,4 +1,4 @@
-"""Why mutants of the tile engine are not noticed, in whichever kernel; and where constructs are."""
+"""Reasons why mutants of the tile engine survive in any kernel, and places of its constructs."""
 
 from __future__ import annotations
 

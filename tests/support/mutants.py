@@ -1,4 +1,4 @@
-"""What the studies of the kernels' mutants share: where a mutant is, and why it survives."""
+"""Shared parts of the studies of mutants: the place of a mutant, and the reason of its survival."""
 
 from __future__ import annotations
 

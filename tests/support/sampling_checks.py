@@ -1,4 +1,4 @@
-"""What the tests of the sampling operators share: recorded calls in some dtype, compared."""
+"""Shared parts of the tests of the sampling operators: recorded calls in some dtype, compared."""
 
 from __future__ import annotations
 

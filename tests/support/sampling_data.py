@@ -1,4 +1,4 @@
-"""What PyTorch's own code computed of the sampling operators in float64, and a formula of samples.
+"""Results of PyTorch's code for the sampling operators in float64, and a formula of samples.
 
 Multi-scale deformable attention and DCNv3 are of the pure-PyTorch cores of Deformable DETR and
 InternImage, `grid_sample` of PyTorch 2.13.

@@ -1,4 +1,4 @@
-"""What is said of a keyword argument that a function doesn't have: the name that it has here."""
+"""Suggestions for unknown keyword arguments, by the names that other libraries have for them."""
 
 import difflib
 import functools

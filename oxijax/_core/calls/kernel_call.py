@@ -1,4 +1,4 @@
-"""What a kernel is launched for; and which launches a function makes."""
+"""The description of a kernel's launch, and the launches that a function makes."""
 
 import contextlib
 import dataclasses

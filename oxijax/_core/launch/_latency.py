@@ -1,4 +1,4 @@
-"""What XLA's schedulers are told of a launch: how long it takes at least."""
+"""The latency hint for XLA's schedulers: a lower bound of a launch's time."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a vmapped axis is absorbed into dimensions that a kernel already has."""
+"""Folds: a vmapped axis becomes part of the dimensions that a kernel already has."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

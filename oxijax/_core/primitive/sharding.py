@@ -1,4 +1,4 @@
-"""How calls are split over devices.
+"""Calls split over devices.
 
 A call is split by what its dimensions mean: over Explicit mesh axes, which types name, when it is
 traced, and over Auto axes when XLA compiles the program and asks. Where it does not ask, XLA is

@@ -1,4 +1,4 @@
-"""What `oxijax.tune` has found, as values and as a table."""
+"""The results of `oxijax.tune`, as values and as a table."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

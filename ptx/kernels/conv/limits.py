@@ -1,4 +1,4 @@
-"""How large a launch may be: `ptx.kernels.limits`, and windows may lie outside of all images."""
+"""The largest launches: `ptx.kernels.limits`, with windows that may lie outside of all images."""
 
 from __future__ import annotations
 

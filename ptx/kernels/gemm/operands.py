@@ -1,4 +1,4 @@
-"""Where the elements of both operands are."""
+"""The addresses of both operands' elements."""
 
 from __future__ import annotations
 

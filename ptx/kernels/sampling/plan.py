@@ -1,4 +1,4 @@
-"""How the threads of a block share the work: chosen from the configuration and the target."""
+"""Plans of the sampling kernels: shares of a block's threads, for a configuration and target."""
 
 from __future__ import annotations
 

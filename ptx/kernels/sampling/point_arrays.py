@@ -1,4 +1,4 @@
-"""Where coordinates and weights of points lie: in arrays of their own, or packed in one."""
+"""The arrays of the points' coordinates and weights: separate, or packed into one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine code and the model say of the convolution kernels, on ResNet-50's layers."""
+"""Machine code and modelled times of the convolution kernels, on ResNet-50's layers."""
 
 import dataclasses
 import functools

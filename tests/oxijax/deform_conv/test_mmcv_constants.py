@@ -1,4 +1,4 @@
-"""What mmcv's own tests expect of its layers, DCNv1 and DCNv2, on the CPU and by the kernels.
+"""The values that mmcv's tests expect of its DCNv1 and DCNv2, on the CPU and by the kernels.
 
 The numbers are those of tests/test_ops/test_deform_conv.py and test_modulated_deform_conv.py in
 mmcv, and so is the tolerance. In the second, samples lie exactly one pixel outside of the image,

@@ -1,4 +1,4 @@
-"""What the machine code and the model say of the fast kernels, on layers of known networks."""
+"""Machine code and modelled times of the fast kernels, on layers of known networks."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the model says of the sampling operators' kernels, and the page has."""
+"""Modelled times of the sampling kernels, which are those in the page."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What accesses touch of global memory: docs/performance.md has it in a table."""
+"""Sectors of global memory that accesses touch, which docs/performance.md has in a table."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What accesses touch of global memory: docs/sampling.md has it in a table."""
+"""Sectors of global memory that accesses touch, which docs/sampling.md has in a table."""
 
 import dataclasses
 import functools
