@@ -58,13 +58,13 @@ class TestSpec:
             later: bool = dataclasses.field(default=False, metadata={"optional": True})
 
         kernel = dataclasses.replace(
-            launch_samples.BROKEN, name="spec_test", configs={"default": Config()}
+            launch_samples.BROKEN, name="spec_test_optional", configs={"default": Config()}
         )
-        monkeypatch.setitem(registry._KERNELS, "spec_test", kernel)
-        old = '{"config":{"size":3},"kernel":"spec_test"}'
-        assert Spec.from_json(old) == Spec("spec_test", Config())
-        assert Spec("spec_test", Config()).to_json() == old
-        new = Spec("spec_test", Config(later=True))
+        monkeypatch.setitem(registry._KERNELS, "spec_test_optional", kernel)
+        old = '{"config":{"size":3},"kernel":"spec_test_optional"}'
+        assert Spec.from_json(old) == Spec("spec_test_optional", Config())
+        assert Spec("spec_test_optional", Config()).to_json() == old
+        new = Spec("spec_test_optional", Config(later=True))
         assert new.to_json() == old.replace('"size"', '"later":true,"size"')
         assert Spec.from_json(new.to_json()) == new
         with pytest.raises(ValueError, match="a spec is as it is written here"):
