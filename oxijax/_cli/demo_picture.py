@@ -36,7 +36,7 @@ class Samples:
     """Where a convolution with K taps reads, as (y, x) in pixels of the canvas.
 
     Attributes:
-      centers: [Ho, Wo, 2], the places of the output pixels.
+      centers: [Ho, Wo, 2], the positions of the output pixels.
       points: [N, Ho, Wo, K, 2], the sampling points of their taps.
       modulation: [N, Ho, Wo, K], what each sample is multiplied by.
     """

@@ -13,7 +13,7 @@ from jax import lax
 
 from oxijax._convolution import ConvParams
 from oxijax._core.arguments.sizes import require_product
-from oxijax._core.xla.lists import first_not_below
+from oxijax._core.xla.search import first_not_below
 from oxijax._deform_conv.reference import pixels_of
 from oxijax._deform_conv.samples import BORDER
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER

@@ -1,4 +1,4 @@
-"""Sampling an image at given places."""
+"""Sampling of an image at given positions."""
 
 import jax
 from jax.typing import ArrayLike
@@ -25,7 +25,7 @@ def grid_sample(
     align_corners: bool = False,
     implementation: ImplementationLike = None,
 ) -> jax.Array:
-    """Images, sampled at the places that a grid gives.
+    """Images, sampled at the positions that a grid gives.
 
     Args:
       x: images [N, H, W, C]; float16, bfloat16, float32 or float64.

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from oxijax._core.arguments.sizes import require_product
-from oxijax._core.xla.lists import first_not_below
+from oxijax._core.xla.search import first_not_below
 from oxijax._sampling.points import (
     Points,
     Queries,

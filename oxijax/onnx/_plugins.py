@@ -79,7 +79,7 @@ def _lower_forward(
 
     def of_arrays(*arrays: jax.Array) -> jax.Array:
         values = (array if k is None else k for array, k in zip(arrays, known, strict=True))
-        operands = (next(values) if here else None for here in present)
+        operands = (next(values) if is_present else None for is_present in present)
         return function(ctx.opset, eqn.params["config"], *operands)
 
     avals = (jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in eqn.invars)
@@ -114,7 +114,7 @@ def _lower_node(ctx: LoweringContextProtocol, eqn: Any) -> None:
         dtype = arrays[0].dtype  # jax2onnx makes every number a double then
     _check_opset(operator, dtype, ctx.opset)
     values = iter(arrays)
-    operands = [next(values) if here else None for here in eqn.params["present"]]
+    operands = [next(values) if is_present else None for is_present in eqn.params["present"]]
     make = getattr(ctx.builder, operator)
     value = make(*operands, _outputs=[ctx.fresh_name(operator)], **attributes)
     value.type = onnx_ir.TensorType(dtype)

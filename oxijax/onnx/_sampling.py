@@ -42,8 +42,10 @@ def sampling(
             level = value[:, pixel : pixel + height * width]
         level = level.astype(wide).reshape(n, height, width, heads, channels)
         level = level.transpose(0, 3, 4, 1, 2).reshape(images, channels, height, width)
-        here = slice(point, point + points)
-        at = locations[..., here, :].transpose(0, 2, 1, 3, 4).reshape(images, queries, points, 2)
+        of_level = slice(point, point + points)
+        at = (
+            locations[..., of_level, :].transpose(0, 2, 1, 3, 4).reshape(images, queries, points, 2)
+        )
         samples = node(
             "GridSample",
             (level, _grid(config.geometry, at, (height, width)).astype(wide)),
@@ -51,9 +53,9 @@ def sampling(
             **_attributes(opset, config.geometry),
         )
         if weights is not None:
-            of_level = weights[..., here].transpose(0, 2, 1, 3).astype(wide)
-            of_level = of_level.reshape(images, 1, queries, points)
-            samples = node("Mul", (samples, of_level), samples.shape)
+            factors = weights[..., of_level].transpose(0, 2, 1, 3).astype(wide)
+            factors = factors.reshape(images, 1, queries, points)
+            samples = node("Mul", (samples, factors), samples.shape)
         sums = samples.squeeze(3) if points == 1 else samples.sum(3)
         total = sums if total is None else total + sums
         pixel, point = pixel + height * width, point + points

@@ -211,14 +211,14 @@ def _fill(record: _handler.LaunchRecord, resolved: _Resolved, device: int) -> No
 
 
 @dataclasses.dataclass(frozen=True)
-class _Call:
+class _CheckedCall:
     """A call whose buffers are those that its kernel declares.
 
     Attributes:
-      operands: how many of the buffers.
-      shapes: of the buffers, as the kernel knows them.
-      dtypes: of the buffers.
-      aliases: for operands whose memory becomes a result's: which buffer that is.
+      operands: how many of the buffers are operands.
+      shapes: the shapes of the buffers, as the kernel knows them.
+      dtypes: the dtypes of the buffers.
+      aliases: operands whose memory becomes that of a result -> the buffer of that result.
     """
 
     operands: int
@@ -227,7 +227,7 @@ class _Call:
     aliases: Mapping[int, int]
 
 
-def _checked_call(kernel: KernelDefinition, resolved: _Resolved) -> _Call:
+def _checked_call(kernel: KernelDefinition, resolved: _Resolved) -> _CheckedCall:
     """The call, if its buffers have the number, the types and the order that the kernel declares.
 
     Which sizes go together is checked by the kernel itself.
@@ -256,7 +256,7 @@ def _checked_call(kernel: KernelDefinition, resolved: _Resolved) -> _Call:
         # By XLA's numbers: to NumPy a dtype may equal what is none, as float64 equals None.
         if buffer.number != _handler.XLA_NUMBERS[expected]:
             raise TypeError(f"{kernel.name}: {name} must be {expected}, got {buffer}")
-    return _Call(
+    return _CheckedCall(
         operands=len(operands),
         shapes=spec.shapes([buffer.shape for buffer in resolved.buffers]),
         dtypes=[numpy_dtype(array.dtype_of(spec.config)) for array in declared.values()],
@@ -267,7 +267,7 @@ def _checked_call(kernel: KernelDefinition, resolved: _Resolved) -> _Call:
     )
 
 
-def _check_launch(launch: Launch, call: _Call) -> None:
+def _check_launch(launch: Launch, call: _CheckedCall) -> None:
     """Raises ValueError for a launch that leaves a result unwritten, or does not fit."""
     if len(launch.arguments) > _handler.MAX_ARGUMENTS:
         raise ValueError(f"at most {_handler.MAX_ARGUMENTS} arguments, got {len(launch.arguments)}")
@@ -292,7 +292,7 @@ def _check_launch(launch: Launch, call: _Call) -> None:
             raise ValueError(f"result {result} is not an argument of the kernel")
 
 
-def _emulated_arguments(launch: Launch, call: _Call) -> Sequence[EmulatedArray | np.generic]:
+def _emulated_arguments(launch: Launch, call: _CheckedCall) -> Sequence[EmulatedArray | np.generic]:
     def argument(value: BufferAddress | np.generic) -> EmulatedArray | np.generic:
         if not isinstance(value, BufferAddress):
             return value

@@ -137,6 +137,11 @@ class KernelPrimitive:
             raise TypeError(
                 f"{self.name}: folds must be a sequence of Fold, got {shown(self.folds)}"
             )
+        if not callable(self.parallel):
+            raise TypeError(
+                f"{self.name}: parallel must be a function of the configuration and the operands' "
+                f"names, got {shown(self.parallel)}"
+            )
 
     def __call__(self, config: Config, *operands: jax.Array | None) -> tuple[jax.Array | None, ...]:
         return self._on_present(self.bind, config, operands)

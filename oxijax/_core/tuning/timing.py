@@ -62,8 +62,8 @@ class _Prepared:
             else (ctypes.c_uint8 * 8).from_buffer_copy(argument.tobytes().ljust(8, b"\0"))
             for argument in launch.arguments
         ]
-        places = [ctypes.addressof(value) for value in self.values]
-        self.arguments = (ctypes.c_void_p * len(places))(*places)
+        pointers = [ctypes.addressof(value) for value in self.values]
+        self.arguments = (ctypes.c_void_p * len(pointers))(*pointers)
         self.function = LAUNCH_FUNCTION(driver().launch_pointer)
 
     def launch(self) -> None:

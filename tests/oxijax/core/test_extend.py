@@ -56,6 +56,11 @@ MISTAKES = {
         *(lambda: primitive(folds="n"), TypeError),
         "doubled: folds must be a sequence of Fold, got 'n'",
     ),
+    "dimensions in place of a function": (
+        *(lambda: primitive(parallel="n"), TypeError),
+        "doubled: parallel must be a function of the configuration and the operands' names, got "
+        "'n'",
+    ),
     "a size that nothing gives": (
         *(lambda: primitive(results={"y": Result("n o", like="x")})(Config(), X), ValueError),
         "doubled: result y has the dimensions ['n', 'o'], and sizes gives none for o, which no "

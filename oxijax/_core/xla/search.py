@@ -1,4 +1,4 @@
-"""Lists that kernels gather from: where each begins among sorted keys."""
+"""Search in sorted keys, such as the cells whose lists of samples kernels gather from."""
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ def first_not_below(keys: jax.Array, boundaries: jax.Array) -> jax.Array:
 def _by_sorting(keys: jax.Array, boundaries: jax.Array) -> jax.Array:
     """The same where sizes are symbolic: a search has to know in how many steps it ends."""
     merged = jnp.concatenate([boundaries, keys])
-    places = lax.iota(jnp.int32, merged.shape[0])
+    positions = lax.iota(jnp.int32, merged.shape[0])
     # Where each of them is after a stable sort, in which a boundary comes before its equals.
-    _, order = lax.sort((merged, places), is_stable=True, num_keys=1)
-    _, found = lax.sort((order, places), is_stable=True, num_keys=1)
+    _, order = lax.sort((merged, positions), is_stable=True, num_keys=1)
+    _, found = lax.sort((order, positions), is_stable=True, num_keys=1)
     count = boundaries.shape[0]
     return found[:count] - lax.iota(jnp.int32, count)
