@@ -15,7 +15,7 @@ from ptx.checks import check_at_least
 from ptx.devices import DataSheet, data_sheet
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.isa.targets import Target, as_target
-from ptx.kernels.gemm.definition import GEMM
+from ptx.kernels.gemm.definitions import GEMM
 from ptx.kernels.gemm.plan import choose
 from ptx.tile.vectors import accumulator_of, vector_width
 
