@@ -267,7 +267,7 @@ def _grad_alpha(params: GemmParams, a, b, c, alpha, beta, grad_y) -> tuple[jax.A
 
 
 def _layout(params: GemmParams, transpose_a: bool, transpose_b: bool) -> GemmParams:
-    """Of a gradient, which has a shape of its own, and so the strategy for that."""
+    """The parameters of a gradient's product, whose strategy is chosen for its own shape."""
     return params.with_op(transpose_a=transpose_a, transpose_b=transpose_b, strategy="auto")
 
 

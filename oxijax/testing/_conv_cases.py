@@ -81,7 +81,7 @@ class ConvCase:
 
     @property
     def multiply_adds(self) -> int:
-        """Of one forward pass."""
+        """The multiply-adds of one forward pass."""
         taps = math.prod(self.kernel_size) * self.x[-1] // self.groups
         return self.x[0] * math.prod(self.out_size) * self.out_channels * taps
 

@@ -113,7 +113,7 @@ def find_nvdisasm() -> pathlib.Path:
 
 
 def opcode(instruction: str) -> str:
-    """Of an instruction, without its predicate: "LDG.E.128.CONSTANT" for example."""
+    """The opcode of an instruction, without its predicate, such as "LDG.E.128.CONSTANT"."""
     return re.sub(r"^@!?U?P[T\d]+\s+", "", instruction).split()[0]
 
 

@@ -120,7 +120,7 @@ class ColumnOrder:
         return row ^ ((row >> 2) & 1) if self.run == 1 else row
 
     def starts(self) -> list[tuple[int, int]]:
-        """Of each 32 columns, where a lane's runs begin: what each member adds, and all."""
+        """The starts of a lane's runs in each 32 columns: what each member adds, and all."""
         return [(self.run, 4 * self.run * number) for number in range(8 // self.run)]
 
 

@@ -11,7 +11,7 @@ _WITHOUT_GPU = DATA_SHEETS["A100 80GB"]
 
 
 def default_data_sheet() -> DataSheet | None:
-    """Of the GPU that JAX uses, by its driver's figures if need be; without a GPU of an A100.
+    """The sheet of the GPU that JAX uses, from its driver's figures if need be, or of an A100.
 
     None where there is neither a data sheet nor all of the figures.
 

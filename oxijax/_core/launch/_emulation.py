@@ -77,7 +77,7 @@ def describe(otherwise: str = "KeyboardInterrupt") -> str:
 
 
 def handles() -> list[int]:
-    """Of what is loaded."""
+    """The handles of all loaded kernels."""
     return list(_loaded)
 
 

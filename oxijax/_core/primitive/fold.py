@@ -30,7 +30,7 @@ class Dims:
 
     @staticmethod
     def parse(text: str) -> "Dims":
-        """Of a text such as "g? m k", where a question mark follows what is shareable."""
+        """The dimensions in a text such as "g? m k": a question mark follows a shareable one."""
         names = text.split()
         shareable = frozenset(name.rstrip("?") for name in names if name.endswith("?"))
         return Dims(tuple(name.rstrip("?") for name in names), shareable)

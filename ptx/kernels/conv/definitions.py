@@ -126,7 +126,7 @@ def _backward_input_tile(config: ConvConfig, plan: DirectPlan) -> tuple[int, int
 
 
 def _inputs_of_a_class(instance: Instance) -> ImageSize:
-    """Of the largest class; blocks, or threads, of smaller ones that have nothing end at once."""
+    """The pixels of the largest class; blocks without a pixel, of smaller ones, end at once."""
     config, sizes = instance.config, instance.sizes
     return sizes["n"], -(-sizes["h"] // config.stride_h), -(-sizes["w"] // config.stride_w)
 

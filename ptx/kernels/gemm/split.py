@@ -95,7 +95,7 @@ def split_gemm(k: Kernel, config: GemmConfig, plan: SplitPlan, p: Any) -> None:
 
 
 def part_depth(config: GemmConfig, plan: SplitPlan) -> int:
-    """Of K for each part: whole chunks."""
+    """The depth of each part of K, in whole chunks."""
     assert config.parts is not None
     return -(-config.depth // (config.parts * plan.k)) * plan.k
 

@@ -76,7 +76,7 @@ def _own_dots(unit: Unit, dots: Sequence[Sequence[Val]]) -> Sequence[Val]:
 def _halved(
     k: Kernel, low: Sequence[Val], high: Sequence[Val] | None, upper: Val, distance: int
 ) -> list[Val]:
-    """Of two points the one that a lane keeps, with what a lane at some distance has of it.
+    """The point of two that a lane keeps, with the values that a lane at some distance has of it.
 
     Where there is no second one, both lanes get the first.
     """

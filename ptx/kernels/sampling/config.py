@@ -89,7 +89,7 @@ class SamplingConfig(Description):
 
     @property
     def pixels(self) -> int:
-        """Of all levels of an image."""
+        """The pixels of all levels of an image."""
         return sum(height * width for height, width in self.levels)
 
     @property

@@ -14,7 +14,7 @@ __all__ = ["SIZES", "check", "entry", "grid", "weight_type"]
 
 
 def weight_type(config: SamplingConfig) -> DType:
-    """Of the weights, wherever they lie."""
+    """The type of the weights, in an array of their own or packed with the locations."""
     packed = config.location_type if config.packed else config.weight_type
     return packed or config.float_type
 

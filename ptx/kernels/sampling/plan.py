@@ -50,7 +50,7 @@ class SamplingPlan:
 
     @property
     def units(self) -> int:
-        """Of a block."""
+        """The units of a block."""
         return self.threads // self.lanes
 
     @property

@@ -68,7 +68,7 @@ class Sample:
     steps: Sequence[int]
 
     def addresses(self, first: Pointer, pitch: int) -> list[Pointer]:
-        """Of its pixels, from an image's first one and the elements from one to the next."""
+        """The addresses of its pixels, from the first pixel and the elements between neighbours."""
         at = first + first.kernel.mul_wide(self.pixel, pitch)
         return [at + step for step in self.steps]
 
