@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: arguments after the program's name; None reads them from `sys.argv`.
 
     Raises:
-      SystemExit: of argparse, with code 2 where an argument is wrong, 0 after help or version.
+      SystemExit: argparse's, with code 2 where an argument is wrong, 0 after help or version.
     """
     parser = _parser()
     program = parser.prog

@@ -48,11 +48,11 @@ def conv_params(
       kind: the class of the description.
       x: [N, H, W, C].
       weight: [Kh, Kw, C/G, Co].
-      strides: of height and width, as all pairs.
+      strides: the strides of height and width; all pairs are in this order.
       padding: zeros around the image.
       dilation: pixels from one tap to the next.
       output_size: height and width of the output.
-      precision: of the products.
+      precision: the precision of the products.
       groups: None is what the shapes say.
       implementation: which programs may run.
     """

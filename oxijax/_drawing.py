@@ -48,8 +48,8 @@ def draw_samples(
       weights: [...], of the samples: the area of a dot is proportional to the absolute value, and a
         dot of a negative weight is hollow. None for 1.
       center: (y, x) of a cross, and of lines from there to the samples; None for no cross.
-      color: of dots, cross and lines, any that matplotlib knows.
-      area: of a dot of weight 1, in square points.
+      color: the color of dots, cross and lines, any that matplotlib knows.
+      area: the area of a dot of weight 1, in square points.
       axes: to draw into; None for those of a new figure.
 
     Returns:

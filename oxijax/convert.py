@@ -65,7 +65,7 @@ def from_torch(
         `jax.ShapeDtypeStruct`, as of `nnx.eval_shape` or `equinox.filter_eval_shape`.
       state_dict: NumPy arrays, or what NumPy can read, by the names that PyTorch has for them; or
         the path of a safetensors file, of which only what is needed is read.
-      prefix: of the names of this module in a larger state_dict; others are left alone.
+      prefix: the prefix of the names of this module in a larger state_dict; others are left alone.
       names: what parts are called in the state, by their paths in the layer, where it is something
         else: `{"stem.conv": "conv1"}`; or parameters.
 
@@ -119,7 +119,7 @@ def to_torch(
 
     Args:
       layer: one of Linen has to be a layer of oxijax that is bound to its variables.
-      prefix: of all names.
+      prefix: the prefix of all names.
       names: what parts are called in the state, as in `from_torch`.
       deform_conv: whose names a `DeformConv` has: "mmcv", which are torchvision's too, "dcnv2" for
         those of DCNv2's own code, or "birefnet".

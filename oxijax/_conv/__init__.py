@@ -71,7 +71,8 @@ def conv(
         dimension an int or a pair (before, after).
       dilation: pixels from one tap to the next; an int, or one for each dimension.
       data_format: "NHWC" or "NCHW" for two dimensions, "NWC" or "NCW" for one.
-      precision: of the products, as in `jax.lax`; None is JAX's `default_matmul_precision`.
+      precision: the precision of the products, as in `jax.lax`; None is JAX's
+        `default_matmul_precision`.
       implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
         or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
 

@@ -56,7 +56,7 @@ def conv_general_dilated(
         strings, as `jax.lax.ConvDimensionNumbers`, or None for ("NCHW", "OIHW", "NCHW").
       feature_group_count: number of groups.
       batch_group_count: 1.
-      precision: of the products; None is JAX's `default_matmul_precision`.
+      precision: the precision of the products; None is JAX's `default_matmul_precision`.
       preferred_element_type: None or lhs's dtype. Sums are in float32 all the same, for float64
         in float64.
       out_sharding: None.

@@ -71,9 +71,9 @@ class Weight:
     """A parameter, and the arrays of a state that it is made of.
 
     Attributes:
-      shape: of the parameter.
-      keys: of the arrays, which follow each other in their first dimension.
-      shapes: of the arrays.
+      shape: the shape of the parameter.
+      keys: the keys of the arrays, which follow each other in their first dimension.
+      shapes: the shapes of the arrays.
       is_kernel: whether the parameter is [..., in, out] where the arrays are [out, in, ...].
       factor: the arrays are so many times the parameter; a power of two.
     """
@@ -116,7 +116,7 @@ class Model:
       modules: its parts and itself, by paths such as "blocks.0.conv"; its own is empty.
       nested: whether `modules` has all parts; else they are known by their parameters.
       names: what paths are called in the state, where it isn't as `_PARTS` says.
-      prefix: of all keys.
+      prefix: the prefix of all keys.
       tied: further paths of parts that are at several, each with the first one.
     """
 

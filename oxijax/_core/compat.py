@@ -84,8 +84,8 @@ def partitioned_devices(ctx: Any) -> int:
     """Devices over which XLA may split the operations of a program, during its lowering.
 
     Args:
-      ctx: of a lowering rule. Inside `jax.shard_map` operations have been split already, along
-        the axes that are manual there.
+      ctx: the context of a lowering rule. Inside `jax.shard_map` operations have been split
+        already, along the axes that are manual there.
 
     `jax._src.sharding_impls.{ShardingContext,SPMDAxisContext}`: no public twin.
     """
@@ -115,7 +115,7 @@ def auto_mesh(ctx: Any) -> Any:
     not in what it exports.
 
     Args:
-      ctx: of a lowering rule.
+      ctx: the context of a lowering rule.
 
     `jax._src.sharding_impls.ShardingContext` and `for_export` of the lowering's parameters: no
     public twin.
@@ -194,9 +194,9 @@ def partitioned_call(
     it has to be traced before devices are known.
 
     Args:
-      ctx: of the lowering rule.
+      ctx: the context of the lowering rule.
       operands: MLIR values.
-      mesh: of `auto_mesh`.
+      mesh: the result of `auto_mesh`.
       key: names what `partition` does; calls with equal keys, types and meshes are split alike.
       rule: for what XLA decides before it asks.
       partition: called with how the operands and the results would be split if it were for their
@@ -267,7 +267,7 @@ def require_when_known(holds: Any, message: str) -> None:
 
     Args:
       holds: a boolean array that is made of nothing but sizes.
-      message: of the error.
+      message: the error's message.
 
     `jax._src.export.shape_poly.shape_assertion`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
     """

@@ -30,7 +30,8 @@ def install_command(extra: str, *packages: str) -> str:
     """The command that installs packages of an extra, in the versions that oxijax needs.
 
     Args:
-      extra: of oxijax, for example "demo"; empty for what oxijax needs in any case.
+      extra: the name of an extra of oxijax, for example "demo"; empty for what oxijax needs in any
+        case.
       *packages: the names of those that are wanted; without any, all of them.
 
     Returns:

@@ -85,7 +85,7 @@ def deform_conv(
         and width an int or a pair (before, after) each.
       dilation: pixels from one tap to the next; an int, or (vertical, horizontal).
       data_format: "NHWC" or "NCHW".
-      precision: of the matrix products, as in `jax.lax`; None is JAX's
+      precision: the precision of the matrix products, as in `jax.lax`; None is JAX's
         `default_matmul_precision`.
       implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
         or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".

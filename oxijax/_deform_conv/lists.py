@@ -48,7 +48,7 @@ def sample_lists(params: ConvParams, offset: jax.Array, mask: jax.Array | None, 
       params: the convolution.
       offset: [N, Ho, Wo, OG*T*2].
       mask: [N, Ho, Wo, OG*T], or None.
-      dtype: of the weights: float32 or float64.
+      dtype: the dtype of the weights: float32 or float64.
 
     Returns:
       The `SampleLists`.

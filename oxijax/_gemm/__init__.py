@@ -62,10 +62,12 @@ def gemm(
       beta: factor of c, likewise. Where it is 0, c is not used: NaN in c does not spread.
       transpose_a: op(a) is a's transpose.
       transpose_b: op(b) is b's transpose.
-      strategy: of the kernel on a GPU: "shallow_k" keeps all of K in registers, "cache_persistent"
-        keeps the smaller matrix in shared memory, "warp_parallel" splits K over blocks. "auto" is
-        the one for the shape or, where arithmetic bounds the product, XLA's own matrix product.
-      precision: of the products, as in `jax.lax`; None is JAX's `default_matmul_precision`.
+      strategy: the strategy of the kernel on a GPU: "shallow_k" keeps all of K in registers,
+        "cache_persistent" keeps the smaller matrix in shared memory, "warp_parallel" splits K over
+        blocks. "auto" is the one for the shape or, where arithmetic bounds the product, XLA's own
+        matrix product.
+      precision: the precision of the products, as in `jax.lax`; None is JAX's
+        `default_matmul_precision`.
       implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
         or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
         A kernel that is asked for runs whatever bounds the product.

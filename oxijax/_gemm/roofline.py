@@ -26,7 +26,7 @@ class Roofline:
 
     Attributes:
       m, n, k, batch: sizes: batch products of [m, k] and [k, n].
-      dtype: of the operands and the result, for example "bfloat16".
+      dtype: the dtype of the operands and the result, for example "bfloat16".
       device: the GPU, a name of `ptx.devices.DATA_SHEETS`; without a data sheet, CUDA's name.
       unit: what multiplies there, for example "TF32 tensor cores".
       flops: multiplications and additions.
@@ -34,8 +34,8 @@ class Roofline:
       intensity: flops / bytes.
       balance_point: the intensity at which memory and arithmetic take equally long.
       bound: "memory" below the balance point, else "compute".
-      peak_tflops: of the unit, in TFLOP/s.
-      peak_bandwidth_tbps: of the memory, in TB/s.
+      peak_tflops: the peak rate of the unit, in TFLOP/s.
+      peak_bandwidth_tbps: the bandwidth of the memory, in TB/s.
       attainable_us: the least time, in microseconds.
       attainable_tflops: TFLOP/s in that time.
       strategy: what `oxijax.gemm` takes for strategy="auto": the name of a kernel's strategy where
@@ -83,7 +83,7 @@ def roofline(
       m: rows of the first operand and the result.
       n: columns of the second operand and the result.
       k: what the operands share.
-      dtype: of all of them: float16, bfloat16, float32 or float64.
+      dtype: the dtype of all of them: float16, bfloat16, float32 or float64.
       device: a GPU: its name in `ptx.devices.DATA_SHEETS`, for example "H200"; CUDA's name, which
         is the `device_kind` of a JAX device; a target, which stands for one GPU, for example
         "sm_90"; or a data sheet. None is the GPU that JAX uses, whose rates are estimated from its

@@ -32,9 +32,9 @@ class SampleInputs(NamedTuple):
     Attributes:
       params: what is static.
       value: images [N, S, M, D], the pixels of all levels after each other.
-      locations: of points, [N, Q, M, T, 2] as (x, y); None where they are packed.
-      weights: of points, [N, Q, M, T]; None for 1, or where they are packed.
-      shape: of the operator's result, which is the sums [N, Q, M, D].
+      locations: the locations of points, [N, Q, M, T, 2] as (x, y); None where they are packed.
+      weights: the weights of points, [N, Q, M, T]; None for 1, or where they are packed.
+      shape: the shape of the operator's result, which is the sums [N, Q, M, D].
       packed: locations and weights in one array [N, Q, P], see `oxijax._sampling.packed`.
     """
 

@@ -49,14 +49,14 @@ def dcnv3(
       offset: [N, Ho, Wo, G*K*2], in pixels before offset_scale, any of these dtypes: for each group
         and tap the horizontal offset and then the vertical one.
       mask: [N, Ho, Wo, G*K], any of these dtypes.
-      kernel_size: of the window; an int, or (height, width). Its K taps are counted column by
-        column.
+      kernel_size: the size of the window; an int, or (height, width). Its K taps are counted column
+        by column.
       strides: pixels from one output to the next; an int, or (vertical, horizontal).
       padding: zeros around the image: "SAME", "SAME_LOWER", "VALID", an int, or for height
         and width an int or a pair (before, after) each.
       dilation: pixels from one tap to the next; an int, or (vertical, horizontal).
       groups: G, which divides C.
-      offset_scale: of offsets and the window itself, about its middle.
+      offset_scale: the scale of offsets and the window itself, about its middle.
       remove_center: leave out the tap in the middle, so that K is one less. Sides of the window
         must be odd then.
       softmax: take the softmax of mask over the taps of a pixel and group, as the paper's layer
@@ -110,12 +110,12 @@ def dcnv4(
       x: images [N, H, W, C]; float16, bfloat16, float32 or float64.
       offset_mask: [N, Ho, Wo, ceil(3*G*K / 8) * 8], any of these dtypes: for each group the K*2
         offsets of `oxijax.dcnv3` and then its K masks; what is left at the end is not used.
-      kernel_size: of the window; this one and the following are those of `oxijax.dcnv3`.
+      kernel_size: the size of the window; this one and the following are those of `oxijax.dcnv3`.
       strides: pixels from one output to the next.
       padding: zeros around the image.
       dilation: pixels from one tap to the next.
       groups: G, which divides C.
-      offset_scale: of offsets and the window itself, about its middle.
+      offset_scale: the scale of offsets and the window itself, about its middle.
       remove_center: leave out the tap in the middle.
       softmax: take the softmax of the masks over the taps of a pixel and group.
       implementation: as in `oxijax.dcnv3`.

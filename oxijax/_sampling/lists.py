@@ -52,7 +52,7 @@ def point_lists(
       config: the sum.
       locations: [N, Q, M, T, 2].
       weights: [N, Q, M, T], or None.
-      dtype: of the corners' weights: float32 or float64.
+      dtype: the dtype of the corners' weights: float32 or float64.
 
     Raises:
       ValueError: points or cells are too many to count; the message says what to do.

@@ -37,7 +37,7 @@ def position(
       geometry: where points lie.
       axis: HEIGHT or WIDTH.
       coordinate: in float32 or float64.
-      sizes: of the image along the axis, for each of the points, [T, 1, 1].
+      sizes: the sizes of the image along the axis, for each of the points, [T, 1, 1].
       query: the numbers of the queries, [B].
     """
     raise TypeError(f"no positions of {geometry!r}")

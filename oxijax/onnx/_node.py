@@ -22,8 +22,8 @@ def node(
     Args:
       operator: its name.
       operands: in ONNX's order; None for one that is left out.
-      shape: of the result.
-      attributes: of the node.
+      shape: the shape of the result.
+      attributes: the attributes of the node.
     """
     present = tuple(operand is not None for operand in operands)
     arrays = [operand for operand in operands if operand is not None]

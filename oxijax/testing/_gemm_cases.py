@@ -18,7 +18,7 @@ class GemmCase:
       name: what the product is known by in test names and tables.
       m, n, k: rows and columns of the result, and what is summed over.
       batch_a, batch_b: leading dimensions of a and b.
-      batch_c: of c; None if there is no c.
+      batch_c: the batch of c; None if there is no c.
       alpha, beta: factors.
       traced: whether they are arrays, which may be differentiated, or numbers.
     """

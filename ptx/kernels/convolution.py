@@ -31,7 +31,7 @@ class ConvolutionConfig(Description):
       pad_below, pad_right: zeros on the other sides, which only the output's size depends on; None
         is as many.
       groups: channel groups, each with its own weights.
-      float_type: of images, weights, bias and output: f16, bf16, f32 or f64.
+      float_type: the type of images, weights, bias and output: f16, bf16, f32 or f64.
       exact: f32 is multiplied as f32, not rounded to TF32.
       use_bias: forward, a bias is added to each output channel.
     """

@@ -29,8 +29,8 @@ def check_sizes(
       config: the convolution.
       images: how many.
       in_size: height and width of the images.
-      out_size: of the output.
-      most_pixels: of all images.
+      out_size: the size of the output.
+      most_pixels: the largest number of pixels of all images.
     """
     for what, (height, width), limit in (
         ("images", in_size, most_pixels),

@@ -71,7 +71,7 @@ def unknown_keywords(name: str, known: Sequence[str], given: Iterable[str]) -> T
     """The error of a call with keyword arguments that a function doesn't have.
 
     Args:
-      name: of the function.
+      name: the name of the function.
       known: the names of its arguments.
       given: the keywords of the call.
 

@@ -65,7 +65,7 @@ def batch_groups(ctx: Any, batch: Any) -> int:
     """Groups of a batch that XLA may give to different devices, in a lowering.
 
     Args:
-      ctx: of the lowering.
+      ctx: the context of the lowering.
       batch: a size, which may be symbolic.
     """
     devices = _compat.partitioned_devices(ctx)

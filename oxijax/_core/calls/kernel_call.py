@@ -21,7 +21,7 @@ class KernelCall:
       target: that its PTX is written for.
       kernel: the kernel.
       config: its configuration.
-      shapes: of operands and results in memory, of the part of a call that one device has.
+      shapes: the shapes of operands and results in memory, of one device's part of a call.
     """
 
     gpu: str

@@ -73,7 +73,7 @@ class TunedPlans:
         No file is written. Each kernel is written with its plan once, which takes a second or so.
 
         Args:
-          text: of `dumps`, by this version of oxijax or another one.
+          text: the result of `dumps`, by this version of oxijax or another one.
 
         Raises:
           TypeError: text is no str.

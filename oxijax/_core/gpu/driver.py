@@ -381,7 +381,7 @@ class _Kernel:
 
     Attributes:
       handle: the CUkernel, which is the same on all GPUs.
-      name: of its PTX entry.
+      name: the name of its PTX entry.
       static_shared: bytes of static shared memory of a block.
       allowed_shared: bytes of dynamic shared memory up to which its limit has been raised.
       carve_out: percent of an SM's shared memory that it has asked for.
@@ -409,7 +409,7 @@ class _Library:
     """A text as the driver has it, for all GPUs.
 
     Attributes:
-      name: of its kernel.
+      name: the name of its kernel.
       slots: its kernel on each GPU, by ordinal.
       lock: guards what follows. Who holds a slot's lock may take it, and not the other way round.
       handle: the CUlibrary.

@@ -29,9 +29,9 @@ class Device:
       shared_per_sm: bytes of shared memory that all blocks of an SM can have.
       reserved_shared: bytes of it that the driver takes for itself in each block.
       sms: how many SMs it has.
-      clock_khz: of the SMs at most, in kHz.
+      clock_khz: the highest clock of the SMs, in kHz.
       memory_clock_khz: in kHz; 0 where the driver does not know it.
-      bus_width: of the memory, in bits.
+      bus_width: the width of the memory's bus, in bits.
     """
 
     ordinal: int

@@ -47,7 +47,7 @@ def call(
         without it: operands like weights, which every part gets, and results, of which every part
         makes its own and which are added up. XLA may split the call over devices along it. Empty
         where there is none: XLA gathers operands that are split.
-      sizes: of dimensions that only results have, by name.
+      sizes: the sizes of dimensions that only results have, by name.
       products: how often the kernel multiplies and adds, in its configuration's `float_type`. XLA
         is told how long the call takes at least, to schedule other work beside it. None is what the
         configuration says, if it is a `ptx.operator.Description`; else 0.

@@ -49,7 +49,7 @@ def load(text: str, arguments: Sequence[EmulatedArray | np.generic], schedule: i
 
     Args:
       text: PTX with one kernel.
-      arguments: of the kernel.
+      arguments: the arguments of the kernel.
       schedule: as in `Emulation`.
 
     Returns:

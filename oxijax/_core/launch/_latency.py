@@ -16,7 +16,7 @@ def latency_metadata(ctx: Any, config: Any, products: Any, *, split: bool) -> di
     Custom calls without it all count the same, whatever they do.
 
     Args:
-      ctx: of the lowering.
+      ctx: the context of the lowering.
       config: the kernel's configuration.
       products: how often it multiplies and adds, on all devices together.
       split: XLA may split the call along its leading dimension.
@@ -42,7 +42,7 @@ def least_nanoseconds(config: Any, moved_bytes: int, products: int, sheet: DataS
 
     Args:
       config: the kernel's configuration, which has a `float_type` and `exact` if it multiplies.
-      moved_bytes: of all operands and results.
+      moved_bytes: the bytes of all operands and results.
       products: how often it multiplies and adds.
       sheet: the GPU.
     """

@@ -21,7 +21,7 @@ class Dims:
     """The named dimensions of an operand or result.
 
     Attributes:
-      names: of all, in order.
+      names: the names of all dimensions, in order.
       shareable: those along which the operand may have size 1 where others have more.
     """
 
@@ -87,10 +87,10 @@ class Fold:
         """What the fold does to one operand.
 
         Args:
-          dims: of the operand.
-          shape: of the operand, without the mapped axis.
+          dims: the dims of the operand.
+          shape: the shape of the operand, without the mapped axis.
           axis: the mapped axis; None if the operand is not mapped.
-          sizes: of all dimensions.
+          sizes: the sizes of all dimensions.
         """
         if not self.has_place(dims):
             return Merge(None, axis, 1, repeats=False)
@@ -107,7 +107,8 @@ class Merge:
     """How one operand takes part in a fold.
 
     Attributes:
-      position: of the dimension that absorbs the axis; None if the operand stays as it is.
+      position: the position of the dimension that absorbs the axis; None if the operand stays as it
+        is.
       axis: the mapped axis, or None.
       extent: the size of the dimension for each example.
       repeats: whether the operand is repeated: for each example, or for each of `extent`.

@@ -445,7 +445,8 @@ class KernelPrimitive:
         """Has reverse mode take the gradients of a `jax.custom_vjp`.
 
         Args:
-          reverse: of the one result: called with the configuration and the operands.
+          reverse: the reverse mode of the one result: called with the configuration and the
+            operands.
         """
         self.reverse = reverse
         ad.primitive_jvps[self.primitive] = self._jvp_of_custom_vjp

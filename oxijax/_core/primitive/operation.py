@@ -27,8 +27,9 @@ class OpParams(Generic[Op]):
 
     Attributes:
       op: the description, which the kernels and a compiled program have as well.
-      precision: of the products of XLA's program.
-      sizes: of dimensions that some operation's operands lack, by name; they may be symbolic.
+      precision: the precision of the products of XLA's program.
+      sizes: the sizes of dimensions that some operation's operands lack, by name; they may be
+        symbolic.
       implementation: which programs may run.
     """
 

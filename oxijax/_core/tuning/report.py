@@ -13,7 +13,7 @@ class TimedPlan:
 
     Attributes:
       plan: how the kernel's blocks share the work, a frozen dataclass.
-      microseconds: of a launch, measured.
+      microseconds: the microseconds of a launch, measured.
       modelled_us: what the model said, in microseconds; None where it was not asked.
     """
 
@@ -30,7 +30,7 @@ class TunedCall:
       gpu: name of the GPU that they were timed on.
       kernel: name of the kernel.
       config: its configuration, a frozen dataclass.
-      shapes: of operands and results as they lie in the memory of one device, by name.
+      shapes: the shapes of operands and results as they lie in the memory of one device, by name.
       candidates: the plans that were timed: the kernel's own choice first, then the others in the
         order in which they promised most.
     """

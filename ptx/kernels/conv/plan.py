@@ -92,7 +92,7 @@ def _product_plan(
       target: the GPU.
       k_channels: channels of a group along K.
       n_channels: channels of a group along N.
-      pixels: of all results; None is many.
+      pixels: the pixels of all results; None is many.
     """
     width = config.float_type.bytes
     slice_ = 64 // width

@@ -59,7 +59,7 @@ def gathers(config: DeformConvConfig, output_pixels: int) -> bool:
 
     Args:
       config: the convolution.
-      output_pixels: of all images.
+      output_pixels: the output pixels of all images.
     """
     sample_bytes = 4 * config.in_channels * config.sum_type.bytes  # of its four corners
     sectors = output_pixels * config.taps * sample_bytes // 32

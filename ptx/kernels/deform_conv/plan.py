@@ -63,9 +63,9 @@ class SamplePlan(TilePlan):
 
     Attributes:
       table: what a block keeps of its samples in shared memory.
-      table_bytes: of shared memory that are left to it.
+      table_bytes: the bytes of shared memory that are left to it.
       parts: that a chunk of the samples is gathered in, where they lie in shared memory.
-      in_flight: of these parts, how many are loaded at a time.
+      in_flight: how many of these parts are loaded at a time.
     """
 
     table: type[Table] = SampleTable
@@ -199,7 +199,7 @@ def is_small_grid(config: DeformConvConfig, pixels: int) -> bool:
 
     Args:
       config: the convolution.
-      pixels: of all outputs.
+      pixels: the pixels of all outputs.
     """
     tiles = config.groups * -(-config.out_channels_per_group // 128)
     return leaves_idle(-(-pixels // 128) * tiles)
@@ -275,7 +275,7 @@ def _blocks_per_sm(config: DeformConvConfig, target: Target, sums: int) -> int:
     Args:
       config: the convolution.
       target: the GPU.
-      sums: of a block.
+      sums: the sums of a block.
     """
     registers = sums * max(_bytes(config), 4) // (4 * 128)
     if registers > 32 or not target.supports("sm_80"):

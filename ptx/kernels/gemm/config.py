@@ -57,12 +57,12 @@ class GemmConfig(Description):
 
     Attributes:
       strategy: one of `STRATEGIES`.
-      columns: of the result: N, or M where swapped.
+      columns: the columns of the result: N, or M where swapped.
       depth: what is summed over: K.
       large_k_axis, small_k_axis: the axis of each operand, 0 or 1, that counts along K.
       swapped: the large operand is op(B), and the result is stored transposed.
-      parts: of K, which are summed after; None for strategies that have K in one piece.
-      float_type: of all tensors but partial sums: f16, bf16, f32 or f64.
+      parts: the parts of K, which are summed after; None for strategies that have K in one piece.
+      float_type: the type of all tensors but partial sums: f16, bf16, f32 or f64.
       exact: f32 is multiplied as f32, not rounded to TF32.
       use_alpha, use_c, use_beta: what there is of alpha, c and beta; without beta c is added as it
         is. Partial sums have none of them.

@@ -30,7 +30,7 @@ class StreamPlan(TilePlan):
 
     Attributes:
       large_width: elements of the large operand that are read together.
-      chunks: of `k` along K, all of which the small operand has in shared memory.
+      chunks: the chunks of `k` along K, all of which the small operand has in shared memory.
       held: the small operand's fragments stay in registers.
     """
 
@@ -86,7 +86,7 @@ def choose(
       batch: products.
       transpose_a: whether a is [k, m].
       transpose_b: whether b is [n, k].
-      float_type: of the operands.
+      float_type: the type of the operands.
       exact: f32 is multiplied as f32.
       strategy: "auto", or one of `STRATEGIES`.
       use_alpha: whether the product is multiplied by alpha.

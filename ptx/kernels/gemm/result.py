@@ -24,8 +24,8 @@ class GemmResult:
     Attributes:
       k: the kernel.
       config: the product.
-      result: of this block's product.
-      rows: of the result.
+      result: the result of this block's product.
+      rows: the rows of the result.
       alpha, beta: None where there is none.
     """
 

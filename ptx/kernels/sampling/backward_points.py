@@ -113,7 +113,7 @@ class _Gradients:
 
     Attributes:
       arrays: where the unit's points are.
-      softmax: of the unit's weights, if they are to be normalised.
+      softmax: the softmax of the unit's weights, if they are to be normalised.
     """
 
     def __init__(self, unit: Unit, p: Any):

@@ -21,13 +21,13 @@ class SamplingConfig(Description):
     points t, with k coordinates; p elements of a query that is packed.
 
     Attributes:
-      heads: of a query, each with points and channels of its own.
-      channels: of a head.
+      heads: the heads of a query, each with points and channels of its own.
+      channels: the channels of a head.
       levels: height and width of the images of each level.
-      points: of a query and head in each level.
+      points: the points of a query and head in each level.
       geometry: where points lie.
       normalize: weights are the softmax of what is given, over all points of a query and head.
-      float_type: of the images: f16, bf16, f32 or f64.
+      float_type: the type of the images: f16, bf16, f32 or f64.
       location_type, weight_type: f16, bf16, f32 or f64; None is float_type.
       use_weights: whether there are weights, in an array of their own.
       packed: whether locations and weights are in one array instead, of rows of `packed_width`

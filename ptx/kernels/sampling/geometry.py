@@ -25,7 +25,7 @@ class Position:
     one.
 
     Attributes:
-      real: of the coordinate's type.
+      real: the type of the coordinate's type.
       whole: an s32, or 0.
       slope: the derivative of the position with respect to the coordinate.
     """
@@ -60,7 +60,7 @@ class Across:
           k: the kernel.
           axis: HEIGHT or WIDTH.
           coordinate: f32 or f64.
-          size: of the image, along the axis.
+          size: the size of the image, along the axis.
           query: its number in its image.
           point: its number in its query and head.
         """
@@ -78,10 +78,10 @@ class Window:
     column.
 
     Attributes:
-      out_size: of the output.
+      out_size: the size of the output.
       kernel_size, strides, dilation: of the convolution.
       padding: zeros above and to the left.
-      offset_scale: of offsets and window.
+      offset_scale: the scale of offsets and window.
       remove_center: whether the window lacks the tap in its middle.
     """
 

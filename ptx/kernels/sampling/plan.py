@@ -31,9 +31,9 @@ class SamplingPlan:
 
     Attributes:
       width: neighbouring channels that a lane has at a time.
-      lanes: of a unit, a power of two.
-      vectors: of `width` channels, of a head.
-      threads: of a block.
+      lanes: the lanes of a unit, a power of two.
+      vectors: the vectors of `width` channels, of a head.
+      threads: the threads of a block.
       min_blocks: see `ptx.definition.PlanLike`.
     """
 

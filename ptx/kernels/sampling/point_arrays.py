@@ -18,7 +18,7 @@ class PointArrays:
     Args:
       unit: the unit.
       locations: pairs (x, y) of all points of all units; None where they are packed.
-      weights: of all points of all units; None for 1, or where they are packed.
+      weights: the weights of all points of all units; None for 1, or where they are packed.
       packed: a row for each query, of all pairs and then all weights of each of its heads, and
         padding; None where there are arrays of their own.
 

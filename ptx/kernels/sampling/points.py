@@ -58,7 +58,7 @@ class Sample:
     Attributes:
       pixel: the first of its pixels in the image: s32, possibly outside.
       inside: predicates, for each of its pixels.
-      factors: of its pixels, with the weight, in the type of sums.
+      factors: the factors of its pixels, with the weight, in the type of sums.
       steps: elements from the first pixel to each.
     """
 
@@ -122,7 +122,7 @@ def each_chunk(
     Args:
       unit: the unit.
       arrays: where its points are.
-      softmax: of the unit's weights, if they are to be normalised.
+      softmax: the softmax of the unit's weights, if they are to be normalised.
       write: writes what is done with a chunk.
     """
     each_span(unit, lambda span: write(Chunk(unit, span, point_of(unit, arrays, softmax, span))))

@@ -21,15 +21,15 @@ class Unit:
     Args:
       k: the kernel.
       config: the sum.
-      plan: of the block.
+      plan: the plan of the block.
       images: how many.
-      queries: of an image; where units are of pixels, its pixels.
+      queries: the queries of an image; where units are of pixels, its pixels.
 
     Attributes:
       index: among the heads of all queries; in range, also where `exists` is off.
       exists: predicate: whether there is such a unit.
       lane: the thread's number among the unit's.
-      row: of the unit, among the queries of all images.
+      row: the row of the unit, among the queries of all images.
       head, image, query: of the unit.
     """
 
@@ -72,10 +72,10 @@ class Span:
     Attributes:
       own: number of the lane's own point among the unit's.
       exists: predicate: whether there is such a point, and the unit.
-      count: of the points.
-      number: of the span, among the unit's.
+      count: the number of points.
+      number: the index of the span, among the unit's.
       size: height and width of the level's images.
-      first_pixel: of the level.
+      first_pixel: the first pixel of the level.
     """
 
     own: Val

@@ -121,10 +121,10 @@ class ListTable:
       k: the kernel.
       lists: where samples are.
       cursor: its "tap" is the one that is summed, in as many parts as its "slice" counts.
-      offset_group: of the block.
+      offset_group: the offset group of the block.
       row_cells: in shared memory, the cell of each row, or `NO_CELL`.
       rows: how many.
-      threads: of the block, twice as many as rows or more.
+      threads: the threads of the block, twice as many as rows or more.
     """
 
     def __init__(
@@ -249,12 +249,12 @@ class _Row:
     """A row that is summed.
 
     Attributes:
-      row: of the tile.
+      row: the row of the tile.
       tap: that is summed.
       count: samples.
       samples, weights: slots in shared memory.
-      gradients: of the first output pixel, from a thread's first channel on.
-      words: of the samples that are loaded.
+      gradients: the gradients of the first output pixel, from a thread's first channel on.
+      words: the words of the samples that are loaded.
     """
 
     row: Val
@@ -272,11 +272,11 @@ class ListTile:
     Args:
       k: the kernel.
       tile: A; its columns are output channels.
-      table: of its rows, filled for the cursor's tap.
+      table: the table of its rows, filled for the cursor's tap.
       locate: column of the tile -> where that channel of the first output pixel is, and a
         predicate: whether there is such a channel. Called for the first of `width` columns.
       width: channels that are loaded together.
-      threads: of the block.
+      threads: the threads of the block.
     """
 
     def __init__(

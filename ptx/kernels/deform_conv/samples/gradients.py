@@ -20,8 +20,8 @@ def store_gradients(
     Args:
       p: the kernel's parameters.
       index: the tap's index among all mask values; see `Offsets.index`.
-      dots: of the gradient of the sampled values with the corners (y, x), (y, x+1), (y+1, x) and
-        (y+1, x+1), without the mask.
+      dots: the products of the gradient of the sampled values with the corners (y, x), (y, x+1),
+        (y+1, x) and (y+1, x+1), without the mask.
       sample: the fractions of the position, and the mask.
       where: predicate of the stores.
     """

@@ -111,7 +111,7 @@ def load_corners(
     Args:
       offsets: the source of the positions.
       x: images [N, H, W, C].
-      pixel: of the output, from a `PixelTable`.
+      pixel: the pixel of the output, from a `PixelTable`.
       channel: the first of `width` in one offset group.
       tap: the tap.
       width: channels, of 16 bytes at most.

@@ -28,7 +28,7 @@ class GatherTile:
       locate: column of the tile -> first entry of the chunk in the table, channel, and a predicate:
         whether there is such a channel, or None where all are.
       width: channels that are loaded together.
-      threads: of the block.
+      threads: the threads of the block.
       parts: that rows are loaded in, one after the other.
       in_flight: parts that are on their way at a time.
     """

@@ -131,7 +131,7 @@ class _Vector:
     """Values of gcol of one pixel and tap, of neighbouring channels of one offset group.
 
     Attributes:
-      pixel: of the output; it does not exist either where `channels_ok` is off.
+      pixel: the pixel of the output; it does not exist either where `channels_ok` is off.
       position: the position that the tap samples.
       channel: the first channel, of all.
       values: the values of gcol, one for each channel.

@@ -127,8 +127,9 @@ class _Block:
     Attributes:
       group, first_out: the group, and the first of its outputs, that the block has.
       extent: see `SamplePlan.channel_extent`.
-      table: of the corners of an extent's channels; None where it has several offset groups.
-      pixels: of the rows.
+      table: the table of the corners of an extent's channels; None where it has several offset
+        groups.
+      pixels: the pixels of the rows.
       channel, first_tap: the first of the group's channels, and of the taps, of the extent and
         table at hand.
     """
