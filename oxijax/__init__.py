@@ -101,7 +101,7 @@ _ELSEWHERE = {
     "multi_scale_deformable_attn": "ms_deform_attn",
 }
 
-# Whoever asks for one of these names pays for its import, and not everybody who imports oxijax.
+# Names that are imported on first use, so that `import oxijax` stays fast.
 _PLACES = {
     **{module: f"oxijax.{module}" for module in ("convert", "reference", *_NEEDS)},
     "EXPORT_CHECKS": "oxijax._core.arguments.sizes",

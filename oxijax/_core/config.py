@@ -1,4 +1,4 @@
-"""`oxijax.config`: what holds for every operation, and is no argument of any."""
+"""`oxijax.config`: global options, which hold for every operation."""
 
 import contextlib
 import functools
@@ -31,8 +31,8 @@ class Config:
 
     What a single call does is in its arguments, above all `implementation` and `precision`. Of
     JAX's own options, `jax_default_matmul_precision` is the precision where none is given, and
-    without `jax_enable_x64` there is no float64. `oxijax.testing.emulate_gpu` has the CPU play a
-    GPU.
+    without `jax_enable_x64` there is no float64. `oxijax.testing.emulate_gpu` emulates a GPU on the
+    CPU.
     """
 
     __slots__ = ()

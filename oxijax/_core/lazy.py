@@ -11,8 +11,8 @@ __all__ = ["lazy_names"]
 def lazy_names(module: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """A `__getattr__` for a module, some names of which are those of other modules.
 
-    What creates a `jax.make_user_context` is no such name: a function that was traced before its
-    creation is traced again.
+    A module that creates a `jax.make_user_context` must not be among them: a function that was
+    traced before its creation is traced again.
 
     Args:
       module: its `__name__`.

@@ -18,7 +18,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Emulation:
-    """A GPU that the emulator plays.
+    """An emulated GPU.
 
     Attributes:
       target: name of the `ptx.Target`.

@@ -181,7 +181,7 @@ def _outcome(
     target: Target | None,
     code: bytes | None,
 ) -> str:
-    """What becomes of a mutant; with the unchanged text's machine code."""
+    """The outcome of a mutant, with the unchanged text's machine code."""
     same = False
     if target is not None:
         try:

@@ -97,7 +97,7 @@ _OWN = pathlib.Path(__file__).with_name("libhandler.so")
 
 
 def _path() -> pathlib.Path:
-    """The library beside this file, or one as good: see `find_handler`."""
+    """The library beside this file, or an equivalent one: see `find_handler`."""
     if _OWN.is_file():
         return _OWN
     source = _OWN.with_name("handler.c")

@@ -86,7 +86,7 @@ class Spec:
             text = text if isinstance(text, str) else text.decode()
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"a spec is JSON: {error}") from None
+            raise ValueError(f"invalid JSON in a kernel's spec: {error}") from None
         if not isinstance(content, dict) or not {"kernel", "config"} <= content.keys():
             raise ValueError("a spec is an object with kernel and config")
         kernel, emulation, grouped = (
@@ -103,7 +103,7 @@ class Spec:
         _check_types(spec)
         written = spec._written()
         if written != text:
-            raise ValueError(f"a spec is as it is written here: {written}")
+            raise ValueError(f"the spec is not canonical; expected {written}")
         return spec
 
     def shapes(self, shapes: Shapes) -> Shapes:

@@ -62,8 +62,8 @@ class Fold:
         the mapped axis.
       part: splits a call over devices along some of `dims` together: called with the
         configuration, the shapes of the operands that are present and a number of parts, returns
-        the names of those dimensions, and the configuration of a part. None where no part of the
-        call is a call of its own.
+        the names of those dimensions, and the configuration of a part. None if the call cannot
+        be split.
     """
 
     dims: str

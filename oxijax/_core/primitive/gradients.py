@@ -115,13 +115,13 @@ def define_gradients(
     gradients: Callable[[Any, Sequence[Any], Sequence[bool], jax.Array], Gradients],
     linear: Callable[[Any, Sequence[str]], Sequence[str]],
 ) -> None:
-    """Has reverse mode of a primitive with one result call the kernels of its gradients.
+    """Registers the kernels of gradients for reverse mode of a primitive with one result.
 
     Args:
       forward: the primitive.
       gradients: called with the configuration, the operands, for each of them whether its gradient
-        is wanted, and the gradient of the result. Returns a gradient for each operand: None where
-        none is wanted, so that none is made that nobody asks for.
+        is wanted, and the gradient of the result. Returns a gradient for each operand: None for
+        those that are not wanted.
       linear: called with the configuration and the names of the operands that are present, returns
         those in each of which the result is linear, for `jax.linear_transpose`.
     """

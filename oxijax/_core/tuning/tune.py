@@ -46,8 +46,8 @@ def tune(function: Callable[..., Any], *args: Any) -> Tuned:
       What was timed and kept for each call of a kernel; printed, it is a table.
 
     Raises:
-      TypeError: function is no function, or args have a leaf that is no array; the message says
-        where.
+      TypeError: function is not callable, or a leaf of args is not an array; the message says
+        which.
       RuntimeError: JAX has no GPU to time kernels on; or this is inside `emulate_gpu`, which has
         no time.
       ValueError: the function launches none of oxijax's kernels.

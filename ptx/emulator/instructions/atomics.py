@@ -16,7 +16,7 @@ from ptx.emulator.instructions.table import instruction
 from ptx.emulator.lanes import Active, Step, numpy_type
 from ptx.isa.dtypes import DType
 
-# What becomes of `old`, given one or two operands.
+# The new value, from `old` and one or two operands.
 _INTEGER = {
     "add": np.add,
     "min": np.minimum,

@@ -14,12 +14,11 @@ SAMPLE, LARGE_SAMPLE = 30, 80  # of each text
 KERNELS = ("forward", "backward-offset")
 
 FAMILY = "ptx.kernels.deform_conv"
-OFFSETS = f"{FAMILY}.sampling.Offsets"
-TABLE = f"{FAMILY}.corners"
-FORWARD = f"{FAMILY}.forward"
-FORWARD_TILES = f"{FAMILY}.forward_tiles"
-TILED = f"{FAMILY}.backward_data_tiled"
-STREAMED = f"{FAMILY}.backward_data_streamed"
+OFFSETS = f"{FAMILY}.samples.positions.Offsets"
+TABLE = f"{FAMILY}.samples.corners"
+FORWARD = f"{FAMILY}.tiled.forward"
+TILED = f"{FAMILY}.tiled.backward_data"
+STREAMED = f"{FAMILY}.tiled.backward_data_streamed"
 TILED_END = f"{TILED}.tiled_backward_offset"
 STREAMED_END = f"{STREAMED}.streamed_backward_offset"
 STEPS = "source constant operator operands"
@@ -78,7 +77,7 @@ EQUIVALENT = [
     ),
     Reason(
         "a block without a table multiplies once, and writes to no tile after it",
-        f"{FORWARD_TILES}.streamed_forward.<locals>.multiply > {END}",
+        f"{FORWARD}._streamed_product.<locals>.multiply > {END}",
         "bar",
         "deleted",
         Result.OTHER,
@@ -113,7 +112,7 @@ EQUIVALENT = [
             Result.OTHER,
         )
         for function in (
-            f"{FORWARD_TILES}.ForwardBlock.channel_ok",
+            f"{FORWARD}._Block.channel_ok",
             f"{TILED}._Columns._gradients",
             f"{TILED}._Columns._weights",
         )
@@ -126,11 +125,11 @@ EQUIVALENT = [
             STEPS,
         )
         for function in (
-            f"{FORWARD}._body.<locals>.locate.<locals>.element",
-            f"{FORWARD_TILES}.ForwardBlock.weight_ok",
-            f"{FORWARD_TILES}.ForwardBlock.weight_ok > {BOTH}",
-            f"{FORWARD_TILES}.ForwardBlock.each_table",
-            f"{FORWARD_TILES}.ForwardBlock.weights.<locals>.address",
+            f"{FORWARD}.tiled_forward.<locals>.locate.<locals>.element",
+            f"{FORWARD}._Block.weight_ok",
+            f"{FORWARD}._Block.weight_ok > {BOTH}",
+            f"{FORWARD}._Block.each_table",
+            f"{FORWARD}._Block.weight",
             f"{TILED}._Columns.taps",
             f"{TILED}._Columns.tiles",
             STREAMED_END,
@@ -163,7 +162,7 @@ EQUIVALENT = [
     ),
     Reason(
         "what takes the place of a bias that is not there is not stored",
-        f"{FORWARD}._body.<locals>.with_bias > {LOAD_WORDS}",
+        f"{FORWARD}.tiled_forward.<locals>.with_bias > {LOAD_WORDS}",
         "mov",
         "destination source constant",
         Result.OTHER,
