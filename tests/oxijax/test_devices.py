@@ -34,6 +34,7 @@ def assert_trees_close(actual, expected, tolerance=TOLERANCE):
 
 
 @pytest.mark.spread(10)
+@pytest.mark.quick
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("check_vma", [False, True])
 @pytest.mark.parametrize(("name", "split"), SPLITS)

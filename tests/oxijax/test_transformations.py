@@ -253,6 +253,7 @@ def test_vmap_over_every_subset(name, axes, path):
 
 
 @pytest.mark.spread(3)
+@pytest.mark.quick
 @pytest.mark.parametrize("name", [*CONVOLVING, *SAMPLING])
 def test_grad_of_vmap(name):
     call, twin = twins(name)

@@ -29,9 +29,6 @@ def rows(count, *batch) -> tuple[jax.Array, ...]:
     return a / 4, b, c, jnp.float32(0.75), jnp.float32(-1.5)
 
 
-# shard_map.
-
-
 def test_factors_that_vary_over_devices():
     """Each device has an alpha of its own, and one beta is for all."""
     a, b, c, _, beta = rows(8)

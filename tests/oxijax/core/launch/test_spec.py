@@ -128,7 +128,7 @@ class TestSpec:
     )
     def test_text_that_is_not_written_so(self, change):
         with pytest.raises(
-            ValueError, match="a spec (is|has)|invalid JSON|not canonical|not JSON compliant"
+            ValueError, match=r"a spec (is|has)|invalid JSON|not canonical|not JSON compliant"
         ):
             Spec.from_json(change(self.SPEC.to_json()))
 
