@@ -184,7 +184,7 @@ class KernelPrimitive:
         names = self.present_operands(present)
         return self._on_shards(on_parts, names, arrays, config, present)
 
-    def bind(self, *arrays, config: Config, present: Sequence[bool]) -> Sequence[jax.Array]:
+    def bind(self, *arrays: Any, config: Config, present: Sequence[bool]) -> Sequence[jax.Array]:
         """Binds the primitive, once on each device where operands are sharded explicitly."""
         names = self.present_operands(present)
 
