@@ -54,11 +54,7 @@ TILE_ENGINE = [
         Result.OTHER,
     ),
     Reason(
-        "counters begin again before they are read",
-        INITIAL,
-        "mov",
-        "destination",
-        Result.OTHER,
+        "counters begin again before they are read", INITIAL, "mov", "destination", Result.OTHER
     ),
     Reason(
         "the sum over chunks in another order, each of them once, is the same",
@@ -67,15 +63,12 @@ TILE_ENGINE = [
         "constant",
         Result.OTHER,
     ),
-    *(
-        Reason(
-            "a chunk beyond the last may be copied, as nobody reads it",
-            function,
-            "setp sub mov",
-            "source destination constant operator operands",
-            Result.OTHER,
-        )
-        for function in (START, NEXT)
+    Reason(
+        "a chunk beyond the last may be copied, as nobody reads it",
+        (START, NEXT),
+        "setp sub mov",
+        "source destination constant operator operands",
+        Result.OTHER,
     ),
     Reason(
         "a chunk beyond the last may be copied, as nobody reads it",
@@ -84,14 +77,11 @@ TILE_ENGINE = [
         "guard deleted",
         Result.OTHER,
     ),
-    *(
-        Reason(
-            "stages are few, and registers hold the number of the same one",
-            function,
-            "setp selp mov add sub",
-            "source constant operator operands",
-        )
-        for function in (RELEASE, PRECEDING, FOLLOWING)
+    Reason(
+        "stages are few, and registers hold the number of the same one",
+        (RELEASE, PRECEDING, FOLLOWING),
+        "setp selp mov add sub",
+        "source constant operator operands",
     ),
     Reason(
         "a pass beyond the last multiplies zeros",
@@ -100,15 +90,12 @@ TILE_ENGINE = [
         "source constant operator operands",
         Result.OTHER,
     ),
-    *(
-        Reason(
-            "the last pass has begun to copy a chunk of zeros that nobody reads",
-            f"{END} > {function}",
-            "cp",
-            "deleted one",
-            Result.OTHER,
-        )
-        for function in (COMMIT, WAIT)
+    Reason(
+        "the last pass has begun to copy a chunk of zeros that nobody reads",
+        (f"{END} > {COMMIT}", f"{END} > {WAIT}"),
+        "cp",
+        "deleted one",
+        Result.OTHER,
     ),
     Reason(
         "where nothing is copied asynchronously, groups of copies are empty",
@@ -137,15 +124,12 @@ TILE_ENGINE = [
         "operator",
         Result.OTHER,
     ),
-    *(
-        Reason(
-            "what one operand has beyond the depth is multiplied with zeros of the other one",
-            f"{function} > {DENSE_TILE} > {BOTH}",
-            "and",
-            "source operator",
-            Result.OTHER,
-        )
-        for function in (START, NEXT)
+    Reason(
+        "what one operand has beyond the depth is multiplied with zeros of the other one",
+        (f"{START} > {DENSE_TILE} > {BOTH}", f"{NEXT} > {DENSE_TILE} > {BOTH}"),
+        "and",
+        "source operator",
+        Result.OTHER,
     ),
     Reason(
         "of the tests whether a chunk's element is there, one implies the other",
@@ -159,13 +143,7 @@ TILE_ENGINE = [
         "setp add",
         "source constant operator operands",
     ),
-    Reason(
-        "a loop has a first pass",
-        LOOP,
-        "bra",
-        "deleted",
-        Result.OTHER,
-    ),
+    Reason("a loop has a first pass", LOOP, "bra", "deleted", Result.OTHER),
 ]
 # These compute something else, which is far less than what the results are rounded to.
 NEGLIGIBLE = [

@@ -64,23 +64,31 @@ class Reason(NamedTuple):
 
     Attributes:
       why: a sentence, for the reader.
-      emitted_by: the function that emitted the instruction; "f > g" is g in a call of f, with any
-        functions between, and "ptx" is every function.
+      emitted_by: the function that emitted the instruction, or one of several; "f > g" is g in a
+        call of f, with any functions between, and "ptx" is every function.
       opcodes: what the instruction may be: first parts of its name, with spaces between.
       changes: what may be done to it, as `change_of` says it, with spaces between.
       result: how far its result may be from the unchanged one's.
     """
 
     why: str
-    emitted_by: str
+    emitted_by: str | tuple[str, ...]
     opcodes: str
     changes: str
     result: Result = Result.SAME
 
     def names(self, functions: Sequence[str]) -> bool:
         """Whether these functions emitted an instruction that the reason is about."""
-        *callers, emitter = self.emitted_by.split(" > ")
-        return emitter == "ptx" or (functions[-1] == emitter and {*callers} <= {*functions[:-1]})
+        for *callers, emitter in self.paths:
+            if emitter in ("ptx", functions[-1]) and {*callers} <= {*functions[:-1]}:
+                return True
+        return False
+
+    @property
+    def paths(self) -> list[list[str]]:
+        """The functions that emit its instructions, each after those that have called it."""
+        emitters = (self.emitted_by,) if isinstance(self.emitted_by, str) else self.emitted_by
+        return [emitter.split(" > ") for emitter in emitters]
 
     def covers(self, mutant: Mutant, functions: Sequence[str]) -> bool:
         """Whether it is said of a mutant of an instruction that these functions emitted."""
@@ -306,7 +314,7 @@ def check(
 
 def check_constructs(reasons: Iterable[Reason]) -> None:
     """Asserts that the functions exist that reasons name."""
-    names = {name for reason in reasons for name in reason.emitted_by.split(" > ")} - {"ptx"}
+    names = {name for reason in reasons for path in reason.paths for name in path} - {"ptx"}
     missing = [name for name in sorted(names) if name not in _functions_of(_module_of(name))]
     assert missing == [], missing
 

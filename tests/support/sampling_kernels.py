@@ -23,12 +23,12 @@ from ptx.kernels.sampling import (
 from ptx.kernels.sampling.backward_value_gather import CELL_BORDER, cells_of
 from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across, Grid, Window
 from ptx.kernels.sampling.parameters import weight_type
-from ptx.testing.call import Outcome, numpy_dtype, run
 from ptx.tile.vectors import accumulator_of
 from support.drawn_samples import in_grid
+from support.emulated_calls import EmulatedCall
 from support.formulas import Axis, samples
 
-__all__ = ["KERNELS", "Call", "small"]
+__all__ = ["KERNELS", "SamplingCall", "small"]
 
 DEFINITIONS: Mapping[str, KernelDefinition[SamplingConfig]] = {
     "forward": FORWARD,
@@ -63,42 +63,28 @@ def small(config: SamplingConfig) -> SamplingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
-    """A call of one of `KERNELS`.
+class SamplingCall(EmulatedCall):
+    """A call of one of `KERNELS`, with images as `small` makes them.
 
     Operands are small numbers with few bits, so that each product and sum is exact in any type and
     order, unless there is a softmax. One point is NaN, and some are infinite.
 
-    Attributes:
-      kernel: one of `KERNELS`.
-      config: the sum, with images as `small` makes them.
+    Attributes besides those of `EmulatedCall`:
       images, queries: how many.
-      seed: of the operands.
-      target: for which the kernel is.
       strange: whether points are NaN and infinite.
     """
 
-    kernel: str
+    definitions = DEFINITIONS
+
     config: SamplingConfig
     images: int = 2
     queries: int = 35
-    seed: int = 0
-    target: str = "sm_80"
+    _: dataclasses.KW_ONLY
     strange: bool = True
-
-    @property
-    def definition(self) -> KernelDefinition[SamplingConfig]:
-        """The kernel."""
-        return DEFINITIONS[self.kernel]
-
-    @property
-    def text(self) -> str:
-        """The kernel's PTX."""
-        return self.definition.write(self.config, self.target, self.sizes).text
+    small: bool = True
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions that the configuration does not know, by name."""
         n, q, heads = self.images, self.queries, self.config.heads
         return {
             "n": n, "q": q, "z": n * cells_of(self.config) * heads + 1,
@@ -246,30 +232,17 @@ class Call:
             "corner_weights": weights.reshape(len(order), -1)[order],
         }
 
-    @functools.cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The kernel's operands, by name."""
-        every = {**self.operands, **self.lists, "zeros": np.zeros(self.operands["value"].shape)}
-        return {
-            name: every[name].astype(numpy_dtype(parameter.dtype_of(self.config)), order="C")
-            for name, parameter in self.definition.operands(self.config).items()
-        }
+    @property
+    def every_operand(self) -> Mapping[str, np.ndarray]:
+        return {**self.operands, **self.lists, "zeros": np.zeros(self.operands["value"].shape)}
 
     def run(self, text: str | None = None, schedule: int | None = None, **options: Any) -> Report:
         """Launches the kernel, or a text in its place; raises if anything is wrong."""
-        outcome = self._outcome(text=text, schedule=schedule, **options)
+        outcome = self.outcome(text=text, schedule=schedule, step_limit=200_000, **options)
         for name, result in outcome.results.items():
             self.compare(name, result)
         assert outcome.report is not None
         return outcome.report
-
-    def results(self, schedule: int | None = None) -> Mapping[str, np.ndarray]:
-        """The kernel's results, by name, with the warps in some order."""
-        return self._outcome(schedule=schedule).results
-
-    def _outcome(self, **options: Any) -> Outcome:
-        options = {"step_limit": 200_000, **options}
-        return run(self.definition, self.config, self.target, self.arrays, self.sizes, **options)
 
     def compare(self, name: str, result: np.ndarray) -> None:
         """Asserts that a result is the expected one."""

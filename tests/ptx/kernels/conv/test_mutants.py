@@ -1,7 +1,5 @@
 """Mutants of the kernels of a convolution: how many are noticed, and why not all."""
 
-import functools
-
 import pytest
 from support.conv_kernels import KERNELS
 from support.conv_probes import PROBES
@@ -10,17 +8,15 @@ from support.mutant_reasons import (
     BRANCH,
     END,
     LOAD_WORDS,
-    NEGLIGIBLE,
     PIPELINE,
     STREAMED_TILE,
     TILE_ENGINE,
 )
-from support.mutants import Probe, Reason, Result, check, check_constructs
+from support.mutant_study import MutantStudy, by_kernel
+from support.mutants import Reason, Result
 
 pytestmark = pytest.mark.proof
 
-TARGET = "sm_80"
-SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
 
 WINDOWS = "ptx.kernels.conv.tiled.windows.WindowRows.__init__"
 STRIDES = "ptx.kernels.conv.tiled.window_products._axis"
@@ -48,33 +44,24 @@ EQUIVALENT = [
         "constant",
         Result.OTHER,
     ),
-    Reason(
-        "each thread has a row",
-        f"{WINDOWS} > {BRANCH}",
-        "bra",
-        "guard deleted",
-        Result.OTHER,
-    ),
+    Reason("each thread has a row", f"{WINDOWS} > {BRANCH}", "bra", "guard deleted", Result.OTHER),
     Reason(
         "the first step is at the first tap, and what is added to 0 is the same",
         TAP,
         "add sub mul mad",
         "source constant operator operands",
     ),
-    *(
-        Reason(
-            "of both operands one has zeros there, or the other test implies it",
-            function,
-            "and setp selp add mul div rem shr sub",
-            "source constant operator operands",
-        )
-        for function in (
+    Reason(
+        "of both operands one has zeros there, or the other test implies it",
+        (
             f"{CHUNK}.at",
             f"{CHUNK}.windows",
             f"{CHUNK}.weights",
             f"{WEIGHT_GRADIENT}.<locals>.shifted",
             f"{WEIGHT_GRADIENT}.<locals>.gradients",
-        )
+        ),
+        "and setp selp add mul div rem shr sub",
+        "source constant operator operands",
     ),
     Reason(
         "what lies beyond the depth of K is multiplied with weights that are 0",
@@ -98,19 +85,16 @@ EQUIVALENT = [
         Result.NEAR,
     ),
     Reason("two classes of a stride have the same number", CHOSEN, "selp", "source"),
-    *(
-        Reason(
-            "the weights of a column that does not exist make a sum that is not stored",
-            function,
-            "setp selp",
-            "source operator",
-            Result.OTHER,
-        )
-        for function in (
+    Reason(
+        "the weights of a column that does not exist make a sum that is not stored",
+        (
             f"{PRODUCT}._streamed.<locals>.locate.<locals>.column_ok",
             f"{PRODUCT}._streamed > {STREAMED_TILE}",
             f"{PIPELINE} > {STREAMED_TILE}",
-        )
+        ),
+        "setp selp",
+        "source operator",
+        Result.OTHER,
     ),
     Reason(
         "channels of the last chunk that do not exist are 0, whatever they are multiplied with",
@@ -132,14 +116,11 @@ EQUIVALENT = [
         "operator",
         Result.OTHER,
     ),
-    *(
-        Reason(
-            "channels come in vectors, so that the bound is between the same ones",
-            f"{function}.<locals>.locate.<locals>.element",
-            "setp add and",
-            "source constant operator operands",
-        )
-        for function in (STORE, WEIGHT_GRADIENT)
+    Reason(
+        "channels come in vectors, so that the bound is between the same ones",
+        tuple(f"{f}.<locals>.locate.<locals>.element" for f in (STORE, WEIGHT_GRADIENT)),
+        "setp add and",
+        "source constant operator operands",
     ),
     Reason(
         "what takes the place of a bias that is not there is not stored",
@@ -165,30 +146,7 @@ EQUIVALENT = [
 ]
 
 
-def probes_of(kernel: str) -> dict[str, tuple[Probe, ...]]:
-    return {name: PROBES[name] for name in PROBES if name.split("-")[0] == kernel}
-
-
-def check_kernel(kernel: str, limit: int) -> None:
-    check(probes_of(kernel), TARGET, limit, EQUIVALENT, NEGLIGIBLE)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_sample_is_noticed(kernel):
-    check_kernel(kernel, SAMPLE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_large_sample_is_noticed(kernel):
-    check_kernel(kernel, LARGE_SAMPLE)
-
-
-@pytest.mark.parametrize("name", PROBES)
-def test_every_instruction_runs(name):
-    first, *others = (probe.run() for probe in PROBES[name])
-    assert functools.reduce(lambda a, b: a.merge(b), others, first).never_executed == []
-
-
-def test_the_constructs_exist_that_reasons_name():
-    check_constructs([*EQUIVALENT, *NEGLIGIBLE])
+class TestConv(MutantStudy):
+    sample, large_sample = 20, 200
+    kernels = by_kernel(KERNELS, PROBES)
+    reasons = EQUIVALENT

@@ -1,16 +1,13 @@
 """Mutants of the kernels forward and backward to offset: how many are noticed, and why not all."""
 
-import functools
-
 import pytest
 from support.deform_conv_probes import PROBES
-from support.mutant_reasons import ANYWHERE, BOTH, BRANCH, END, LOAD_WORDS, NEGLIGIBLE, TILE_ENGINE
-from support.mutants import Probe, Reason, Result, check, check_constructs, text_of
+from support.mutant_reasons import ANYWHERE, BOTH, BRANCH, END, LOAD_WORDS, TILE_ENGINE
+from support.mutant_study import MutantStudy, by_kernel
+from support.mutants import Reason, Result
 
 pytestmark = pytest.mark.proof
 
-TARGET = "sm_80"
-SAMPLE, LARGE_SAMPLE = 30, 80  # of each text
 KERNELS = ("forward", "backward-offset")
 
 FAMILY = "ptx.kernels.deform_conv"
@@ -34,15 +31,12 @@ EQUIVALENT = [
     ),
     Reason("what is far is an integer", f"{OFFSETS}._coordinate", "abs", "source"),
     Reason("what is far is an integer", f"{OFFSETS}._split", "abs", "source"),
-    *(
-        Reason(
-            "what is far is outside of the image, wherever it is, and its fraction times 0",
-            f"{OFFSETS}.{function}",
-            "setp min max selp",
-            "constant operator",
-            Result.OTHER,
-        )
-        for function in ("_split", "_coordinate")
+    Reason(
+        "what is far is outside of the image, wherever it is, and its fraction times 0",
+        (f"{OFFSETS}._split", f"{OFFSETS}._coordinate"),
+        "setp min max selp",
+        "constant operator",
+        Result.OTHER,
     ),
     *(
         Reason(
@@ -103,28 +97,20 @@ EQUIVALENT = [
         "elements operands source",
         Result.OTHER,
     ),
-    *(
-        Reason(
-            "channels come in vectors, so that the bound is between the same ones",
-            function,
-            "setp selp sub and",
-            STEPS,
-            Result.OTHER,
-        )
-        for function in (
+    Reason(
+        "channels come in vectors, so that the bound is between the same ones",
+        (
             f"{FORWARD}._Block.channel_ok",
             f"{TILED}._Columns._gradients",
             f"{TILED}._Columns._weights",
-        )
+        ),
+        "setp selp sub and",
+        STEPS,
+        Result.OTHER,
     ),
-    *(
-        Reason(
-            "channels come in vectors, and a group has one segment and one tile here",
-            function,
-            "setp selp sub and add min mul",
-            STEPS,
-        )
-        for function in (
+    Reason(
+        "channels come in vectors, and a group has one segment and one tile here",
+        (
             f"{FORWARD}.tiled_forward.<locals>.locate.<locals>.element",
             f"{FORWARD}._Block.weight_ok",
             f"{FORWARD}._Block.weight_ok > {BOTH}",
@@ -135,7 +121,9 @@ EQUIVALENT = [
             STREAMED_END,
             f"{STREAMED}._Columns.segment",
             f"{STREAMED}._Columns.channels_ok",
-        )
+        ),
+        "setp selp sub and add min mul",
+        STEPS,
     ),
     Reason(
         "the first pixel that does not exist is in a row of other lanes",
@@ -177,31 +165,7 @@ EQUIVALENT = [
 ]
 
 
-def probes_of(kernel: str) -> dict[str, tuple[Probe, ...]]:
-    return {name: probes for name, probes in PROBES.items() if name.startswith(kernel)}
-
-
-def check_kernel(kernel: str, limit: int) -> None:
-    check(probes_of(kernel), TARGET, limit, EQUIVALENT, NEGLIGIBLE)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_sample_is_noticed(kernel):
-    check_kernel(kernel, SAMPLE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_large_sample_is_noticed(kernel):
-    check_kernel(kernel, LARGE_SAMPLE)
-
-
-@pytest.mark.parametrize("name", PROBES)
-def test_every_instruction_runs(name):
-    text = text_of(PROBES[name][0])
-    first, *others = (probe.run(text) for probe in PROBES[name])
-    assert functools.reduce(lambda a, b: a.merge(b), others, first).never_executed == []
-
-
-def test_the_constructs_exist_that_reasons_name():
-    check_constructs([*EQUIVALENT, *NEGLIGIBLE])
+class TestDeformConv(MutantStudy):
+    sample, large_sample = 30, 80
+    kernels = by_kernel(KERNELS, PROBES)
+    reasons = EQUIVALENT

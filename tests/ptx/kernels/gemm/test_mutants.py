@@ -1,18 +1,18 @@
 """Mutants of a GEMM kernel of each strategy: how many are noticed, and why not all."""
 
 import functools
+from typing import ClassVar
 
 import pytest
 from support.gemm_kernels import GemmProblem
-from support.mutant_reasons import NEGLIGIBLE, TILE_ENGINE
-from support.mutants import Reason, Result, check, check_constructs, text_of
+from support.mutant_reasons import TILE_ENGINE
+from support.mutant_study import MutantStudy
+from support.mutants import Reason, Result
 
 from ptx.isa.dtypes import bf16
 
 pytestmark = pytest.mark.proof
 
-TARGET = "sm_80"
-SAMPLE, LARGE_SAMPLE = 20, 40  # of each text
 
 _fused = functools.partial(GemmProblem, float_type=bf16, bits=3, alpha=-0.5, use_c=True)
 _split = functools.partial(GemmProblem, float_type=bf16, bits=3, transpose_b=True)
@@ -86,21 +86,7 @@ EQUIVALENT = [
 ]
 
 
-def test_a_sample_is_noticed():
-    check(PROBES, TARGET, SAMPLE, EQUIVALENT, NEGLIGIBLE)
-
-
-@pytest.mark.slow
-def test_a_large_sample_is_noticed():
-    check(PROBES, TARGET, LARGE_SAMPLE, EQUIVALENT, NEGLIGIBLE)
-
-
-@pytest.mark.parametrize("strategy", PROBES)
-def test_every_instruction_runs(strategy):
-    text = text_of(PROBES[strategy][0])
-    first, *others = (probe.run(text) for probe in PROBES[strategy])
-    assert functools.reduce(lambda a, b: a.merge(b), others, first).never_executed == []
-
-
-def test_the_constructs_exist_that_reasons_name():
-    check_constructs([*EQUIVALENT, *NEGLIGIBLE])
+class TestGemm(MutantStudy):
+    sample, large_sample = 20, 40
+    kernels: ClassVar = {"gemm": PROBES}
+    reasons = EQUIVALENT

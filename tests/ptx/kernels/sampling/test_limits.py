@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from support.sampling_kernels import DEFINITIONS, KERNELS, Call
+from support.sampling_kernels import DEFINITIONS, KERNELS, SamplingCall
 
 from ptx.isa.dtypes import f16
 from ptx.kernels.limits import PIXELS
@@ -18,7 +18,7 @@ LAYER = SamplingConfig(4, 8, ((512, 512),), (2,))
 
 def launched(kernel: str, config: SamplingConfig, images: int, queries: int) -> Launch:
     """The launch for so many images and queries."""
-    call = Call(kernel, config, images, queries)
+    call = SamplingCall(kernel, config, images, queries)
     shapes = call.definition.shapes(config, call.sizes)
     return call.definition.launch(config, "sm_80", list(shapes.values()))
 
@@ -48,7 +48,7 @@ def test_heads_of_queries(kernel):
 
 
 def test_lists_of_another_length():
-    call = Call("backward_value_gather", LAYER, 2, 3)
+    call = SamplingCall("backward_value_gather", LAYER, 2, 3)
     shapes = call.definition.shapes(LAYER, {**call.sizes, "i": 7})
     with pytest.raises(ValueError, match="lists must have i = 48, got 7"):
         call.definition.launch(LAYER, "sm_80", list(shapes.values()))
@@ -59,7 +59,7 @@ def test_rows_of_another_width(kernel):
     """Of a packed operand, which has 48 elements: a multiple of 8."""
     config = dataclasses.replace(LAYER, points=(3,), heads=5, packed=True, use_weights=False)
     launched(kernel, config, 2, 3)
-    call = Call(kernel, config, 2, 3)
+    call = SamplingCall(kernel, config, 2, 3)
     shapes = call.definition.shapes(config, call.sizes)
     assert shapes["packed"] == (2, 3, 48)
     with pytest.raises(ValueError, match=r"packed must have p = 48, got \(2, 3, 45\)"):

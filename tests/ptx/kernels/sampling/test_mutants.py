@@ -1,19 +1,16 @@
 """Mutants of the kernels of weighted sums of samples: how many are noticed, and why not all."""
 
 import dataclasses
-import functools
 
 import pytest
-from support.mutant_reasons import NEGLIGIBLE
-from support.mutants import Reason, Result, check, check_constructs
-from support.sampling_kernels import KERNELS, Call, small
+from support.mutant_study import MutantStudy, by_kernel
+from support.mutants import Reason, Result
+from support.sampling_kernels import KERNELS, SamplingCall, small
 
 from ptx.kernels.sampling import CONFIGS, SamplingConfig
 
 pytestmark = pytest.mark.proof
 
-TARGET = "sm_80"
-SAMPLE, LARGE_SAMPLE = 20, 200  # of each text
 LAYERS = {
     "forward": ("levels", "no-center/f32", "v4/f32", "packed/f32"),
     "backward_value": ("levels", "v4/f32", "grid-reflection/f32", "packed-pairs/f32"),
@@ -34,10 +31,10 @@ def config_of(name: str) -> SamplingConfig:
     return LEVELS if name == "levels" else small(CONFIGS[name])
 
 
-PROBES: dict[str, tuple[Call, ...]] = {
+PROBES: dict[str, tuple[SamplingCall, ...]] = {
     f"{kernel}-{name}": (
-        Call(kernel, config_of(name)),
-        Call(kernel, config_of(name), 3, 11, seed=1),
+        SamplingCall(kernel, config_of(name)),
+        SamplingCall(kernel, config_of(name), 3, 11, seed=1),
     )
     for kernel, names in LAYERS.items()
     for name in names
@@ -62,11 +59,7 @@ EQUIVALENT = [
     ),
     Reason("floors are whole", ALONG, "cvt", "rounding"),
     Reason(
-        "what is far is outside, also where its number wraps",
-        ALONG,
-        "cvt",
-        "source",
-        Result.OTHER,
+        "what is far is outside, also where its number wraps", ALONG, "cvt", "source", Result.OTHER
     ),
     Reason("small integers are exact", WINDOW, "cvt", "rounding"),
     Reason(
@@ -96,40 +89,11 @@ EQUIVALENT = [
         "source operator",
         Result.OTHER,
     ),
-    Reason(
-        "an odd number is odd without its sign",
-        REFLECTED,
-        "mul",
-        "constant",
-        Result.OTHER,
-    ),
+    Reason("an odd number is odd without its sign", REFLECTED, "mul", "constant", Result.OTHER),
 ]
 
 
-def probes_of(kernel: str) -> dict[str, tuple[Call, ...]]:
-    return {name: PROBES[name] for name in PROBES if name.split("-")[0] == kernel}
-
-
-def check_kernel(kernel: str, limit: int) -> None:
-    check(probes_of(kernel), TARGET, limit, EQUIVALENT, NEGLIGIBLE)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_sample_is_noticed(kernel):
-    check_kernel(kernel, SAMPLE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_large_sample_is_noticed(kernel):
-    check_kernel(kernel, LARGE_SAMPLE)
-
-
-@pytest.mark.parametrize("name", PROBES)
-def test_every_instruction_runs(name):
-    first, *others = (probe.run() for probe in PROBES[name])
-    assert functools.reduce(lambda a, b: a.merge(b), others, first).never_executed == []
-
-
-def test_the_constructs_exist_that_reasons_name():
-    check_constructs([*EQUIVALENT, *NEGLIGIBLE])
+class TestSampling(MutantStudy):
+    sample, large_sample = 20, 200
+    kernels = by_kernel(KERNELS, PROBES)
+    reasons = EQUIVALENT

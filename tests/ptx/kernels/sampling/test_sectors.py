@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from support.paths import DOCS
-from support.sampling_kernels import KERNELS, Call
+from support.sampling_kernels import KERNELS, SamplingCall
 from support.sectors import TARGETS, Access, SectorTable, sectors_of_arrays, times
 
 from ptx.emulator.report import Sectors
@@ -22,7 +22,7 @@ SPREAD, OFFSETS = 2.0, 0.5  # standard deviations, in pixels: around a query, an
 
 
 @dataclasses.dataclass(frozen=True)
-class NearCall(Call):
+class NearCall(SamplingCall):
     """A call whose points lie near their queries, as those of the layers that are modelled do."""
 
     @functools.cached_property
