@@ -137,7 +137,6 @@ def key_of(spec: str | bytes) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-@functools.cache  # a kernel keeps its name
 def registered(name: str) -> KernelDefinition:
     """The kernel called `name`, of `ptx.kernels` or another module; KeyError if there is none."""
     importlib.import_module("ptx.kernels")  # late: what asks for no kernel has no need of them
