@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import gc
-import threading
 import traceback
-from collections.abc import Iterator
 
 from ptx.emulator import EmulatorError, MisalignedError, OutOfBoundsError, ReadOnlyError
 from virtual_driver import driver, loading, running
@@ -23,9 +20,8 @@ _libraries: dict[int, loading.Library] = {}
 
 def _load(number: int, device: int, address: int, size: int, message: int, capacity: int) -> int:
     try:
-        with _uncollected():
-            text = ctypes.string_at(address, size).decode()
-            _libraries[number] = loading.load(number, device, text)
+        text = ctypes.string_at(address, size).decode()
+        _libraries[number] = loading.load(number, device, text)
     except loading.RefusedError as error:
         driver.write_message(str(error), message, capacity)
         return error.status
@@ -38,8 +34,7 @@ def _load(number: int, device: int, address: int, size: int, message: int, capac
 def _launch(request, message: int, capacity: int) -> int:
     wanted = request.contents
     try:
-        with _uncollected():
-            running.run(_libraries[wanted.library], wanted)
+        running.run(_libraries[wanted.library], wanted)
     except (EmulatorError, ValueError) as error:
         driver.write_message(f"{type(error).__name__}: {error}", message, capacity)
         return _status(error)
@@ -49,37 +44,16 @@ def _launch(request, message: int, capacity: int) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keeps Python from collecting cycles meanwhile, in all threads.
-
-    XLA holds a lock of the device while it has a module loaded, and takes it to free the kernels of
-    a program. A program that the collector frees in here would wait for that lock, and for ever.
-    """
-    global _callbacks
-    with _counting:
-        if not _callbacks:
-            gc.disable()
-        _callbacks += 1
-    try:
-        yield
-    finally:
-        with _counting:
-            _callbacks -= 1
-            if not _callbacks:
-                gc.enable()
-
-
-_counting = threading.Lock()
-_callbacks = 0  # that are running
-
-
 def _status(error: Exception) -> int:
     if isinstance(error, OutOfBoundsError | ReadOnlyError):
         return _ILLEGAL_ADDRESS
     return _MISALIGNED if isinstance(error, MisalignedError) else _LAUNCH_FAILED
 
 
+# XLA holds a lock of the device while it has a module loaded, and takes it to free the kernels of a
+# program. A program that the garbage collector frees in a callback, or in another thread while one
+# waits for the interpreter, would wait for that lock, and for ever. On a GPU no Python runs there.
+gc.disable()
 driver.set_callbacks(_load, _launch)
 # Threads that run kernels are not to enter an interpreter that is ending.
 atexit.register(driver.stop)
