@@ -16,14 +16,8 @@ from gpu_suite.recorder import Recorder
 __all__ = ["run"]
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_FILES = tuple(
-    f"tests/oxijax/{name}"
-    for name in (
-        "core/test_driver_gpu.py",
-        "deform_conv/test_gpu.py",
-        "conv/test_gpu.py",
-        "gemm/test_gpu.py",
-    )
+_FILES = sorted(
+    str(path.relative_to(_ROOT)) for path in (_ROOT / "tests" / "oxijax").rglob("test*_gpu.py")
 )
 # Of each kind of test that needs no driver, one.
 _DRY_RUN = tuple(
@@ -34,6 +28,7 @@ _DRY_RUN = tuple(
         "deform_conv/test_gpu.py::test_strange_offset[nan]",
         "conv/test_gpu.py::test_case[plain-bfloat16]",
         "gemm/test_gpu.py::test_case[traced-bfloat16]",
+        "sampling/test_gpu.py::test_recorded[msda-0-float64]",
     )
 )
 
@@ -87,7 +82,7 @@ def _pytest(recorder: Recorder, progress: pathlib.Path, log: pathlib.Path) -> in
 def _few_tests() -> list[str]:
     """Those of the operators that run on the virtual GPU too, one of each kernel's path."""
     names = (_ROOT / "tests" / "virtual_gpu" / "smoke.txt").read_text().split()
-    return [name for name in names if name.startswith(("tests/oxijax/conv", "tests/oxijax/deform"))]
+    return [name for name in names if name.startswith("tests/oxijax/")]
 
 
 def _read(progress: pathlib.Path) -> tuple[list[str], dict[str, dict[str, Any]]]:

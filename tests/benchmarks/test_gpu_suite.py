@@ -81,7 +81,7 @@ def test_info(section):
 @pytest.mark.slow
 def test_tests(section):
     results, _, _ = section("tests")
-    assert results["counts"] == {"collected": 5, "ran": 5, "passed": 5}
+    assert results["counts"] == {"collected": 6, "ran": 6, "passed": 6}
     worst = results["worst_errors"]
     assert set(worst) == {"deform_conv", "conv", "gemm"}
     assert set(worst["deform_conv"]) == {"float16", "tf32"}
