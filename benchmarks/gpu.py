@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from gpu_suite.handler import build_handler  # noqa: E402
+from gpu_suite.merge import merged  # noqa: E402
 from gpu_suite.plan import SECTIONS, seconds_for  # noqa: E402
 from gpu_suite.processes import end_group  # noqa: E402
 from gpu_suite.recorder import Mode  # noqa: E402
@@ -44,10 +45,16 @@ def main() -> int:
     parser.add_argument(
         "--plant", action="store_true", help="add a section that crashes, to see that reported"
     )
+    parser.add_argument(
+        "--merge", nargs="+", type=pathlib.Path, metavar="FILE", help="reports of earlier runs"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     mode = Mode.DRY_RUN if args.dry_run else Mode.REHEARSE if args.rehearse else Mode.MEASURE
     suite = _Suite(args.out, time.monotonic() + args.budget, mode)
+    if args.merge:
+        suite.report = merged([json.loads(file.read_text()) for file in args.merge])
+        return suite.finish()
     suite.build_handler()
     names = list(args.sections)
     if args.plant:

@@ -113,6 +113,7 @@ def _record(recorder: Recorder, progress: pathlib.Path, status: int | None) -> N
     collected, ran = _read(progress)
     _count(recorder, progress)
     recorder.put("worst_errors", value=_worst_errors(ran))
+    recorder.put("passed_in", value=_passed_in(ran))
     recorder.put("tests", value={id_: _brief(line) for id_, line in sorted(ran.items())})
     for id_, line in ran.items():
         if line["outcome"] == "failed":
@@ -131,6 +132,12 @@ def _record(recorder: Recorder, progress: pathlib.Path, status: int | None) -> N
 
 def _brief(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key not in ("id", "why")}
+
+
+def _passed_in(ran: dict[str, dict[str, Any]]) -> dict[str, int]:
+    """How many tests have passed in each folder of tests/oxijax."""
+    passed = (id_.split("/")[2] for id_, line in ran.items() if line["outcome"] == "passed")
+    return dict(collections.Counter(passed))
 
 
 def _worst_errors(ran: dict[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:

@@ -22,16 +22,16 @@ class Section:
 
 # What others are judged by comes first, and of the times torchvision's, which are few.
 SECTIONS = {
-    "info": Section("environment", 25),
+    "info": Section("environment", 20),
     "tests": Section("device_tests", 130),
-    "sanitizer": Section("sanitizer", 35),
-    "times-torch": Section("times_torch", 55),
-    "times-oxijax": Section("times_oxijax", 85),
-    "times-conv": Section("times_conv", 55),
+    "sanitizer": Section("sanitizer", 25),
+    "times-torch": Section("times_torch", 45),
+    "times-oxijax": Section("times_oxijax", 90),
+    "times-conv": Section("times_conv", 60),
     "times-sampling": Section("times_sampling", 45),
-    "times-gemm": Section("times_gemm", 40),
-    "times-xla": Section("times_xla", 30),
-    "tuning": Section("tuning", 35),
+    "times-gemm": Section("times_gemm", 35),
+    "times-xla": Section("times_xla", 15),
+    "tuning": Section("tuning", 15),
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 from gpu_suite import device_launch, handler, sanitizer, times_xla
 from gpu_suite.deform_conv_layers import work
 from gpu_suite.device_launch import device_launches
+from gpu_suite.merge import merged
 from gpu_suite.plan import SECTIONS, seconds_for
 from gpu_suite.recorder import Mode, Recorder
 from gpu_suite.report import ratios, stem
@@ -82,6 +83,7 @@ def test_info(section):
 def test_tests(section):
     results, _, _ = section("tests")
     assert results["counts"] == {"collected": 6, "ran": 6, "passed": 6}
+    assert results["passed_in"] == {"deform_conv": 3, "conv": 1, "gemm": 1, "sampling": 1}
     worst = results["worst_errors"]
     assert set(worst) == {"deform_conv", "conv", "gemm"}
     assert set(worst["deform_conv"]) == {"float16", "tf32"}
@@ -274,6 +276,24 @@ class TestReport:
         found = ratios(self.report())
         assert found["float16"]["forward"].pop("geometric_mean") == pytest.approx(4)
         assert found == {"float16": {"forward": {"a": 2.0, "b": 8.0, "lacks": ["c"]}}}
+
+    def test_runs_of_one_gpu_are_merged(self):
+        """Of each section the last run counts."""
+        first, second = self.report(), self.report()
+        del second["sections"]["info"]
+        own = second["sections"]["times-oxijax"]["results"]
+        own |= {"times": {}, "device": "NVIDIA H200"}
+        second["date"] = "2026-01-03"
+        whole = merged([first, second])
+        assert whole["sections"] == {**first["sections"], **second["sections"]}
+        assert whole["date"] == "2026-01-03"
+        own["device"] = "NVIDIA H100"
+        with pytest.raises(ValueError, match="the same GPUs"):
+            merged([first, second])
+        with pytest.raises(ValueError, match="'measure', got 'rehearse'"):
+            merged([first, {**second, "mode": "rehearse"}])
+        with pytest.raises(ValueError, match="the same versions"):
+            merged([{**first, "sections": {"times-oxijax": second["sections"]["times-oxijax"]}}])
 
     def test_name_of_the_files(self):
         assert stem(self.report()) == "2026-01-02-h200-jax-0.11.2-torch-2.11.0-cu130"

@@ -81,7 +81,7 @@ def hardware(folder: Path = RESULTS) -> dict[str, tuple[str, str]]:
         idle = results(report, "info").get("nvidia_smi", {}).get("idle", {})
         gpu = idle.get("name", "a GPU") if isinstance(idle, dict) else "a GPU"
         for family in FAMILIES:
-            if family in results(report, "tests").get("worst_errors", {}):
+            if family in results(report, "tests").get("passed_in", {}):
                 found[family] = max(found.get(family, ("", "")), (report["date"], gpu))
     return found
 

@@ -40,7 +40,7 @@ INTRODUCTION = """\
 <!-- Written by `python tests/trust`: do not edit. -->
 
 {hardware}
-What there is instead: every kernel is PTX text, and the proofs below judge this text.
+Every kernel is PTX text, and the proofs below judge this text without a GPU.
 
 - `ptxas`, NVIDIA's own assembler, makes machine code of it, and says what that costs.
 - An [emulator](ptx.md#run-it-without-a-gpu) runs it, every thread of every block. It stops at any
