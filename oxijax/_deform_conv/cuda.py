@@ -9,7 +9,7 @@ from oxijax._core.arguments.precision import accumulator
 from oxijax._core.arguments.sizes import is_known, likely
 from oxijax._core.config import is_deterministic
 from oxijax._core.launch import call
-from oxijax._deform_conv.lists import can_be_listed, sample_lists
+from oxijax._deform_conv.lists import can_be_listed, sample_lists, sum_scale
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,
     BACKWARD_INPUT_GATHER,
@@ -33,11 +33,14 @@ def backward_input(params: ConvParams, offset, weight, mask, grad_y):
             is_known(pixels) and gathers(params.op, pixels) and can_be_listed(params, offset)
         )
     if wants_lists:
-        lists = sample_lists(params, offset, mask, accumulator(weight))._asdict()
-        wide = weight.astype(jnp.float32) if weight.dtype == jnp.float16 else weight  # see kernel
+        lists = sample_lists(params, offset, mask, accumulator(weight))
+        scale = None
+        if not params.op.sums_fit:
+            scale = sum_scale(params, lists, mask, grad_y)
+            lists = lists._replace(corner_weights=lists.corner_weights / scale)
         return call(
             BACKWARD_INPUT_GATHER, params.op, sizes={"h": h, "w": w},
-            **lists, weight=wide, grad_y=grad_y,
+            **lists._asdict(), sum_scale=scale, weight=weight, grad_y=grad_y,
         )  # fmt: skip
     zeros = jnp.zeros((offset.shape[0], h, w, params.op.in_channels), accumulator(weight))
     (total,) = call(

@@ -18,7 +18,7 @@ from oxijax._deform_conv.reference import pixels_of
 from oxijax._deform_conv.samples import BORDER
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 
-__all__ = ["SampleLists", "can_be_listed", "sample_lists"]
+__all__ = ["SampleLists", "can_be_listed", "sample_lists", "sum_scale"]
 
 assert BORDER == CELL_BORDER  # a cell is a row of the reference's padded images
 
@@ -89,6 +89,34 @@ def sample_lists(params: ConvParams, offset: jax.Array, mask: jax.Array | None, 
         starts.reshape(*per_list, -1), order.reshape(*per_list, -1),
         weights.reshape(*per_list, -1, 4),
     )  # fmt: skip
+
+
+def sum_scale(
+    params: ConvParams, lists: SampleLists, mask: jax.Array | None, grad_y: jax.Array
+) -> jax.Array:
+    """The power of two, float32 [1], that brings the sums of lists near the top of float16's range.
+
+    Sums of gradients weighted by corner weights divided by it stay below 2**15, and lose no more
+    to float16's subnormal numbers than their own gradients did if no list is longer than usual.
+    Elements that are not finite do not count.
+    """
+    height, width = params.size("h", "w")
+    starts = lists.starts
+    lengths = (starts[..., 1:] - starts[..., :-1]).reshape(
+        *starts.shape[:2], -1, height + 2 * BORDER, width + 2 * BORDER
+    )
+    beside = slice(BORDER - 1, -BORDER)  # the cells that have a pixel
+    longest = lengths[..., beside, beside].max(initial=1).astype(jnp.float32)
+    # A pixel has the samples of four cells, with bilinear weights of 1 at most.
+    bound = 4 * longest * _largest(grad_y) * (1.0 if mask is None else _largest(mask))
+    _, exponent = jnp.frexp(jnp.minimum(bound, jnp.finfo(jnp.float32).max))
+    return jnp.ldexp(jnp.float32(1), jnp.clip(exponent - 15, -100, 100)).reshape(1)
+
+
+def _largest(x: jax.Array) -> jax.Array:
+    """The largest magnitude of the elements that are finite, in float32; 0 if none is."""
+    magnitudes = jnp.abs(x.astype(jnp.float32))
+    return jnp.where(jnp.isfinite(magnitudes), magnitudes, 0).max(initial=0)
 
 
 def _cell_factors(params: ConvParams, offset: jax.Array) -> tuple[int, int, int]:

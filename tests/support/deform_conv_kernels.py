@@ -37,6 +37,8 @@ KERNELS: dict[str, KernelDefinition[DeformConvConfig]] = {
 TOLERANCES = {"f64": 1e-13, "f32-exact": 2e-6, "f32": 1e-3, "f16": 1e-3, "bf16": 8e-3}
 ROUNDING = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}  # of a result
 
+SUM_SCALE = 8.0  # of lists in float16
+
 
 @dataclasses.dataclass(frozen=True)
 class DeformConvCall(EmulatedCall):
@@ -280,4 +282,7 @@ class DeformConvCall(EmulatedCall):
         starts = np.reshape(starts, (*cell.shape[:2], -1))
         weights = self._corner_weights().reshape(4, -1, c.offset_groups, c.taps)
         weights = np.take_along_axis(weights.transpose(2, 3, 1, 0), order[..., None], axis=2)
-        return {"starts": starts, "order": order, "corner_weights": weights}
+        if not c.sums_fit:
+            weights = weights / SUM_SCALE
+        scale = np.full(1, SUM_SCALE)
+        return {"starts": starts, "order": order, "corner_weights": weights, "sum_scale": scale}

@@ -17,22 +17,26 @@ Cells are counted through all images, each [H + 4, W + 4]: `CELL_BORDER` around 
   cells of their samples.
 - corner_weights [f, t, s, u], in the same order, bilinear weights times mask of the corners u:
   (y, x), (y, x+1), (y+1, x), (y+1, x+1).
+
+A list may be long, and its sum beyond the range of f16, although the gradient is not. In f16
+corner_weights are therefore divided by a power of two, sum_scale, with which the kernel multiplies
+its sums before it rounds them.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.definition import In, Instance, KernelDefinition, Size, Sizes
-from ptx.isa.dtypes import DType, f16, f32, u32, u64
+from ptx.isa.dtypes import f32, u32, u64
 from ptx.isa.targets import Target
 from ptx.kernels.convolution_definitions import output_pixels
 from ptx.kernels.deform_conv.catalog import CONFIGS
 from ptx.kernels.deform_conv.config import DeformConvConfig
 from ptx.kernels.deform_conv.definitions import entry
-from ptx.kernels.deform_conv.operations import GRAD_X, GRAD_Y
+from ptx.kernels.deform_conv.operations import GRAD_X, GRAD_Y, WEIGHT
 from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.samples.cell_lists import NO_CELL, CellLists, ListTable, ListTile
 from ptx.kernels.limits import PIXELS, check_count
@@ -47,7 +51,7 @@ __all__ = ["BACKWARD_INPUT_GATHER", "CELL_BORDER", "gathers", "list_sizes"]
 
 CELL_BORDER = 2  # cells around an image, on each side
 _SEGMENT = 64  # channels
-_SECTORS = 2**24
+_SECTORS = 2**25
 
 
 def gathers(config: DeformConvConfig, output_pixels: int) -> bool:
@@ -55,7 +59,8 @@ def gathers(config: DeformConvConfig, output_pixels: int) -> bool:
 
     Atomic additions take as long as the sectors of 32 bytes that they touch. Lists take time of
     their own to make, and are worth it if each is read for enough channels, and if there are so
-    many sectors that some launches more do not count. docs/performance.md has times of both.
+    many sectors that some launches more do not count. Products of types of 4 bytes take longer than
+    the additions. docs/performance.md has times of both, measured on an H200.
 
     Args:
       config: the convolution.
@@ -63,16 +68,7 @@ def gathers(config: DeformConvConfig, output_pixels: int) -> bool:
     """
     sample_bytes = 4 * config.in_channels * config.sum_type.bytes  # of its four corners
     sectors = output_pixels * config.taps * sample_bytes // 32
-    return config.segment >= _SEGMENT and sectors >= _SECTORS
-
-
-def _product_type(config: DeformConvConfig) -> DType:
-    """The type that A is rounded to, and that weights have to have.
-
-    A list may be long, and its sum beyond the range of f16, although the gradient is not: f16 is
-    multiplied as f32, rounded to TF32 where the target has that, which is as precise.
-    """
-    return f32 if config.float_type is f16 else config.float_type
+    return config.float_type.bytes == 2 and config.segment >= _SEGMENT and sectors >= _SECTORS
 
 
 def list_sizes(sizes: Sizes) -> Sizes:
@@ -81,7 +77,6 @@ def list_sizes(sizes: Sizes) -> Sizes:
 
 
 def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None:
-    dtype = _product_type(config)
     weight, grad_y, grad_x = p.weight, p.grad_y, p.grad_x
     images, in_h, in_w, samples = p.batch_size, p.in_h, p.in_w, p.samples
     pixels = images * in_h * in_w
@@ -97,9 +92,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None
     group, offset_group = channel // in_group, channel // config.channels_per_offset_group
     k.name(first_pixel=first_pixel, channel=channel, group=group, offset_group=offset_group)
 
-    a, b, math = make_product(
-        k, dataclasses.replace(config, float_type=dtype), plan, k_axis=1, dynamic=True
-    )
+    a, b, math = make_product(k, config, plan, k_axis=1, dynamic=True)
     cursor = Cursor(k, tap=config.taps, slice=-(-out_group // plan.k))
 
     k.comment("the cell of each pixel")
@@ -123,7 +116,7 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None
         at = k.mad_wide(weight_row, config.out_channels, k.convert(group * out_group + out, u64))
         return weight + at, (out < out_group) & (first_channel + row < config.segment)
 
-    width, threads = vector_width(dtype, out_group, plan.k), plan.threads
+    width, threads = vector_width(config.float_type, out_group, plan.k), plan.threads
     lists = CellLists(config, p.starts, p.order, p.corner_weights, cells, pitch, samples)
     table = ListTable(k, lists, cursor, offset_group, row_cells, rows=plan.m, threads=threads)
     table.start()
@@ -148,7 +141,14 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None
 
         return element
 
-    store_rows(math, locate, dtype=config.float_type, extent=config.segment)
+    finish = None
+    if p.sum_scale is not None:
+        scale = p.sum_scale.load()
+
+        def finish(sums: Sequence[Val], *_: Any) -> Sequence[Val]:
+            return [total * scale for total in sums]
+
+    store_rows(math, locate, dtype=config.float_type, extent=config.segment, finish=finish)
 
 
 def _grid(instance: Instance) -> tuple[int, int, int]:
@@ -173,7 +173,7 @@ def _cells(sizes: Sizes) -> int:
 
 
 def _known(config: DeformConvConfig) -> Sizes:
-    return {"f": config.offset_groups, "t": config.taps, "u": 4}
+    return {"f": config.offset_groups, "t": config.taps, "u": 4, "v": 1}
 
 
 def _plan(config: DeformConvConfig, target: Target, sizes: Sizes | None) -> SamplePlan:
@@ -182,12 +182,13 @@ def _plan(config: DeformConvConfig, target: Target, sizes: Sizes | None) -> Samp
     N covers a segment with one tile if it can: each further tile gathers the gradients again. Eight
     warps gather, and one block of them is enough for an SM that has no shared memory for two.
     """
-    size, little = _product_type(config).bytes, target.shared_per_sm <= 100 * 1024
+    size, little = config.float_type.bytes, target.shared_per_sm <= 100 * 1024
     widest = {2: 256, 4: 128, 8: 32}[size]
     if target.shared_per_sm < 100 * 1024:
         widest = min(widest, 128)
     n = at_least(config.segment, 16, widest)
-    k = at_least(config.out_channels_per_group, 32 // size, 64 // size)
+    row = 128 if size < 8 and target.shared_per_sm > 200 * 1024 else 64  # bytes of K
+    k = at_least(config.out_channels_per_group, 32 // size, row // size)
     if n > 16 and (little or n * size > 256):
         return SamplePlan(64, n, k, (2, 4) if n > 32 else (4, 2), min_blocks=1 if little else 2)
     warps = (8, 1) if n == 16 else (4, 2)
@@ -200,7 +201,8 @@ BACKWARD_INPUT_GATHER = KernelDefinition(
     parameters=(
         *(In("starts", "f t z", u32), In("order", "f t s", u32)),
         In("corner_weights", "f t s u", "sum_type"),
-        *(In("weight", "i j e o", _product_type), GRAD_Y, GRAD_X),
+        In("sum_scale", "v", f32, unless="sums_fit"),
+        *(WEIGHT, GRAD_Y, GRAD_X),
         *(*SIZES[:3], Size("samples", lambda instance: instance.sizes["s"])),
     ),
     known=_known,

@@ -76,6 +76,11 @@ class DeformConvConfig(ConvolutionConfig):
         return math.gcd(self.in_channels_per_group, self.channels_per_offset_group)
 
     @property
+    def sums_fit(self) -> bool:
+        """Whether the range of float_type is that of sums."""
+        return self.float_type is not f16
+
+    @property
     def coordinate_type(self) -> DType:
         """The type that sampling positions are calculated with."""
         return f64 if f64 in (self.float_type, self.offset_type, self.mask_type) else f32

@@ -122,9 +122,9 @@ def backward_offset_plan(
     if is_direct(config):
         return shuffled_plan(config)
     plan = backward_data_tiles(config, target)
-    if plan.narrow and plan.n == 64 and _bytes(config) == 2:
+    if plan.narrow and plan.n >= 64 and _bytes(config) == 2:
         min_blocks = 4 if config.channels_per_offset_group == 4 else 3
-        return dataclasses.replace(plan, min_blocks=min_blocks)
+        return dataclasses.replace(plan, n=64, min_blocks=min_blocks)
     return plan
 
 
@@ -163,7 +163,7 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
     )
     out_group, halves = config.out_channels_per_group, _bytes(config) == 2
     if streams(config, target) and (whole_slices or lanes):
-        if halves and whole_slices and not small:
+        if whole_slices and not small:
             # The 128 bytes of a pixel lie in banks of their own; of 64, those of two pixels do not.
             deep, room = config.segment % (2 * slice_) == 0, target.shared_per_sm
             if -(-out_group // 128) % 2 == 0:
@@ -175,7 +175,7 @@ def forward_tiles(config: DeformConvConfig, target: Target, *, small: bool = Fal
                 return SamplePlan(
                     64, 128, 2 * slice_, (2, 2), table=CornerTable, min_blocks=3, parts=2
                 )
-        n = at_least(out_group, 32, 128 if halves and not small else 64)
+        n = at_least(out_group, 32, 128 if (halves or whole_slices) and not small else 64)
         table = CornerTable if whole_slices else PositionTable
         # Positions are calculated anew for each tap: more warps hide that better than larger tiles.
         narrow = halves and n == 64 and not whole_slices
@@ -245,16 +245,19 @@ def backward_weight_tiles(config: DeformConvConfig, target: Target) -> SamplePla
         return SamplePlan(m, n, _depth(config, 64), (2, 2))
     channels = config.in_channels_per_group if narrow else config.segment
     table = PositionTable if narrow else CornerTable
-    if width == 2 and channels > 64 and config.out_channels_per_group > 64:
-        little = target.shared_per_sm <= 100 * 1024
-        if config.out_channels_per_group <= 128:
+    little = target.shared_per_sm <= 100 * 1024
+    if channels > 64 and config.out_channels_per_group > 64:
+        if config.out_channels_per_group <= 128 and channels > 96 and not little:
+            return SamplePlan(128, 128, 64 // width, (2, 4), table=table)
+        if config.out_channels_per_group <= 128 or width == 4:
             blocks = 2 if little else 4
-            return SamplePlan(64, 128, 32, (1, 4), table=table, min_blocks=blocks)
+            return SamplePlan(64, 128, 64 // width, (1, 4), table=table, min_blocks=blocks)
         if little:  # room for one block: of eight warps
             return SamplePlan(128, 256, 32, (2, 4), table=table, min_blocks=1)
         return SamplePlan(64, 256, 32, (1, 4), table=table)
     m = at_least(channels, 32, largest)
-    return SamplePlan(m, n, _depth(config, 64), (2, 2), table=table)
+    blocks = 4 if narrow and not little else 2  # positions take time, which more warps hide
+    return SamplePlan(m, n, _depth(config, 64), (2, 2), table=table, min_blocks=blocks)
 
 
 def _shared_for_two(target: Target) -> dict[str, int]:

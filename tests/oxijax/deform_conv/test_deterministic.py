@@ -219,13 +219,17 @@ class TestSwitch:
         assert not is_gathered()
 
     @pytest.mark.parametrize(
-        ("images", "channels", "chosen"), [(8, 128, True), (8, 32, False), (1, 128, False)]
+        ("images", "channels", "dtype", "chosen"),
+        [
+            *((8, 128, "bfloat16", True), (8, 128, "float16", True), (8, 128, "float32", False)),
+            *((8, 32, "bfloat16", False), (1, 128, "float16", False)),
+        ],
     )
-    def test_is_chosen_where_it_is_faster(self, images, channels, chosen):
+    def test_is_chosen_where_it_is_faster(self, images, channels, dtype, chosen):
         """Where nobody has said anything: for images and groups that are large enough."""
-        x = jax.ShapeDtypeStruct((images, 100, 168, channels), jnp.bfloat16)
-        offset = jax.ShapeDtypeStruct((images, 100, 168, 18), jnp.bfloat16)
-        weight = jax.ShapeDtypeStruct((3, 3, channels, 128), jnp.bfloat16)
+        x = jax.ShapeDtypeStruct((images, 100, 168, channels), dtype)
+        offset = jax.ShapeDtypeStruct((images, 100, 168, 18), dtype)
+        weight = jax.ShapeDtypeStruct((3, 3, channels, 128), dtype)
 
         def loss(x, offset, weight):
             return oxijax.deform_conv(x, offset, weight).sum()
