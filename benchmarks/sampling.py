@@ -18,11 +18,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gpu_suite.sampling_layers import LEVELS, SamplingLayer
+from gpu_suite.sampling_layers import SamplingLayer
 
 from oxijax._cli.bench_rounds import machine, paired_ratios, spread, time_rounds, versions
+from ptx.kernels.sampling.catalog import NETWORKS
 from ptx.kernels.sampling.model import centers
 
+LEVELS = NETWORKS["DDETR-encoder"].config.levels
 HEADS, CHANNELS, POINTS = 8, 32, 4
 MIB = 1 << 20
 
@@ -56,7 +58,7 @@ def attention(queries: int) -> Case:
         np.asarray(jax.nn.softmax(random.standard_normal((*shape[:3], 16)))).reshape(shape),
     )
 
-    layer = SamplingLayer("attention", 1, LEVELS, HEADS, CHANNELS, queries, POINTS)
+    layer = SamplingLayer("attention", 1, LEVELS, HEADS, CHANNELS, queries, POINTS, normalize=False)
     return Case(layer.ours, layer.plain, tuple(a.astype(np.float32) for a in arrays))
 
 
@@ -69,7 +71,7 @@ def stage(n: int, size: int, channels: int) -> Case:
         random.random((n, size, size, groups * 9)),
     )
 
-    layer = SamplingLayer("window", n, ((size, size),), groups, 16)
+    layer = SamplingLayer("window", n, ((size, size),), groups, 16, normalize=False)
     return Case(layer.ours, layer.plain, tuple(a.astype(np.float32) for a in arrays))
 
 

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 
 from gpu_suite.layers import DTYPES, Work
 from oxijax.testing import GPU_BENCHMARK_CASES, DeformConvCase
+from ptx.kernels.deform_conv.catalog import NETWORKS
+from ptx.kernels.layer_model import OFFSET_DEVIATION
 
-__all__ = ["layers", "operands", "work"]
+__all__ = ["layers", "operands", "trains", "work"]
 
 
 def layers(tiny: bool) -> dict[str, DeformConvCase]:
@@ -24,11 +26,13 @@ def layers(tiny: bool) -> dict[str, DeformConvCase]:
     }
 
 
-def operands(case: DeformConvCase, dtype: str, seed: jax.Array) -> tuple[jax.Array | None, ...]:
-    """X, offset, weight, mask, bias and grad_y, of normal values.
+def trains(case: DeformConvCase) -> bool:
+    """Whether a layer has a backward pass."""
+    return case.name not in NETWORKS or NETWORKS[case.name].trains
 
-    Offsets have a standard deviation of two pixels.
-    """
+
+def operands(case: DeformConvCase, dtype: str, seed: jax.Array) -> tuple[jax.Array | None, ...]:
+    """X, offset, weight, mask, bias and grad_y, of normal values."""
     samples = math.prod(case.kernel_size) * case.offset_groups
     in_group = case.x[3] // case.groups
     fan_in = math.prod(case.kernel_size) * in_group
@@ -39,7 +43,7 @@ def operands(case: DeformConvCase, dtype: str, seed: jax.Array) -> tuple[jax.Arr
 
     return (
         normal(case.x),
-        normal((*case.y[:3], 2 * samples), 2.0),
+        normal((*case.y[:3], 2 * samples), OFFSET_DEVIATION),
         normal((*case.kernel_size, in_group, case.out_channels), fan_in**-0.5),
         jnp.abs(normal((*case.y[:3], samples))) if case.mask else None,
         normal((case.out_channels,)) if case.bias else None,

@@ -9,12 +9,13 @@ import numpy as np
 
 import oxijax
 from gpu_suite.layers import DTYPES, Work
+from ptx.kernels.layer_model import OFFSET_DEVIATION
+from ptx.kernels.network_layer import NetworkLayer
 from ptx.kernels.sampling.catalog import NETWORKS
+from ptx.kernels.sampling.geometry import Window
 from ptx.kernels.sampling.model import centers
 
-__all__ = ["LEVELS", "SamplingLayer", "four_gathers", "layers", "operands", "work"]
-
-LEVELS = NETWORKS["DDETR"].levels  # of an image of 800 x 1333
+__all__ = ["SamplingLayer", "four_gathers", "layers", "operands", "work"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,7 @@ class SamplingLayer:
       heads, channels: the heads of a query, and the channels of a head.
       queries: the queries of an image; None for a window around each pixel.
       points: the points of a query, head and level.
+      normalize: whether weights are the softmax of what is given, as networks have it.
     """
 
     name: str
@@ -37,6 +39,7 @@ class SamplingLayer:
     channels: int
     queries: int | None = None
     points: int = 9
+    normalize: bool = True
 
     @property
     def pixels(self) -> int:
@@ -46,34 +49,42 @@ class SamplingLayer:
     def ours(self, *arrays: jax.Array) -> jax.Array:
         """The operator."""
         if self.queries is None:
-            return oxijax.dcnv3(*arrays, kernel_size=3, groups=self.heads)
-        return oxijax.ms_deform_attn(*arrays, spatial_shapes=self.levels)
+            return oxijax.dcnv3(*arrays, kernel_size=3, groups=self.heads, softmax=self.normalize)
+        return oxijax.ms_deform_attn(*arrays, spatial_shapes=self.levels, normalize=self.normalize)
 
     def plain(self, *arrays: jax.Array) -> jax.Array:
         """The same in plain JAX."""
+        *others, weights = arrays
+        if self.normalize:  # over the points of a query and head
+            of_head = weights.reshape(*weights.shape[:2], self.heads, -1)
+            if self.queries is None:
+                of_head = weights.reshape(*weights.shape[:3], self.heads, -1)
+            weights = jax.nn.softmax(of_head, axis=-1).reshape(weights.shape)
         if self.queries is None:
-            return _window(self.heads, *arrays)
-        return _attention(self.levels, *arrays)
+            return _window(self.heads, *others, weights)
+        return _attention(self.levels, *others, weights)
 
 
 def layers(tiny: bool) -> list[SamplingLayer]:
-    """Deformable DETR's encoder and decoder, and two stages of InternImage-T; or tiny ones."""
+    """The layers of networks, or tiny ones."""
     if tiny:
         return [
             SamplingLayer("attention", 1, ((4, 6), (2, 3)), 2, 8, 5, 4),
             SamplingLayer("window", 1, ((5, 6),), 2, 8),
         ]
-    pixels = sum(height * width for height, width in LEVELS)
-    return [
-        SamplingLayer("DDETR-encoder", 1, LEVELS, 8, 32, pixels, 4),
-        SamplingLayer("DDETR-decoder", 1, LEVELS, 8, 32, 300, 4),
-        SamplingLayer("InternImage-T-1", 8, ((56, 56),), 4, 16),
-        SamplingLayer("InternImage-T-3", 8, ((14, 14),), 16, 16),
-    ]
+    return [_of_network(name, layer) for name, layer in NETWORKS.items()]
+
+
+def _of_network(name: str, layer: NetworkLayer) -> SamplingLayer:
+    config, (images, queries) = layer.config, layer.extent
+    shape = images, config.levels, config.heads, config.channels
+    if isinstance(config.geometry, Window):
+        return SamplingLayer(name, *shape)
+    return SamplingLayer(name, *shape, queries, config.points[0])
 
 
 def operands(layer: SamplingLayer, dtype: str, seed: jax.Array) -> tuple[jax.Array, ...]:
-    """Images, places in float32, weights and the result's gradient."""
+    """Images, places and weights in float32, and the result's gradient."""
     keys, n, heads = jax.random.split(jax.random.key(seed), 5), layer.images, layer.heads
     normal = functools.partial(jax.random.normal, dtype=jnp.float32)
     if layer.queries is None:
@@ -81,13 +92,13 @@ def operands(layer: SamplingLayer, dtype: str, seed: jax.Array) -> tuple[jax.Arr
         image = n, *size, heads * layer.channels
         arrays = [
             normal(keys[0], image),
-            0.5 * normal(keys[1], (n, *size, heads * 18)),
+            OFFSET_DEVIATION * normal(keys[1], (n, *size, heads * 18)),
             jax.random.uniform(keys[2], (n, *size, heads * 9)),
             normal(keys[3], image),
         ]
     else:
         shape = n, layer.queries, heads, len(layer.levels), layer.points
-        spread = 2 / np.array([(w, h) for h, w in layer.levels], np.float32)[:, None]
+        spread = OFFSET_DEVIATION / np.array([(w, h) for h, w in layer.levels], np.float32)[:, None]
         # Queries are the pixels of all levels, or anywhere.
         places = jax.random.uniform(keys[4], (layer.queries, 2))
         if layer.queries == layer.pixels:
@@ -99,7 +110,9 @@ def operands(layer: SamplingLayer, dtype: str, seed: jax.Array) -> tuple[jax.Arr
             jax.random.uniform(keys[2], shape),
             normal(keys[3], (n, layer.queries, heads, layer.channels)),
         ]
-    return tuple(array.astype("float32" if i == 1 else dtype) for i, array in enumerate(arrays))
+    return tuple(
+        array.astype("float32" if i in (1, 2) else dtype) for i, array in enumerate(arrays)
+    )
 
 
 def work(layer: SamplingLayer, operation: str, dtype: str) -> Work:
@@ -108,9 +121,9 @@ def work(layer: SamplingLayer, operation: str, dtype: str) -> Work:
     points = layer.images * queries * layer.heads * len(layer.levels) * layer.points
     images = layer.images * layer.pixels * layer.heads * layer.channels
     sums = layer.images * queries * layer.heads * layer.channels
-    moved = (images + points + sums) * DTYPES[dtype] + 8 * points
+    moved = (images + sums) * DTYPES[dtype] + 12 * points
     if operation == "backward_points":
-        moved += points * (DTYPES[dtype] + 8)
+        moved += 12 * points
     return Work(0, moved)
 
 

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 
 import oxijax
-from gpu_suite.deform_conv_layers import layers, operands, work
+from gpu_suite.deform_conv_layers import layers, operands, trains, work
 from gpu_suite.jax_jobs import (
     Job,
     Operands,
@@ -38,7 +38,12 @@ def run(recorder: Recorder) -> None:
         # What is compared with torchvision's float16 comes first.
         for dtype in DTYPES:
             for operations in (list(_FUNCTIONS)[:2], list(_FUNCTIONS)[2:]):
-                jobs = [_job(case, dtype, name) for case in cases.values() for name in operations]
+                jobs = [
+                    _job(case, dtype, name)
+                    for case in cases.values()
+                    for name in operations
+                    if name == "forward" or trains(case)
+                ]
                 if dtype == "float16":
                     jobs += [_job(_FEW_PIXELS, dtype, name) for name in operations]
                 measure(recorder, jobs)

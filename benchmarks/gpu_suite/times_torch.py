@@ -10,10 +10,11 @@ import statistics
 import time
 from typing import Any
 
-from gpu_suite.deform_conv_layers import layers, work
+from gpu_suite.deform_conv_layers import layers, trains, work
 from gpu_suite.layers import set_count
 from gpu_suite.recorder import Recorder
 from oxijax.testing import DeformConvCase
+from ptx.kernels.layer_model import OFFSET_DEVIATION
 
 __all__ = ["run"]
 
@@ -87,6 +88,8 @@ def _measure_layer(recorder: Recorder, case: DeformConvCase, dtype: str) -> None
     n, height, width, channels = case.y
     assert shape == (n, channels, height, width), f"torchvision's output has shape {shape}"
     for name, function in (("forward", forward), ("forward_backward", both)):
+        if name == "forward_backward" and not trains(case):
+            continue
         found = _time(function, sets)
         recorder.put("times", case.name, dtype, name, value=found)
 
@@ -111,7 +114,7 @@ def _operands(case: DeformConvCase, dtype: str, count: int) -> list[tuple]:
         mask = normal(n, samples, *pixels).detach().abs().requires_grad_() if case.mask else None
         return (
             normal(n, channels, height, width),
-            normal(n, 2 * samples, *pixels, scale=2.0),
+            normal(n, 2 * samples, *pixels, scale=OFFSET_DEVIATION),
             normal(out_channels, in_group, *case.kernel_size, scale=fan_in**-0.5),
             mask,
             normal(out_channels) if case.bias else None,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from gpu_suite.conv_layers import xla_conv
-from gpu_suite.deform_conv_layers import layers, operands, work
+from gpu_suite.deform_conv_layers import layers, operands, trains, work
 from gpu_suite.jax_jobs import Job, Operands, check_device, forward, forward_backward, measure
 from gpu_suite.layers import DTYPES, set_count
 from gpu_suite.recorder import Recorder
@@ -43,12 +43,13 @@ def _jobs(case: DeformConvCase, dtype: str, tiny: bool = False) -> list[Job]:
     given = Operands(operands, case, dtype, set_count(work(case, "forward", dtype), tiny))
     few = dataclasses.replace(given, sets=2)  # with large temporaries two are more than an L2
     conv, (xla_forward, xla_both) = _conv(case), _xla(case)
-    return [
+    jobs = [
         Job(case.name, "conv_forward", given, forward(conv)),
         Job(case.name, "conv_forward_backward", given, forward_backward(conv)),
         Job(case.name, "xla_forward", few, xla_forward, may_lack_memory=True),
         Job(case.name, "xla_forward_backward", few, xla_both, may_lack_memory=True),
     ]
+    return [job for job in jobs if job.operation.endswith("_forward") or trains(case)]
 
 
 def _conv(case: DeformConvCase) -> Callable:

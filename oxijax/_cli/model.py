@@ -77,8 +77,10 @@ def _modelled(args: argparse.Namespace) -> list[dict[str, Any]]:
     print(_HEADING + "".join(f"{name:>8}" for name in _SHOWN))
     rows = []
     for gpu, kernel, layer in itertools.product(gpus, kernels, layers):
-        machine, (config, extent) = MACHINES[gpu], family.layers[layer]
-        config = dataclasses.replace(config, float_type=_DTYPES[args.dtype])
+        if kernel not in family.kernels_of(layer):
+            continue
+        machine, extent = MACHINES[gpu], family.layers[layer].extent
+        config = dataclasses.replace(family.layers[layer].config, float_type=_DTYPES[args.dtype])
         modelled = family.model(kernel, config, extent, machine)
         row = {
             "family": args.family,

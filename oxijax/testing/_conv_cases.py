@@ -214,10 +214,10 @@ CONV_CASES = {case.name: case for case in _CASES}
 
 def _of_resnet50(name: str) -> ConvCase:
     """A layer for 32 images of 224x224. A normalization follows it, so it has no bias."""
-    layer, size = RESNET50[name]
+    layer, extent = RESNET50[name].config, RESNET50[name].extent
     return ConvCase(
         f"ResNet50-{name}",
-        (32, size, size, layer.in_channels),
+        (*extent, layer.in_channels),
         layer.out_channels,
         (layer.kernel_h, layer.kernel_w),
         (layer.stride_h, layer.stride_w),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from oxijax._core.arguments.checks import PaddingLike, output_size, parse_padding
-from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
+from ptx.kernels.deform_conv.catalog import NETWORKS
 
 __all__ = ["BENCHMARK_CASES", "CASES", "GPU_BENCHMARK_CASES", "IMAGE_SIZE_CASES", "DeformConvCase"]
 
@@ -81,9 +81,11 @@ class DeformConvCase:
 
 def _of_network(name: str, images: int | None = None) -> DeformConvCase:
     """A layer of `NETWORKS`, with its own number of images or another."""
-    layer, (batch, height, width) = NETWORKS[name], IMAGES[name]
+    layer, (batch, height, width) = NETWORKS[name].config, NETWORKS[name].extent
     x = batch if images is None else images, height, width, layer.in_channels
-    return DeformConvCase(name, x, layer.out_channels, offset_groups=layer.offset_groups)
+    return DeformConvCase(
+        name, x, layer.out_channels, offset_groups=layer.offset_groups, bias=layer.use_bias
+    )
 
 
 def _by_name(*cases: DeformConvCase) -> dict[str, DeformConvCase]:

@@ -11,11 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ptx.definition import KernelDefinition, Sizes
+from ptx.kernels.network_layer import NetworkLayer
 from ptx.model import Image, Modelled, floor_us, model
 from ptx.replay import Machine
 from ptx.testing.call import numpy_dtype
 
-__all__ = ["ConvLayerModel", "LayerModel", "Operands", "normal_values"]
+__all__ = ["OFFSET_DEVIATION", "ConvLayerModel", "LayerModel", "Operands", "normal_values"]
+
+# The standard deviation of offsets from their taps, and of points from their queries, in pixels.
+OFFSET_DEVIATION = 2.0
 
 Operands = dict[str, np.ndarray]  # by name
 
@@ -26,11 +30,15 @@ class LayerModel(abc.ABC):
 
     Attributes:
       kernels: the kernels that are modelled, by what users call them; "forward" is one.
-      layers: layers of networks: the configuration, but for the dtype, and the input's extent.
+      layers: layers of networks.
     """
 
     kernels: Mapping[str, KernelDefinition]
-    layers: Mapping[str, tuple[Any, Any]]
+    layers: Mapping[str, NetworkLayer]
+
+    def kernels_of(self, layer: str) -> list[str]:
+        """The kernels that run on a layer, by name."""
+        return [name for name in self.kernels if name == "forward" or self.layers[layer].trains]
 
     @abc.abstractmethod
     def sizes(self, kernel: KernelDefinition, config: Any, extent: Any) -> Sizes:

@@ -11,6 +11,8 @@ from ptx.isa.dtypes import DTYPES, DType, f32, f64
 
 __all__ = [
     "accumulator_of",
+    "add_weighted",
+    "any_infinite",
     "both",
     "load_elements",
     "load_words",
@@ -100,3 +102,39 @@ def store_vector(
     else:
         words = list(values)
     pointer.store(0, words[0] if len(words) == 1 else words, where=where, hint=hint)
+
+
+def any_infinite(values: Sequence[Val]) -> Val:
+    """The predicate that zero times one of the values is not zero: it is infinite, or NaN."""
+    total = values[0] * 0.0
+    for value in values[1:]:
+        total = total.kernel.fma(value, 0.0, total)
+    return total.ne(0.0)
+
+
+def add_weighted(
+    pointer: Pointer,
+    weight: Val,
+    values: Sequence[Val],
+    infinite: Val,
+    *,
+    where: Val | None,
+    together: int = 1,
+) -> None:
+    """Adds weighted values to neighbouring elements atomically, unless that would change nothing.
+
+    Where samples lie on pixels, as they do when training starts, three of four corners have a
+    weight of zero.
+
+    Args:
+      pointer: the first element.
+      weight: of the pointer's type, as the values are.
+      values: the values.
+      infinite: `any_infinite` of them: zero times infinity is added, since it is NaN.
+      where: a predicate that guards all additions.
+      together: elements that one instruction adds to.
+    """
+    where = both(weight.ne(0.0) | infinite, where)
+    for i in range(0, len(values), together):
+        added = [weight * value for value in values[i : i + together]]
+        pointer.red(i, added[0] if together == 1 else added, where=where)

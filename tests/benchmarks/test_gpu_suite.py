@@ -126,7 +126,8 @@ def test_times_torch(section):
 def test_times_oxijax(section):
     results, report, _ = section("times-oxijax")
     assert report["layers"] == list(GPU_BENCHMARK_CASES)
-    times = results["times"]["BasicVSR++"]["float16"]
+    assert set(results["times"]["BasicVSR++"]["float16"]) == {"forward"}  # it does not train so
+    times = results["times"]["BasicVSR++-train"]["float16"]
     kernels = {"backward_input", "backward_offset", "backward_weight"}
     assert set(times) == {"forward", "forward_backward", *kernels}
     assert_plausible(times.values())
@@ -358,7 +359,8 @@ def test_device_time_without_the_price_of_a_series(monkeypatch):
 
 def test_work():
     """The least time in microseconds, at 790 TFLOP/s and 4.3 TB/s."""
-    for name, floor in (("R50-c3", 50), ("R50-c4", 50), ("R50-c5", 50), ("BasicVSR++", 120)):
+    floors = {"R50-c3": 50, "R50-c4": 50, "R50-c5": 50, "BasicVSR++": 16.7}
+    for name, floor in floors.items():
         needed = work(GPU_BENCHMARK_CASES[name], "forward", "bfloat16")
         seconds = max(needed.flops / 790e12, needed.bytes / 4.3e12)
         assert 1e6 * seconds == pytest.approx(floor, rel=0.1), name

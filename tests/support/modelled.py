@@ -38,8 +38,8 @@ def modelled_rows(family: str, layer: str, gpu: str, *kernels: str) -> list[dict
 def main(family: str, layer: str, gpu: str, *kernels: str) -> None:
     """Prints the figures, and fails if they are of more than `ptx`."""
     of, machine = MODELS[family], MACHINES[gpu]
-    config, images = of.layers[layer]
-    config = dataclasses.replace(config, float_type=bf16)
+    images = of.layers[layer].extent
+    config = dataclasses.replace(of.layers[layer].config, float_type=bf16)
     floor_us = of.floor_us(config, images, machine)
     for kernel in kernels:
         modelled = of.model(kernel, config, images, machine)

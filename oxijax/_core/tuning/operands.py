@@ -6,10 +6,11 @@ import numpy as np
 
 from oxijax._core.arguments.precision import numpy_dtype
 from oxijax._core.calls.kernel_call import KernelCall
+from ptx.kernels.layer_model import OFFSET_DEVIATION
 
 __all__ = ["random_operands"]
 
-_SPREAD = {"offset": 0.5}  # standard deviation, in pixels: samples lie near their taps; else 1
+_SPREAD = {"offset": OFFSET_DEVIATION}  # standard deviation; else 1
 _DISTINCT = 1_000_003  # values of an array, then the same again: no multiple of an image's size
 
 

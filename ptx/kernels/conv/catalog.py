@@ -7,6 +7,7 @@ import dataclasses
 from ptx.isa.dtypes import bf16, f16, f32, f64
 from ptx.kernels.conv.config import ConvConfig
 from ptx.kernels.conv.direct.common import is_direct
+from ptx.kernels.network_layer import NetworkLayer
 
 __all__ = ["CONFIGS", "LAUNCH_SIZES", "RESNET50"]
 
@@ -21,9 +22,9 @@ def _three(channels: int, stride: int = 1) -> Config:
     return Config(channels, channels, stride_h=stride, stride_w=stride)
 
 
-# The distinct layers of ResNet-50 (He et al., 2015; strides in the 3x3 layers): name -> (layer,
-# height and width of its input).
-RESNET50 = {
+# The distinct layers of ResNet-50, with strides in the 3x3 layers: name -> (layer, height and width
+# of its input).
+_RESNET50 = {
     "conv1": (Config(3, 64, 7, 7, 2, 2, 3, 3), 224),
     "conv2-in": (_one(64, 64), 56),
     "conv2-3x3": (_three(64), 56),
@@ -47,6 +48,12 @@ RESNET50 = {
     "conv5-out": (_one(512, 2048), 7),
     "conv5-back": (_one(2048, 512), 7),
     "conv5-shortcut": (_one(1024, 2048, 2), 14),
+}
+RESNET50 = {
+    name: NetworkLayer(
+        config, (32, size, size), "ResNet-50, on 32 images of 224 x 224", "He et al., 2015"
+    )
+    for name, (config, size) in _RESNET50.items()
 }
 
 # Each path of the kernels has configurations with a bias, and others without.
@@ -78,7 +85,7 @@ def _all() -> dict[str, Config]:
             configs[f"{name}/f32-exact"] = dataclasses.replace(config, exact=True)
     for dtype in (bf16, f16, f32):  # others have the same tiles for all sizes
         configs[f"small-grid/{dtype}"] = Config(128, 128, float_type=dtype)
-    for name, (config, _) in RESNET50.items():
+    for name, (config, _) in _RESNET50.items():
         configs[f"ResNet50-{name}/bf16"] = dataclasses.replace(config, float_type=bf16)
     return configs
 

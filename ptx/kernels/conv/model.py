@@ -19,6 +19,6 @@ MODEL = ConvLayerModel(
         "backward_input": BACKWARD_INPUT,
         "backward_weight": BACKWARD_WEIGHT,
     },
-    layers={name: (config, (32, size, size)) for name, (config, size) in RESNET50.items()},
+    layers=RESNET50,
     parts=backward_weight_parts,
 )

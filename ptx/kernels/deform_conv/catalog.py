@@ -10,24 +10,27 @@ import dataclasses
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
 from ptx.kernels.deform_conv.config import DeformConvConfig
+from ptx.kernels.network_layer import NetworkLayer, distinct_configs
 
-__all__ = ["CONFIGS", "IMAGES", "LAUNCH_SIZES", "NETWORKS"]
+__all__ = ["CONFIGS", "LAUNCH_SIZES", "NETWORKS"]
 
 Layer = DeformConvConfig
+_ALIGNMENT = Layer(128, 64, offset_groups=16, use_bias=True)
 
-# Layers of networks, and the images [N, H, W] that times are modelled for: ResNet-50's stages in
-# a detector with inputs of 800 x 1344, and the alignment of BasicVSR++.
+_R50 = ("ResNet-50 in a detector, on images of 800 x 1344", "Zhu et al., 2019: conv3 to conv5")
+_BASICVSR = ("Chan et al., 2022; mmagic: basicvsr_plusplus_net.py",)
+# In ResNet a normalization follows the convolution, which has no bias. BasicVSR++ aligns two frames
+# at a time, 128 channels, to 64.
 NETWORKS = {
-    "R50-c3": Layer(128, 128),
-    "R50-c4": Layer(256, 256),
-    "R50-c5": Layer(512, 512),
-    "BasicVSR++": Layer(64, 64, offset_groups=16, use_bias=True),
-}
-IMAGES = {
-    "R50-c3": (8, 100, 168),
-    "R50-c4": (8, 50, 84),
-    "R50-c5": (8, 25, 42),
-    "BasicVSR++": (8, 180, 320),
+    "R50-c3": NetworkLayer(Layer(128, 128), (8, 100, 168), *_R50),
+    "R50-c4": NetworkLayer(Layer(256, 256), (8, 50, 84), *_R50),
+    "R50-c5": NetworkLayer(Layer(512, 512), (8, 25, 42), *_R50),
+    "BasicVSR++": NetworkLayer(
+        _ALIGNMENT, (1, 180, 320), "BasicVSR++, a video of 180 x 320", *_BASICVSR, trains=False
+    ),
+    "BasicVSR++-train": NetworkLayer(
+        _ALIGNMENT, (8, 64, 64), "BasicVSR++, 8 crops of 64 x 64", *_BASICVSR
+    ),
 }
 
 # Channels that are a multiple of 64 bytes are streamed, of halves and of TF32.
@@ -40,6 +43,7 @@ _STREAMED = {
     "lanes-of-16": Layer(64, 64, offset_groups=4),
     "lanes-of-8": Layer(64, 96, offset_groups=8),
     "lanes-of-4": Layer(128, 64, groups=2, offset_groups=32),
+    "lanes-of-4-wide": Layer(64, 64, offset_groups=16, use_bias=True),
     "5x5": Layer(64, 64, 5, 5, pad_h=2, pad_w=2),  # more taps than a table holds
     "small-grid": Layer(256, 256),
     "small-grid-lanes": Layer(64, 96, offset_groups=16),
@@ -94,7 +98,7 @@ def _mixed(layer: Layer) -> Layer:
 
 
 CONFIGS: dict[str, Layer] = {
-    **_of_types(NETWORKS | _STREAMED, bf16, f16, f32),
+    **_of_types(distinct_configs(NETWORKS) | _STREAMED, bf16, f16, f32),
     **_of_types(_TILED | _DIRECT, bf16, f16, f32, f64),
     **_exact(_TILED),
     **{n: _mixed(layer) for n, layer in _of_types(_MIXED, bf16, f16, f32, f64).items()},

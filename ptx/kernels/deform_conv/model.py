@@ -12,7 +12,7 @@ from ptx.kernels.deform_conv.backward_input_gather import (
     CELL_BORDER,
     list_sizes,
 )
-from ptx.kernels.deform_conv.catalog import IMAGES, NETWORKS
+from ptx.kernels.deform_conv.catalog import NETWORKS
 from ptx.kernels.deform_conv.definitions import (
     BACKWARD_INPUT,
     BACKWARD_OFFSET,
@@ -20,17 +20,15 @@ from ptx.kernels.deform_conv.definitions import (
     FORWARD,
     backward_weight_parts,
 )
-from ptx.kernels.layer_model import ConvLayerModel, Operands
+from ptx.kernels.layer_model import OFFSET_DEVIATION, ConvLayerModel, Operands
 from ptx.model import Image
 from ptx.testing.call import numpy_dtype
 
 __all__ = ["MODEL"]
 
-_DEVIATION = 0.5  # standard deviation of offsets, in pixels
-
 
 class _DeformConvModel(ConvLayerModel):
-    deviations: ClassVar = {"offset": _DEVIATION}
+    deviations: ClassVar = {"offset": OFFSET_DEVIATION}
 
     def sizes(self, kernel: KernelDefinition, config: Any, extent: Image) -> Sizes:
         sizes = super().sizes(kernel, config, extent)
@@ -50,7 +48,8 @@ def _lists(config: Any, images: Image) -> Operands:
     starts, order = [], []
     for tap in range(config.taps):
         i, j = divmod(tap, config.kernel_w)
-        floor = np.floor(_DEVIATION * random.standard_normal((2, *pixels), np.float32)).astype(int)
+        floor = np.floor(OFFSET_DEVIATION * random.standard_normal((2, *pixels), np.float32))
+        floor = floor.astype(int)
         y = floor[0] + (p * config.stride_h - config.pad_h + i * config.dilation_h)
         x = floor[1] + (q * config.stride_w - config.pad_w + j * config.dilation_w)
         y, x = y.clip(-CELL_BORDER, height) + CELL_BORDER, x.clip(-CELL_BORDER, width) + CELL_BORDER
@@ -75,6 +74,6 @@ MODEL = _DeformConvModel(
         "backward_input_gather": BACKWARD_INPUT_GATHER,
         "backward_weight": BACKWARD_WEIGHT,
     },
-    layers={name: (config, IMAGES[name]) for name, config in NETWORKS.items()},
+    layers=NETWORKS,
     parts=backward_weight_parts,
 )

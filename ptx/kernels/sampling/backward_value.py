@@ -18,7 +18,7 @@ from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, each_chunk
 from ptx.kernels.sampling.softmax import Softmax
 from ptx.kernels.sampling.units import Unit, each_turn
-from ptx.tile.vectors import both, load_elements
+from ptx.tile.vectors import add_weighted, any_infinite, both, load_elements
 
 __all__ = ["BACKWARD_VALUE"]
 
@@ -32,6 +32,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
     def turn(channel: Val, channel_ok: Val | None) -> None:
         first = unit.pixels(p.grad_value, channel)
         grads = load_elements(unit.sums(p.grad_y, channel), plan.width)
+        infinite = any_infinite(grads)
 
         def add(chunk: Chunk) -> None:
             for number in range(chunk.span.count):
@@ -39,9 +40,10 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
                 for address, inside, factor in zip(
                     sample.addresses(first, pitch), sample.inside, sample.factors, strict=True
                 ):
-                    shares = [factor * grad for grad in grads]
-                    added = shares[0] if plan.width == 1 else shares
-                    address.red(0, added, where=both(inside, channel_ok))
+                    add_weighted(
+                        address, factor, grads, infinite,
+                        where=both(inside, channel_ok), together=plan.width,
+                    )  # fmt: skip
 
         each_chunk(unit, arrays, softmax, add)
 

@@ -1,6 +1,6 @@
 """Named configurations: every path of the kernels, and layers that people train.
 
-A name is that of a layer, a slash, and the type, for example "DDETR/bf16".
+A name is that of a layer, a slash, and the type, for example "DDETR-encoder/bf16".
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
+from ptx.kernels.network_layer import NetworkLayer, distinct_configs
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.geometry import Across, Grid, Window
 
-__all__ = ["CONFIGS", "NETWORKS", "TIMED"]
+__all__ = ["CONFIGS", "NETWORKS"]
 
 Layer = SamplingConfig
 
@@ -25,23 +26,29 @@ def _grid(channels: int, grid: Grid) -> Layer:
     return Layer(1, channels, ((5, 6),), (1,), grid, use_weights=False)
 
 
-# Layers of networks: Deformable DETR's on an image of 800 x 1333, and stages 1 and 3 of
-# InternImage-T's on one of 224 x 224.
+_DDETR = Layer(8, 32, ((100, 167), (50, 84), (25, 42), (13, 21)), (4, 4, 4, 4), normalize=True)
+_DDETR_SOURCE = ("Deformable DETR, an image of 800 x 1333", "Zhu et al., 2021: section 5")
+_INTERNIMAGE = ("InternImage-T, 8 images of 224 x 224", "Wang et al., 2023: table 1")
+# In encoders a query is a pixel, in decoders an object. All of them take a softmax of the weights.
 NETWORKS = {
-    "DDETR": Layer(8, 32, ((100, 167), (50, 84), (25, 42), (13, 21)), (4, 4, 4, 4)),
-    "InternImage-T-1": _window(4, 16, 56),
-    "InternImage-T-3": _window(16, 16, 14),
-}
-# What times are modelled for: a layer, and numbers of images and queries.
-TIMED = {
-    "DDETR-encoder": (NETWORKS["DDETR"], (1, NETWORKS["DDETR"].pixels)),
-    "DDETR-decoder": (NETWORKS["DDETR"], (1, 300)),
-    "InternImage-T-1": (NETWORKS["InternImage-T-1"], (8, 56 * 56)),
-    "InternImage-T-3": (NETWORKS["InternImage-T-3"], (8, 14 * 14)),
-}
+    "DDETR-encoder": NetworkLayer(_DDETR, (1, _DDETR.pixels), *_DDETR_SOURCE),
+    "DDETR-decoder": NetworkLayer(_DDETR, (1, 300), *_DDETR_SOURCE),
+    "RT-DETR-decoder": NetworkLayer(
+        Layer(8, 32, ((80, 80), (40, 40), (20, 20)), (4, 4, 4), normalize=True), (1, 300),
+        "RT-DETR, an image of 640 x 640", "Zhao et al., 2024: section 5", trains=False,
+    ),
+    "InternImage-T-1": NetworkLayer(
+        _window(4, 16, 56, normalize=True), (8, 56 * 56), *_INTERNIMAGE
+    ),
+    "InternImage-T-3": NetworkLayer(
+        _window(16, 16, 14, normalize=True), (8, 14 * 14), *_INTERNIMAGE
+    ),
+}  # fmt: skip
 
 _NO_CENTER = Window((7, 7), (5, 3), padding=(2, 1), offset_scale=1.5, remove_center=True)
 _LAYERS = {
+    "attention": Layer(2, 32, ((5, 7), (3, 4)), (4, 4)),
+    "window": _window(4, 16, 7),
     "softmax": Layer(2, 64, ((5, 7), (3, 4), (1, 1)), (9, 1, 3), normalize=True),
     "softmax-many-points": Layer(1, 1, ((6, 6),), (200,), normalize=True),
     "nearest": Layer(3, 24, ((6, 5), (2, 2)), (3, 4), Across(nearest=True)),
@@ -75,6 +82,6 @@ def _mixed(layer: Layer) -> Layer:
 
 
 CONFIGS: dict[str, Layer] = {
-    **_of_types(NETWORKS | _LAYERS, bf16, f16, f32, f64),
+    **_of_types(distinct_configs(NETWORKS) | _LAYERS, bf16, f16, f32, f64),
     **{name: _mixed(layer) for name, layer in _of_types(_MIXED, bf16, f16, f32, f64).items()},
 }

@@ -9,19 +9,16 @@ import numpy as np
 
 from ptx.definition import KernelDefinition, Sizes
 from ptx.isa.dtypes import f32
-from ptx.kernels.layer_model import LayerModel, Operands, normal_values
+from ptx.kernels.layer_model import OFFSET_DEVIATION, LayerModel, Operands, normal_values
 from ptx.kernels.sampling.backward_points import BACKWARD_POINTS
 from ptx.kernels.sampling.backward_value import BACKWARD_VALUE
-from ptx.kernels.sampling.catalog import TIMED
+from ptx.kernels.sampling.catalog import NETWORKS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.forward import FORWARD
 from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Window
 from ptx.testing.call import numpy_dtype
 
 __all__ = ["MODEL", "centers"]
-
-_DEVIATION = 2.0  # standard deviation of points around their query, in pixels
-_WINDOW_DEVIATION = 0.5  # the same of offsets in a window
 
 
 class _SamplingModel(LayerModel):
@@ -49,14 +46,14 @@ def _locations(
 ) -> np.ndarray:
     """Locations that deviate from their queries by random values."""
     if isinstance(config.geometry, Window):
-        return _WINDOW_DEVIATION * values
+        return OFFSET_DEVIATION * values
     sizes = [(size[WIDTH], size[HEIGHT]) for size in config.levels]
     queries = values.shape[1]
     points = random.random((queries, 2), np.float32)
     if queries == config.pixels:
         points = centers(config.levels)
     pixel = np.repeat(sizes, config.points, axis=0).astype(np.float32)
-    return points[:, None, None] + _DEVIATION / pixel * values
+    return points[:, None, None] + OFFSET_DEVIATION / pixel * values
 
 
 def centers(levels: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -74,8 +71,10 @@ MODEL = _SamplingModel(
         "backward_value": BACKWARD_VALUE,
         "backward_points": BACKWARD_POINTS,
     },
-    layers={  # with locations as layers make them, not in half precision
-        name: (dataclasses.replace(config, location_type=f32), extent)
-        for name, (config, extent) in TIMED.items()
+    layers={  # with locations and weights as layers make them, not in half precision
+        name: dataclasses.replace(
+            layer, config=dataclasses.replace(layer.config, location_type=f32, weight_type=f32)
+        )
+        for name, layer in NETWORKS.items()
     },
 )

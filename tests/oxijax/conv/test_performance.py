@@ -52,9 +52,9 @@ ALL = [
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_page_has_every_layer(gpu):
     assert list(table(gpu)) == list(MODEL.layers)
-    for layer, (config, images) in MODEL.layers.items():
-        config = dataclasses.replace(config, float_type=bf16)
-        floor = MODEL.floor_us(config, images, MACHINES[gpu])
+    for layer, of_network in MODEL.layers.items():
+        config = dataclasses.replace(of_network.config, float_type=bf16)
+        floor = MODEL.floor_us(config, of_network.extent, MACHINES[gpu])
         assert float(table(gpu)[layer][0]) == pytest.approx(floor, abs=0.06)
 
 
@@ -66,7 +66,7 @@ def test_the_sums_are_those_of_the_table():
 
 @pytest.mark.parametrize(("gpu", "layer", "floor", "kernel", "us", "ratio", "limit"), ALL)
 def test_modelled_times(gpu, layer, floor, kernel, us, ratio, limit):
-    config, images = MODEL.layers[layer]
+    config, images = MODEL.layers[layer].config, MODEL.layers[layer].extent
     config, gpu_target = dataclasses.replace(config, float_type=bf16), MACHINES[gpu].target
     modelled = MODEL.model(kernel, config, images, MACHINES[gpu])
     assert float(us) == pytest.approx(modelled.us, rel=0.03), "update the page"
@@ -81,7 +81,7 @@ def test_modelled_times(gpu, layer, floor, kernel, us, ratio, limit):
 
 @pytest.mark.parametrize("layer", ["conv1", "conv3-3x3-s2", "conv4-out", "conv4-back"])
 def test_modelled_is_what_the_lowering_calls(layer):
-    config, images = MODEL.layers[layer]
+    config, images = MODEL.layers[layer].config, MODEL.layers[layer].extent
     config = dataclasses.replace(config, float_type=bf16)
     kernel_size = (config.kernel_h, config.kernel_w)
     conv = functools.partial(

@@ -14,7 +14,7 @@ from ptx.kernels.sampling.catalog import NETWORKS
 pytestmark = pytest.mark.gpu
 
 NAMES = [name for family in RECORDED for name in recorded_names(family)[::3]]
-DDETR = NETWORKS["DDETR"]
+DDETR = NETWORKS["DDETR-encoder"].config
 
 
 @pytest.mark.usefixtures("x64")

@@ -12,7 +12,7 @@ from ptx.kernels.deform_conv.direct.common import Corners, OutputsOfChannels, in
 from ptx.kernels.deform_conv.samples.gradients import store_gradients
 from ptx.kernels.deform_conv.samples.positions import Offsets
 from ptx.tile.direct import DirectPlan, DirectThread
-from ptx.tile.vectors import accumulator_of, vector_width
+from ptx.tile.vectors import accumulator_of, add_weighted, any_infinite, vector_width
 
 __all__ = ["direct_backward_input", "direct_backward_offset"]
 
@@ -89,12 +89,11 @@ def direct_backward_input(k: Kernel, config: DeformConvConfig, plan: DirectPlan,
         position = offsets.position(pixel, group, tap, pixel.exists)
         gcol = outputs.weighted(p.weight, tap, grads)
         k.comment("add gcol to the four corners")
+        infinite = any_infinite(gcol)
         for address, factor, inside in zip(
             corners.addresses(pixel, position),
             weights_of(k, position, p.grad_x),
             inside_of(position, pixel.exists),
             strict=True,
         ):
-            scaled = [factor * value for value in gcol]
-            for i in range(0, plan.channels, step):
-                address.red(i, scaled[i] if step == 1 else scaled[i : i + step], where=inside)
+            add_weighted(address, factor, gcol, infinite, where=inside, together=step)

@@ -21,7 +21,7 @@ from ptx.kernels.deform_conv.samples.tables import Sample, SampleTable
 from ptx.tile.dense import DenseTile
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.plan import make_product
-from ptx.tile.vectors import load_elements, vector_width
+from ptx.tile.vectors import add_weighted, any_infinite, load_elements, vector_width
 
 __all__ = ["tiled_backward_input", "tiled_backward_offset"]
 
@@ -72,10 +72,11 @@ def tiled_backward_input(k: Kernel, config: DeformConvConfig, plan: SamplePlan, 
             weights = columns.table.weights(sample)
             for column, sums in row.parts:
                 corners = columns.corners(sample, p.grad_x, column)
+                infinite = any_infinite(sums)
                 for factor, address, inside in zip(weights, corners, sample.inside, strict=True):
                     for i, value in enumerate(sums):
                         where = inside & (column + i < columns.channels)
-                        address.red(i, factor * value, where=where)
+                        add_weighted(address + i, factor, [value], infinite, where=where)
 
 
 class _Columns:

@@ -30,7 +30,7 @@ from ptx.tile.stream import (
     StreamedProduct,
     StreamedTile,
 )
-from ptx.tile.vectors import both, load_elements, load_words
+from ptx.tile.vectors import add_weighted, any_infinite, both, load_elements, load_words
 
 __all__ = ["streamed_backward_input", "streamed_backward_offset", "taps_per_block"]
 
@@ -81,9 +81,13 @@ def streamed_backward_input(k: Kernel, config: DeformConvConfig, plan: SamplePla
             for vector in columns.vectors(tap):
                 corners = columns.corners(p.grad_x, vector)
                 weights, inside = vector.position.weights(), vector.position.inside()
+                infinite = any_infinite(vector.values)
                 for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
                     where = both(corner_ok, vector.channels_ok)
-                    _scatter(k, address, k.convert(weight, f32, "rn"), vector.values, where)
+                    add_weighted(
+                        address, k.convert(weight, f32, "rn"), vector.values, infinite,
+                        where=where, together=_together(k),
+                    )  # fmt: skip
         return
     with columns.taps() as tap, columns.tiles(tap) as tile:
         k.comment("add gcol to the four corners")
@@ -93,9 +97,12 @@ def streamed_backward_input(k: Kernel, config: DeformConvConfig, plan: SamplePla
             inside, weights = tile.rows.inside(index), tile.rows.weights(index)
             for (column, sums), start in zip(row.parts, columns.column_starts(), strict=True):
                 channels_ok = columns.channels_ok(column, tile.channels)
+                infinite = any_infinite(sums)
                 for address, weight, corner_ok in zip(corners, weights, inside, strict=True):
-                    where = both(corner_ok, channels_ok)
-                    _scatter(k, address + start, weight, sums, where)
+                    add_weighted(
+                        address + start, weight, sums, infinite,
+                        where=both(corner_ok, channels_ok), together=_together(k),
+                    )  # fmt: skip
 
 
 def taps_per_block(config: DeformConvConfig, plan: SamplePlan, blocks: int) -> int:
@@ -354,14 +361,6 @@ def _dots(columns: _Columns, x: Pointer, vector: _Vector) -> list[Val]:
             total = k.fma(value, element, total)
         dots.append(total)
     return dots
-
-
-def _scatter(k: Kernel, address: Pointer, weight: Val, values: Sequence[Val], where: Val) -> None:
-    """Adds weighted values to memory, as many at once as the target can."""
-    scaled = [weight * value for value in values]
-    step = _together(k)
-    for i in range(0, len(scaled), step):
-        address.red(i, scaled[i] if step == 1 else scaled[i : i + step], where=where)
 
 
 def _together(k: Kernel) -> int:

@@ -10,6 +10,7 @@ from support.sectors import Access, SectorTable, sectors_of_arrays, times
 from ptx.emulator.report import Sectors
 from ptx.kernels.deform_conv.catalog import CONFIGS, NETWORKS
 from ptx.kernels.deform_conv.model import MODEL
+from ptx.kernels.network_layer import distinct_configs
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ def touched(kernel: str, layer: str, target: str) -> dict[Access, Sectors]:
     return dict(sectors_of_arrays(call.text, report))
 
 
-TABLE = SectorTable((DOCS / "performance.md").read_text(), [*NETWORKS], touched)
+TABLE = SectorTable((DOCS / "performance.md").read_text(), [*distinct_configs(NETWORKS)], touched)
 
 
 @pytest.mark.parametrize("kernel", MODEL.kernels)

@@ -48,7 +48,7 @@ class NearCall(SamplingCall):
 
 def call_of(kernel: str, layer: str, target: str) -> NearCall:
     """A layer for one image: levels with an eighth of their sides, windows in one of 14 x 14."""
-    config, (_, queries) = MODEL.layers[layer]
+    config, (_, queries) = MODEL.layers[layer].config, MODEL.layers[layer].extent
     everywhere = queries == config.pixels
     levels = tuple((-(-height // 8), -(-width // 8)) for height, width in config.levels)
     geometry = config.geometry
