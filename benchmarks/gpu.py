@@ -23,9 +23,10 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+from gpu_suite.device_tests import FILES  # noqa: E402
 from gpu_suite.handler import build_handler  # noqa: E402
 from gpu_suite.merge import merged  # noqa: E402
-from gpu_suite.plan import SECTIONS, seconds_for  # noqa: E402
+from gpu_suite.plan import SECTIONS, plan_page, seconds_for  # noqa: E402
 from gpu_suite.processes import end_group  # noqa: E402
 from gpu_suite.recorder import Mode  # noqa: E402
 from gpu_suite.report import markdown, ratios, stem  # noqa: E402
@@ -36,7 +37,7 @@ _TAIL = 6000  # characters of a section's output that are kept
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Correctness, memory checks and times on a GPU.")
-    parser.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=pathlib.Path, metavar="DIR")
     parser.add_argument("--budget", type=float, default=480, metavar="SECONDS", help="in all")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--dry-run", action="store_true", help="in the emulator, with tiny layers")
@@ -48,7 +49,20 @@ def main() -> int:
     parser.add_argument(
         "--merge", nargs="+", type=pathlib.Path, metavar="FILE", help="reports of earlier runs"
     )
+    parser.add_argument(
+        "--plan", action="store_true", help="print what would run and how long it should take"
+    )
+    parser.add_argument(
+        "--compile-seconds", type=float, metavar="S", help="of a rehearsal: added to each program"
+    )
     args = parser.parse_args()
+    if args.plan:
+        print(plan_page(FILES), end="")
+        return 0
+    if args.out is None:
+        parser.error("--out DIR is missing")
+    if args.compile_seconds is not None:
+        os.environ["OXIJAX_SUITE_COMPILE_SECONDS"] = str(args.compile_seconds)
     args.out.mkdir(parents=True, exist_ok=True)
     mode = Mode.DRY_RUN if args.dry_run else Mode.REHEARSE if args.rehearse else Mode.MEASURE
     suite = _Suite(args.out, time.monotonic() + args.budget, mode)
@@ -114,7 +128,8 @@ class _Suite:
         self._save()
         page, name = markdown(self.report), stem(self.report)
         brief = json.loads(json.dumps(self.report))
-        brief["sections"].get("tests", {}).get("results", {}).pop("tests", None)
+        for name in ("smoke", "tests"):
+            brief["sections"].get(name, {}).get("results", {}).pop("tests", None)
         for section in brief["sections"].values():
             _drop(section, ("output_tail", "log_tail"))
         (self.out / f"{name}.json").write_text(json.dumps(brief, indent=1) + "\n")

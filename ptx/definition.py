@@ -67,17 +67,26 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A parameter that is a number, a u32, known when the kernel is launched.
+    """A parameter that is a number, a u32, known when the kernel is launched; or several of them.
 
     Attributes:
       name: the name in the PTX text.
       value: the number that a launch passes, of an `Instance`.
       present: whether the kernel of a configuration and a plan has it.
+      count: how many numbers there are, of a configuration, where `value` returns a sequence: they
+        are called name_0, name_1 and so on, and `body` gets a list. None is one number.
     """
 
     name: str
-    value: Callable[[Instance], int]
+    value: Callable[[Instance], Any]
     present: Callable[[Any, Any], bool] = lambda config, plan: True
+    count: Callable[[Any], int] | None = None
+
+    def names(self, config: Any) -> list[str]:
+        """The name of each number."""
+        if self.count is None:
+            return [self.name]
+        return [f"{self.name}_{i}" for i in range(self.count(config))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +144,8 @@ class KernelDefinition(Generic[Config]):
       launch_sizes: for configurations of `configs` that stand for launches of some sizes, these:
         the plan depends on them.
       needs: the lowest target that has the kernel's instructions.
+      text_config: (configuration) -> the one that the text is written of, without what launches
+        pass as a `Size`: configurations that do not differ in it share a text.
     """
 
     name: str
@@ -148,6 +159,7 @@ class KernelDefinition(Generic[Config]):
     check: Callable[[Instance], None] = lambda instance: None
     launch_sizes: Mapping[str, Sizes] = dataclasses.field(default_factory=dict)
     needs: str = "sm_75"
+    text_config: Callable[[Any], Any] = lambda config: config
 
     def __post_init__(self):
         if not self.configs:
@@ -289,7 +301,7 @@ class KernelDefinition(Generic[Config]):
         lines = []
         for parameter in self.present_parameters(config, plan):
             if isinstance(parameter, Size):
-                lines.append(f"{parameter.name}: u32")
+                lines += [f"{name}: u32" for name in parameter.names(config)]
             else:
                 dims = ", ".join(parameter.layout_of(config))
                 role = "read" if isinstance(parameter, In) else "written"
@@ -387,8 +399,11 @@ class KernelDefinition(Generic[Config]):
             if not isinstance(parameter, Size):
                 arguments.append(BufferAddress(buffers.index(parameter.name)))
             else:
-                value = parse_u32(self.name, parameter.name, parameter.value(instance))
-                arguments.append(np.uint32(value))
+                names, value = parameter.names(config), parameter.value(instance)
+                for name, number in zip(
+                    names, [value] if parameter.count is None else value, strict=True
+                ):
+                    arguments.append(np.uint32(parse_u32(self.name, name, number)))
         block = (instance.plan.threads, 1, 1)
         return Launch(grid, block, tuple(arguments), written.text, written.dynamic_shared)
 
@@ -432,7 +447,7 @@ class KernelDefinition(Generic[Config]):
 
 def _written(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> Written:
     write = _write.__wrapped__ if provenance.is_recorded() else _write
-    return write(kernel, config, target, plan)
+    return write(kernel, kernel.text_config(config), target, plan)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -443,7 +458,8 @@ def _write(kernel: KernelDefinition, config: Any, target: Target, plan: Any) -> 
     parameters = Parameters(**dict.fromkeys(p.name for p in kernel.parameters))
     for parameter in kernel.present_parameters(config, plan):
         if isinstance(parameter, Size):
-            value = k.param(parameter.name, u32)
+            value: Any = [k.param(name, u32) for name in parameter.names(config)]
+            value = value[0] if parameter.count is None else value
         else:
             readonly = isinstance(parameter, In)
             value = k.pointer(parameter.name, parameter.dtype_of(config), readonly=readonly)

@@ -7,16 +7,17 @@ import pathlib
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from gpu_suite import processes
 from gpu_suite.pytest_progress import FILE_VARIABLE
 from gpu_suite.recorder import Recorder
 
-__all__ = ["run"]
+__all__ = ["FILES", "few_tests", "run", "run_tests"]
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_FILES = sorted(
+FILES = sorted(
     str(path.relative_to(_ROOT)) for path in (_ROOT / "tests" / "oxijax").rglob("test*_gpu.py")
 )
 # Of each kind of test that needs no driver, one.
@@ -34,17 +35,30 @@ _DRY_RUN = tuple(
 
 
 def run(recorder: Recorder) -> None:
+    run_tests(recorder, few_tests() if recorder.mode.tiny else FILES)
+
+
+def few_tests() -> list[str]:
+    """Those of the operators that run on the virtual GPU too, one of each kernel's path."""
+    names = (_ROOT / "tests" / "virtual_gpu" / "smoke.txt").read_text().split()
+    return [name for name in names if name.startswith("tests/oxijax/")]
+
+
+def run_tests(recorder: Recorder, tests: Sequence[str]) -> None:
+    """Runs tests on the GPU; in the emulator a few, whatever they are."""
     with tempfile.TemporaryDirectory() as folder:
         progress = pathlib.Path(folder) / "progress.jsonl"
         progress.touch()
         log = pathlib.Path(folder) / "log.txt"
-        status = _pytest(recorder, progress, log)
+        status = _pytest(recorder, tests, progress, log)
         recorder.put("exit_status", value=status)
         recorder.put("log_tail", value=log.read_text(errors="replace")[-8000:])
         _record(recorder, progress, status)
 
 
-def _pytest(recorder: Recorder, progress: pathlib.Path, log: pathlib.Path) -> int | None:
+def _pytest(
+    recorder: Recorder, tests: Sequence[str], progress: pathlib.Path, log: pathlib.Path
+) -> int | None:
     """Runs pytest until the section's time is over; its exit status, or None if that was so."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "gpu_suite.pytest_progress"]
     command += ["-p", "no:cacheprovider", "-W", "default", "--tb=short", "-q"]
@@ -60,10 +74,11 @@ def _pytest(recorder: Recorder, progress: pathlib.Path, log: pathlib.Path) -> in
         command += ["-n", "0", *_DRY_RUN]
         environment |= {"JAX_PLATFORMS": "cpu", "OXIJAX_EMULATE_GPU": "sm_90"}
     else:
-        # Tests come in order and in small chunks, so that what time cuts off are the last ones.
+        # Tests come in order and in small chunks, so that what time cuts off are the last ones: the
+        # plugin has put those of all families in turns.
         workers = max(1, min(10, (os.cpu_count() or 2) - 4))
         command += ["-n", str(workers), "--dist", "load", "--maxschedchunk", "2"]
-        command += _few_tests() if recorder.mode.tiny else _FILES
+        command += tests
         # Kernels of XLA's own are not what is tested: no time for choosing the fastest.
         flags = environment.get("XLA_FLAGS", "")
         environment["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
@@ -77,12 +92,6 @@ def _pytest(recorder: Recorder, progress: pathlib.Path, log: pathlib.Path) -> in
         finally:
             processes.end_group(process.pid)
             process.wait()
-
-
-def _few_tests() -> list[str]:
-    """Those of the operators that run on the virtual GPU too, one of each kernel's path."""
-    names = (_ROOT / "tests" / "virtual_gpu" / "smoke.txt").read_text().split()
-    return [name for name in names if name.startswith("tests/oxijax/")]
 
 
 def _read(progress: pathlib.Path) -> tuple[list[str], dict[str, dict[str, Any]]]:

@@ -5,7 +5,9 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from gpu_suite.timing import chain, time_chain
 from oxijax._core.launch import TARGET_NAME
 
 __all__ = [
+    "COMPILE_VARIABLE",
     "Job",
     "Operands",
     "calls_in",
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 _LEAST_SECONDS = 3.0  # with less left nothing more is started
+_TOGETHER = 6  # programs that are compiled at once, then measured
+COMPILE_VARIABLE = "OXIJAX_SUITE_COMPILE_SECONDS"  # that a rehearsal adds to each program
 _NOT_THERE = "the virtual GPU does not implement it"  # it has no cuDNN
 
 
@@ -94,12 +99,13 @@ class Job:
 
     def compile(self) -> "_Program":
         """The compiled program, which calls the function once for each set."""
+        began = time.perf_counter()
         lowered = jax.jit(chain(self.function)).lower(*self.operands.shapes)
         asked = len(re.findall(r"stablehlo\.(?:convolution|dot_general)\b", lowered.as_text()))
         compiled = lowered.compile()
         text = compiled.as_text()
         assert text is not None
-        return _Program(compiled, asked, calls_in(text))
+        return _Program(compiled, asked, calls_in(text), time.perf_counter() - began)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +116,13 @@ class _Program:
       run: runs it.
       products: convolutions and matrix products that XLA was asked for.
       calls: `calls_in` what XLA has made of it.
+      seconds: how long it took to trace and compile.
     """
 
     run: Callable
     products: int
     calls: collections.Counter[str]
+    seconds: float
 
 
 def calls_in(text: str) -> collections.Counter[str]:
@@ -130,19 +138,28 @@ def check_device(recorder: Recorder) -> None:
 
 
 def measure(recorder: Recorder, jobs: Sequence[Job]) -> None:
-    """Compiles all jobs, then measures one after the other, so that nothing disturbs that.
+    """Compiles a few jobs and measures them, one after the other; then the next few.
 
-    Jobs with the same operands should follow each other: those of one are kept.
+    Nothing is compiled while a job is measured. Jobs with the same operands should follow each
+    other: those of one are kept.
     """
+    makers: dict[Operands, Any] = {}
+    sets = functools.lru_cache(maxsize=1)(lambda operands: _sets(operands, makers[operands]))
+    for first in range(0, len(jobs), _TOGETHER):
+        _measure_together(recorder, jobs[first : first + _TOGETHER], makers, sets)
+
+
+def _measure_together(
+    recorder: Recorder, jobs: Sequence[Job], makers: dict[Operands, Any], sets: Any
+) -> None:
     compile_ = functools.partial(_compile, recorder)
-    operands = list(dict.fromkeys(job.operands for job in jobs))
+    operands = [o for o in dict.fromkeys(job.operands for job in jobs) if o not in makers]
     if recorder.mode.emulated:  # in this thread, which knows that it emulates
         programs = [compile_(what) for what in (*jobs, *operands)]
     else:
-        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        with concurrent.futures.ThreadPoolExecutor(_TOGETHER) as pool:
             programs = list(pool.map(compile_, (*jobs, *operands)))
-    makers = dict(zip(operands, programs[len(jobs) :], strict=True))
-    sets = functools.lru_cache(maxsize=1)(lambda operands: _sets(operands, makers[operands]))
+    makers |= zip(operands, programs[len(jobs) :], strict=True)
     for job, program in zip(jobs, programs, strict=False):
         failures = [found for found in (program, makers[job.operands]) if isinstance(found, str)]
         if failures:
@@ -193,6 +210,7 @@ def _compile(recorder: Recorder, what: Job | Operands) -> Any:
     """The program, what went wrong as a text, or None if there was no time."""
     if recorder.left() < _LEAST_SECONDS:
         return None
+    time.sleep(float(os.environ.get(COMPILE_VARIABLE, 0)))
     try:
         return what.compile()
     except Exception as error:
@@ -220,7 +238,7 @@ def _measure(recorder: Recorder, job: Job, program: _Program, sets: Any) -> None
         return
     if job.work:
         times["flops"], times["bytes"] = job.work.flops, job.work.bytes
-    times["calls"] = dict(program.calls)
+    times["calls"], times["compile_s"] = dict(program.calls), program.seconds
     with contextlib.suppress(NotImplementedError):
         memory = program.run.memory_analysis()  # pyright: ignore[reportFunctionMemberAccess]
         if memory is not None:

@@ -1,9 +1,9 @@
-"""The sections of the GPU suite, in order, each with its share of the time."""
+"""The sections of the GPU suite, in order, each with the time that it takes."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-__all__ = ["SECTIONS", "Section", "seconds_for"]
+__all__ = ["COMMANDS", "SECTIONS", "Section", "plan_page", "seconds_for"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,31 +12,63 @@ class Section:
 
     Attributes:
       module: the module of this package whose `run` gets the recorder.
-      share: its share of the time that is left, beside the shares of the sections still to come.
-        What a section does not use goes to those after it.
+      seconds: how long it takes on an H100.
+      what: what it does.
     """
 
     module: str
-    share: float
+    seconds: float
+    what: str
 
 
-# What others are judged by comes first, and of the times torchvision's, which are few.
+# The rate of a copy is what other figures are judged by. Then a test of each kernel's path, what
+# others are compared with, and the rest.
 SECTIONS = {
-    "info": Section("environment", 20),
-    "tests": Section("device_tests", 130),
-    "sanitizer": Section("sanitizer", 25),
-    "times-torch": Section("times_torch", 45),
-    "times-oxijax": Section("times_oxijax", 90),
-    "times-conv": Section("times_conv", 60),
-    "times-sampling": Section("times_sampling", 45),
-    "times-gemm": Section("times_gemm", 35),
-    "times-xla": Section("times_xla", 15),
-    "tuning": Section("tuning", 15),
+    "info": Section("environment", 20, "copies, versions, large matrix products"),
+    "smoke": Section("smoke", 50, "a test of each path of each family's kernels"),
+    "times-torch": Section("times_torch", 35, "torchvision's deform_conv2d"),
+    "times-oxijax": Section("times_oxijax", 95, "deform_conv, and each gradient"),
+    "times-sampling": Section("times_sampling", 90, "sampling beside plain JAX"),
+    "tests": Section("device_tests", 180, "pytest -m gpu, all families"),
+    "sanitizer": Section("sanitizer", 30, "compute-sanitizer on small layers of all families"),
+    "times-gemm": Section("times_gemm", 50, "gemm beside XLA's product"),
+    "times-conv": Section("times_conv", 270, "conv beside XLA's convolution"),
+    "times-xla": Section("times_xla", 80, "deform_conv as an XLA program, and plain convolution"),
+    "tuning": Section("tuning", 240, "oxijax.tune on deform_conv's layers"),
 }
+# All sections in commands of at most nine minutes, any of which can be the last.
+COMMANDS = (
+    ("info", "smoke", "times-torch", "times-oxijax", "times-sampling"),
+    ("tests", "sanitizer", "times-gemm"),
+    ("times-conv", "times-xla"),
+    ("tuning",),
+)
 
 
 def seconds_for(section: str, left: float, to_come: Sequence[str]) -> float:
-    """The time of a section, of `left` seconds that it and the sections to come share."""
-    shares = [SECTIONS[name].share for name in (section, *to_come) if name in SECTIONS]
-    own = SECTIONS[section].share if section in SECTIONS else 5
-    return left * own / max(sum(shares), own)
+    """The time of a section, of `left` seconds for it and the sections to come.
+
+    It gets what it takes, whatever is left for the others, and its share of what is left over.
+    """
+    wanted = [SECTIONS[name].seconds for name in (section, *to_come) if name in SECTIONS]
+    own = SECTIONS[section].seconds if section in SECTIONS else 5
+    return min(left, max(own, left * own / max(sum(wanted), own)))
+
+
+def plan_page(tests: Iterable[str]) -> str:
+    """The commands, what they run and how long that should take.
+
+    Args:
+      tests: the files of the tests.
+    """
+    lines = []
+    for sections in COMMANDS:
+        total = sum(SECTIONS[name].seconds for name in sections)
+        command = f"python benchmarks/gpu.py --out DIR --sections {' '.join(sections)}"
+        lines += [f"{command} --budget {total * 1.1:.0f}"]
+        for name in sections:
+            section = SECTIONS[name]
+            lines.append(f"  {name:<15} {section.seconds:>4.0f} s  {section.what}")
+            if name == "tests":
+                lines += [f"{'':<26}{file}" for file in tests]
+    return "\n".join(lines) + "\n"

@@ -1,8 +1,9 @@
-"""A pytest plugin: each test's outcome as a line of JSON, as soon as it is known.
+"""A pytest plugin: files in turns, and each test's outcome as a line of JSON, as it is known.
 
 With pytest-xdist it writes in the controlling process alone.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -15,6 +16,15 @@ FILE_VARIABLE = "OXIJAX_PYTEST_PROGRESS"
 def _write(line: dict) -> None:
     with pathlib.Path(os.environ[FILE_VARIABLE]).open("a") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def pytest_collection_modifyitems(items: list) -> None:
+    """Takes the tests of all files in turns: so each has some, whatever time there is."""
+    by_file: dict[str, list] = {}
+    for item in items:
+        by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    turns = itertools.zip_longest(*by_file.values())
+    items[:] = [item for turn in turns for item in turn if item is not None]
 
 
 def pytest_collection_finish(session) -> None:

@@ -127,10 +127,12 @@ def _not_measured(place: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[str,
 
 
 def _errors(report: dict[str, Any]) -> Iterable[str]:
+    for name in ("smoke", "tests"):
+        if counts := results(report, name).get("counts"):
+            listed = ", ".join(f"{count} {what}" for what, count in counts.items())
+            yield f"{name.capitalize()}: {listed}"
+            yield ""
     found = results(report, "tests")
-    if "counts" in found:
-        yield "Tests: " + ", ".join(f"{count} {what}" for what, count in found["counts"].items())
-        yield ""
     for function, precisions in found.get("worst_errors", {}).items():
         names = [n for n in _RESULTS if any(n in errors for errors in precisions.values())]
         rows = [
@@ -211,13 +213,16 @@ def _kernels(report: dict[str, Any]) -> Iterable[str]:
                         *(number(found["min_us"]), f"{found['flops'] / seconds / 1e12:.1f}"),
                         f"{bytes_ / 1e12:.2f}",
                         f"{100 * bytes_ / rate:.0f}%" if rate else "",
+                        number(found.get("compile_s"), ".2f"),
+                        number(found.get("first_run_s"), ".2f"),
                     ]
                 )
     if rows:
-        yield "oxijax's operations; TB/s of the bytes that have to be moved at least:"
+        yield "oxijax's operations; TB/s of the bytes that have to be moved at least; compile s is "
+        yield "XLA's part, first run s has ptxas's:"
         yield ""
         columns = ["layer", "dtype", "operation", "median us", "min us", "TFLOP/s", "TB/s"]
-        yield from table([*columns, "of copy"], rows)
+        yield from table([*columns, "of copy", "compile s", "first run s"], rows)
 
 
 def _with_ratios(values: Sequence[float | None], ours: float | None) -> Iterable[str]:

@@ -27,6 +27,7 @@ _PLACES = (
     "/opt/nvidia/*/compute-sanitizer*/compute-sanitizer",
 )
 _OUT_OF_TIME = "out of time"
+_REFUSED = "Device not supported"  # what the tool says on hosts whose GPU it may not watch
 _SUMMARIES = {
     "memcheck": re.compile(r"^=+ ERROR SUMMARY: (\d+) errors?\b", re.M),
     "racecheck": re.compile(r"^=+ RACECHECK SUMMARY: (\d+) hazards? displayed", re.M),
@@ -52,10 +53,12 @@ _CHECKS = (
     _Check("memcheck", "layers"),
     _Check("memcheck", "conv"),
     _Check("memcheck", "gemm"),
+    _Check("memcheck", "sampling"),
     _Check("racecheck", "race", faulty=True, emulator_says="RaceError"),
     _Check("racecheck", "layers"),
     _Check("racecheck", "conv"),
     _Check("racecheck", "gemm"),
+    _Check("racecheck", "sampling"),
 )
 
 
@@ -85,6 +88,9 @@ def run(recorder: Recorder) -> None:
             recorder.put("checks", str(check), value=found)
             if problem == _OUT_OF_TIME:
                 recorder.cut(str(check))
+            elif _REFUSED in found["output_tail"]:
+                reason = f"not available: compute-sanitizer says {_REFUSED!r}"
+                recorder.put("checks", str(check), value={"not_measured": reason})
             elif problem:
                 recorder.fail(str(check), f"{problem}\n{found['output_tail']}")
 

@@ -1,6 +1,6 @@
 """Small layers on GPU 0, one kernel at a time: what compute-sanitizer watches.
 
-    python -m gpu_suite.sanitizer_program {layers,strange,conv,gemm,out-of-bounds,race} [--emulate]
+    python -m gpu_suite.sanitizer_program {layers,strange,conv,gemm,sampling,...} [--emulate]
 
 Prints a line for each comparison, and at the end how many kernels ran. The last two programs are
 wrong on purpose. With --emulate the kernels run in the emulator, and those of fewer layers.
@@ -72,6 +72,69 @@ _GEMM = [
     (GemmCase("split-wide", 15, 131, 1031, strategy="warp_parallel"), "bfloat16", None, 8e-3),
     (GemmCase("batch", 70, 9, 16, (3,), (3,), alpha=2.0), "float32", None, 1e-3),
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _SamplingCase:
+    """A call of a sampling operator.
+
+    Attributes:
+      name: what it is called.
+      function: the operator.
+      shapes: of its operands: images, points, and weights where they are apart.
+      y: the shape of the result.
+      options: keyword arguments.
+    """
+
+    name: str
+    function: str
+    shapes: tuple[tuple[int, ...], ...]
+    y: tuple[int, ...]
+    options: dict[str, Any]
+
+    def operands(self) -> list[np.ndarray]:
+        """Images of normal values; coordinates within and around the image; weights."""
+        random = np.random.default_rng(0)
+        image, points, *weights = self.shapes
+        low, high = (-0.2, 1.2) if self.function == "ms_deform_attn" else (-1.4, 1.4)
+        return [
+            random.standard_normal(image),
+            random.uniform(low, high, points),
+            *(random.uniform(0.1, 1.0, shape) for shape in weights),
+        ]
+
+    def grad_y(self) -> np.ndarray:
+        return np.random.default_rng(1).standard_normal(self.y)
+
+
+_LEVELS = ((5, 7), (3, 4))
+_SAMPLING = [
+    (
+        _SamplingCase(
+            "attention", "ms_deform_attn",
+            ((2, 47, 2, 32), (2, 9, 2, 2, 4, 2), (2, 9, 2, 2, 4)), (2, 9, 2, 32),
+            {"spatial_shapes": _LEVELS, "normalize": True},
+        ), "float32", 2e-6,
+    ),
+    (
+        _SamplingCase(
+            "window", "dcnv3", ((1, 6, 7, 48), (1, 6, 7, 54), (1, 6, 7, 27)), (1, 6, 7, 48),
+            {"kernel_size": 3, "groups": 3, "softmax": True},
+        ), "bfloat16", 8e-3,
+    ),
+    (
+        _SamplingCase(
+            "packed", "dcnv4", ((1, 6, 7, 32), (1, 6, 7, 56)), (1, 6, 7, 32),
+            {"kernel_size": 3, "groups": 2},
+        ), "float16", 1e-3,
+    ),
+    (
+        _SamplingCase(
+            "grid", "grid_sample", ((2, 5, 6, 3), (2, 4, 8, 2)), (2, 4, 8, 3),
+            {"padding_mode": "reflection"},
+        ), "float64", 1e-13,
+    ),
+]  # fmt: skip
 _FUNCTIONS = {DeformConvCase: "deform_conv", ConvCase: "conv", GemmCase: "gemm"}
 
 
@@ -117,6 +180,11 @@ def _gemm(few: bool) -> None:
         _compare(case.name, case, case.operands().values(), *precision)
 
 
+def _sampling(few: bool) -> None:
+    for case, dtype, tolerance in _SAMPLING[:2] if few else _SAMPLING:
+        _compare(case.name, case, case.operands(), dtype, None, tolerance)
+
+
 def _strange(few: bool) -> None:
     """NaN, infinite and far offsets among ordinary ones, in every kernel."""
     case = DeformConvCase("strange", (1, 6, 7, 32), 24, offset_groups=2)
@@ -130,20 +198,22 @@ def _strange(few: bool) -> None:
 
 def _compare(
     name: str,
-    case: DeformConvCase | ConvCase | GemmCase,
+    case: DeformConvCase | ConvCase | GemmCase | _SamplingCase,
     operands: Iterable[np.ndarray | None],
     dtype: str,
     precision: str | None,
     tolerance: float,
 ) -> None:
     """Raises AssertionError where values or gradients are not the reference's."""
-    function = _FUNCTIONS[type(case)]
+    function, options = case.function if isinstance(case, _SamplingCase) else "", case.options
+    if not function:
+        function, options = _FUNCTIONS[type(case)], {**options, "precision": precision}
     with np.errstate(over="ignore"):
         arrays = [None if a is None else np.asarray(a, jnp.dtype(dtype)) for a in operands]
     grad_y = np.asarray(case.grad_y(), jnp.dtype(dtype))
 
     def results(function: Callable, arrays, grad_y):
-        function = functools.partial(function, precision=precision, **case.options)
+        function = functools.partial(function, **options)
 
         @jax.jit
         def run(arrays, grad_y):
@@ -217,6 +287,7 @@ _PROGRAMS: dict[str, Callable[[bool], None]] = {
     "strange": _strange,
     "conv": _conv,
     "gemm": _gemm,
+    "sampling": _sampling,
     "out-of-bounds": lambda few: _canary("canary_out_of_bounds", _out_of_bounds),
     "race": lambda few: _canary("canary_race", _race),
 }

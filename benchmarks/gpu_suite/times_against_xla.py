@@ -15,8 +15,6 @@ from oxijax.testing import emulate_gpu
 
 __all__ = ["Family", "run"]
 
-_AT_ONCE = 6  # layers that are compiled, then measured
-
 
 @dataclasses.dataclass(frozen=True)
 class Family:
@@ -61,10 +59,8 @@ def run(recorder: Recorder, family: Family, dtypes: Sequence[str]) -> None:
     layers = [family.few_pixels, *family.layers]
     with emulate_gpu("sm_90") if recorder.mode.emulated else contextlib.nullcontext():
         for dtype in dtypes:
-            for i in range(0, len(layers), _AT_ONCE):
-                chunk = layers[i : i + _AT_ONCE]
-                pairs = [_jobs(family, layer, dtype, recorder.mode.tiny) for layer in chunk]
-                measure(recorder, [job for jobs in pairs for job in jobs])
+            pairs = [_jobs(family, layer, dtype, recorder.mode.tiny) for layer in layers]
+            measure(recorder, [job for jobs in pairs for job in jobs])
 
 
 def _jobs(family: Family, layer: Any, dtype: str, tiny: bool) -> Iterator[Job]:

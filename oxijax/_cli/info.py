@@ -21,6 +21,7 @@ from oxijax._cli.arguments import add_json_argument, write_json
 from oxijax._core import launch as _launch
 from oxijax._core.gpu import driver as _driver
 from ptx.isa.assembler import ToolNotFoundError, find_ptxas, ptxas_version
+from ptx.isa.sass import find_nvdisasm
 
 __all__ = ["add_arguments", "collect", "run"]
 
@@ -57,6 +58,7 @@ def collect() -> dict[str, Any]:
         "jax": _jax(missing, gpus=len(cuda["gpus"])),
         "cuda": cuda,
         "ptxas": _ptxas(missing),
+        "nvdisasm": _nvdisasm(missing),
         "missing": missing,
     }
 
@@ -126,6 +128,16 @@ def _ptxas(missing: list[str]) -> dict[str, str] | None:
     return None
 
 
+def _nvdisasm(missing: list[str]) -> str | None:
+    try:
+        return str(find_nvdisasm())
+    except ToolNotFoundError as error:
+        missing.append(
+            f"only for the order in which oxijax.tune tries plans: {tool_message(error)}"
+        )
+    return None
+
+
 def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The report as (label, text) lines."""
     for name, version in report["versions"].items():
@@ -146,6 +158,7 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"GPU {gpu['ordinal']}", f"{gpu['name']}, sm_{gpu['sm']}, {memory}, {runs}"
     ptxas = report["ptxas"]
     yield "ptxas", f"{ptxas['version']}, {ptxas['path']}" if ptxas else "missing"
+    yield "nvdisasm", report["nvdisasm"] or "missing"
 
 
 def _version(package: str) -> str | None:

@@ -100,7 +100,7 @@ class Code:
 
 def compile_code(text: str, target: Target) -> Code:
     """Reads the machine code that ptxas makes of a PTX text with one kernel."""
-    instructions = disassemble(text, target).instructions
+    instructions = _without_slow_paths(disassemble(text, target).instructions)
     branches = _Branches(load(text, None), instructions)
     steps = tuple(_step(i, n, branches) for n, i in enumerate(instructions))
     return Code(
@@ -108,6 +108,54 @@ def compile_code(text: str, target: Target) -> Code:
         frozenset(s.line for s in steps if s.conditional and not s.skips),
         frozenset(s.line for s in steps if s.kind in ACCESSES),
     )
+
+
+# Of a branch, or the end, for some lanes only: `@P0 BRA`, `BRA.U !UP1`.
+_CONDITION = re.compile(r"@|\S+ !?U?P\d")
+
+
+def _without_slow_paths(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The same, without the subroutines that ptxas calls for rare operands.
+
+    Of a division, for example, these are operands of extreme magnitude. The PTX text has one
+    instruction for it, and a trace does not say which way it went: the usual one. A call of a label
+    in the kernel is a branch like others.
+    """
+    found = list(instructions)
+
+    def calls(number: int) -> bool:
+        for instruction in instructions[number:]:
+            name = opcode(instruction.text)
+            if instruction.target is not None or name == "EXIT":
+                return False
+            if name.startswith("CALL"):
+                return True
+        return False
+
+    for number, instruction in enumerate(instructions):
+        if instruction.target is None or not instruction.text.startswith("@"):
+            continue
+        if calls(instruction.target):
+            found[number] = dataclasses.replace(instruction, text="NOP", target=None)
+        elif calls(number + 1):
+            always = instruction.text.partition(" ")[2]
+            found[number] = dataclasses.replace(instruction, text=always)
+    reached, to_visit = set[int](), [0]
+    while to_visit:
+        number = to_visit.pop()
+        if number in reached or number >= len(found):
+            continue
+        reached.add(number)
+        instruction = found[number]
+        if instruction.target is not None:
+            to_visit.append(instruction.target)
+        ends = instruction.target is not None or opcode(instruction.text) == "EXIT"
+        if not ends or _CONDITION.match(instruction.text):
+            to_visit.append(number + 1)
+    return [
+        i if number in reached else dataclasses.replace(i, text="NOP", target=None)
+        for number, i in enumerate(found)
+    ]
 
 
 _PIPES = {
@@ -155,8 +203,7 @@ def _step(instruction: Instruction, number: int, branches: _Branches) -> Step:
     elif pipe is None:
         raise ValueError(f"the model does not know the instruction {instruction.text}")
     ends_block = kind in (Kind.BRANCH, Kind.EXIT)
-    # A branch, or the end, for some lanes only: `@P0 BRA`, `BRA.U !UP1`.
-    conditional = ends_block and bool(re.match(r"@|\S+ !?U?P\d", instruction.text))
+    conditional = ends_block and bool(_CONDITION.match(instruction.text))
     line = branches.line_of(number) if conditional else instruction.line
     skips = conditional and line not in branches.lines
     pending = instruction.text.split(",")[1].split()[0] if kind is Kind.WAIT else "0"

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ptx import emulator
-from ptx.definition import Array, KernelDefinition, PlanLike, Sizes
+from ptx.definition import Array, KernelDefinition, PlanLike, Size, Sizes
 from ptx.emulator import Buffer, EmulatorError, Report
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64, s32, u32
 from ptx.isa.targets import Target
@@ -150,7 +150,11 @@ def launch(
     ordered = [all_shapes[name] for name in names]
     instance = kernel.instance(config, target, ordered, plan=plan)
     prepared = kernel.launch(config, target, ordered, plan=plan)
-    present = [p.name for p in kernel.present_parameters(config, instance.plan)]
+    present = [
+        name
+        for p in kernel.present_parameters(config, instance.plan)
+        for name in (p.names(config) if isinstance(p, Size) else [p.name])
+    ]
     overrides = dict(values or {})
     arguments: list[Buffer | np.generic] = []
     for name, argument in zip(present, prepared.arguments, strict=True):

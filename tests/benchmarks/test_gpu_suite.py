@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import json
+import runpy
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from gpu_suite import device_launch, handler, sanitizer, times_xla
 from gpu_suite.deform_conv_layers import work
 from gpu_suite.device_launch import device_launches
 from gpu_suite.merge import merged
-from gpu_suite.plan import SECTIONS, seconds_for
+from gpu_suite.plan import COMMANDS, SECTIONS, seconds_for
 from gpu_suite.recorder import Mode, Recorder
 from gpu_suite.report import ratios, stem
 from gpu_suite.report_tuning import tuning
@@ -240,13 +241,32 @@ def test_handler_without_setuptools(tmp_path, monkeypatch):
 
 
 def test_shares_of_the_time():
+    """Each section gets what it takes, as long as there is time; more if there is more."""
     names, left = list(SECTIONS), 480.0
     for i, name in enumerate(names):
         limit = seconds_for(name, left, names[i + 1 :])
-        assert limit == pytest.approx(SECTIONS[name].share)
+        assert limit == pytest.approx(min(left, SECTIONS[name].seconds))
         left -= limit
     assert left == pytest.approx(0)
-    assert seconds_for(names[-1], 100.0, []) == 100  # what others left over
+    assert seconds_for(names[-1], 1000.0, []) == 1000  # what others left over
+    assert seconds_for("info", 2 * sum(s.seconds for s in SECTIONS.values()), names[1:]) == 40
+
+
+def test_commands_have_all_sections():
+    assert [name for sections in COMMANDS for name in sections] == list(SECTIONS)
+    assert all(sum(SECTIONS[n].seconds for n in names) * 1.1 <= 540 for names in COMMANDS)
+
+
+def test_the_plan_has_the_tests_of_all_families(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--plan"])
+    assert runpy.run_path(str(ROOT / "benchmarks" / "gpu.py"))["main"]() == 0
+    page = capsys.readouterr().out
+    files = [str(f.relative_to(ROOT)) for f in (ROOT / "tests").rglob("test*_gpu.py")]
+    for family in ("conv", "deform_conv", "gemm", "sampling", "core"):
+        assert any(f"oxijax/{family}/" in file for file in files)
+    for file in files:
+        assert file in page
+    assert all(f"  {name} " in page for name in SECTIONS)
 
 
 class TestReport:

@@ -11,7 +11,7 @@ from ptx.isa.targets import TARGETS
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.operations import GRAD_POINTS, GRAD_Y, POINTS, VALUE
-from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
+from ptx.kernels.sampling.parameters import SIZES, check, entry, grid, text_config
 from ptx.kernels.sampling.plan import SHARED_BYTES, SamplingPlan, chunks, kept_bytes, points_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, Point, each_chunk, weight_of
@@ -23,12 +23,12 @@ __all__ = ["BACKWARD_POINTS", "require_room"]
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
-    unit = Unit(k, config, plan, p.batch_size, p.queries)
+    unit = Unit(k, config, plan, p)
     gradients = _Gradients(unit, p)
 
     def of_chunk(chunk: Chunk) -> None:
         points = range(chunk.span.count)
-        dots = [[k.var(config.sum_type, 0.0) for _ in chunk.steps] for _ in points]
+        dots = [[k.var(config.sum_type, 0.0) for _ in chunk.pixels] for _ in points]
 
         def turn(channel: Val, channel_ok: Val | None) -> None:
             grads = load_elements(unit.sums(p.grad_y, channel), plan.width)
@@ -207,4 +207,5 @@ BACKWARD_POINTS = KernelDefinition(
     grid=grid,
     entry=entry("backward_points"),
     body=_body,
+    text_config=text_config,
 )

@@ -12,7 +12,7 @@ from ptx.definition import KernelDefinition, Out
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.operations import GRAD_Y, POINTS
-from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
+from ptx.kernels.sampling.parameters import SIZES, check, entry, grid, text_config
 from ptx.kernels.sampling.plan import SamplingPlan, add_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, each_chunk
@@ -24,7 +24,7 @@ __all__ = ["BACKWARD_VALUE"]
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
-    unit = Unit(k, config, plan, p.batch_size, p.queries)
+    unit = Unit(k, config, plan, p)
     arrays = PointArrays(unit, p.locations, p.weights, p.packed)
     softmax = Softmax(unit, arrays) if config.normalize else None
     pitch = config.heads * config.channels
@@ -62,4 +62,5 @@ BACKWARD_VALUE = KernelDefinition(
     grid=grid,
     entry=entry("backward_value"),
     body=_body,
+    text_config=text_config,
 )

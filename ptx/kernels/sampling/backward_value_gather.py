@@ -16,7 +16,6 @@ and of all images, and for each the heads. The lists are:
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ptx.builder import Kernel, Val
@@ -27,7 +26,7 @@ from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
 from ptx.kernels.sampling.operations import GRAD_VALUE, GRAD_Y
-from ptx.kernels.sampling.parameters import SIZES, check, entry
+from ptx.kernels.sampling.parameters import BATCH_SIZE, IMAGE_SIZES, check, entry, text_config
 from ptx.kernels.sampling.plan import SamplingPlan, read_plan
 from ptx.kernels.sampling.units import Unit, each_turn
 from ptx.tile.vectors import both, load_elements, store_vector
@@ -39,15 +38,16 @@ CELL_BORDER = 2  # cells around an image, on each side
 
 def cells_of(config: SamplingConfig) -> int:
     """Cells of one head of an image."""
-    return sum(math.prod(_padded(level)) for level in config.levels)
+    return sum(_cells(level) for level in config.levels)
 
 
-def _padded(level: tuple[int, int]) -> tuple[int, int]:
-    return level[HEIGHT] + 2 * CELL_BORDER, level[WIDTH] + 2 * CELL_BORDER
+def _cells(level: tuple[Any, Any]) -> Any:
+    """Cells of a level, whose height and width are ints or registers."""
+    return (level[HEIGHT] + 2 * CELL_BORDER) * (level[WIDTH] + 2 * CELL_BORDER)
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
-    unit = Unit(k, config, plan, p.batch_size, config.pixels)
+    unit = Unit(k, config, plan, p, of_pixels=True)
     cell, pitch = _cell(unit)
     steps = [0] if config.geometry.nearest else [0, 1, pitch, pitch + 1]
     of_unit = sum(config.points)
@@ -77,20 +77,19 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
 
 def _cell(unit: Unit) -> tuple[Val, Val]:
     """The cell of the unit's pixel among those of a head of all images, and of a row of cells."""
-    k, config = unit.k, unit.config
-    first, *others = config.levels
-    width, pixel, cells = k.var(u32, first[WIDTH]), k.var(u32, unit.query), k.var(u32, 0)
-    first_pixel, first_cell = math.prod(first), math.prod(_padded(first))
+    k, (first, *others) = unit.k, unit.levels
+    width, pixel, cells = k.var(u32, first.size[WIDTH]), k.var(u32, unit.query), k.var(u32, 0)
+    first_cell = _cells(first.size)
     for level in others:
-        with k.if_(unit.query >= first_pixel):
-            width.set(level[WIDTH])
-            pixel.set(unit.query - first_pixel)
+        assert level.first_pixel is not None
+        with k.if_(unit.query >= level.first_pixel):
+            width.set(level.size[WIDTH])
+            pixel.set(unit.query - level.first_pixel)
             cells.set(first_cell)
-        first_pixel += math.prod(level)
-        first_cell += math.prod(_padded(level))
+        first_cell = first_cell + _cells(level.size)
     pitch = width + 2 * CELL_BORDER
     y, x = pixel // width + CELL_BORDER, pixel % width + CELL_BORDER
-    return unit.image * cells_of(config) + cells + y * pitch + x, pitch
+    return unit.image * first_cell + cells + y * pitch + x, pitch
 
 
 def _grid(instance: Instance) -> tuple[int, int, int]:
@@ -120,7 +119,7 @@ BACKWARD_VALUE_GATHER = KernelDefinition(
     configs=CONFIGS,
     parameters=(
         *(In("starts", "z", u32), In("order", "i", u32), In("corner_weights", "i u", "sum_type")),
-        *(GRAD_Y, GRAD_VALUE, SIZES[0]),
+        *(GRAD_Y, GRAD_VALUE, BATCH_SIZE, *IMAGE_SIZES),
         Size("points", lambda instance: instance.sizes["i"]),
     ),
     known=_known,
@@ -129,4 +128,5 @@ BACKWARD_VALUE_GATHER = KernelDefinition(
     grid=_grid,
     entry=entry("backward_value_gather"),
     body=_body,
+    text_config=text_config,
 )

@@ -9,7 +9,7 @@ from ptx.definition import KernelDefinition
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.operations import POINTS, VALUE, Y
-from ptx.kernels.sampling.parameters import SIZES, check, entry, grid
+from ptx.kernels.sampling.parameters import SIZES, check, entry, grid, text_config
 from ptx.kernels.sampling.plan import SamplingPlan, read_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, each_chunk
@@ -21,7 +21,7 @@ __all__ = ["FORWARD"]
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
-    unit = Unit(k, config, plan, p.batch_size, p.queries)
+    unit = Unit(k, config, plan, p)
     arrays = PointArrays(unit, p.locations, p.weights, p.packed)
     softmax = Softmax(unit, arrays) if config.normalize else None
     pitch = config.heads * config.channels
@@ -55,4 +55,5 @@ FORWARD = KernelDefinition(
     grid=grid,
     entry=entry("forward"),
     body=_body,
+    text_config=text_config,
 )

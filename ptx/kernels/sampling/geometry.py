@@ -1,6 +1,7 @@
 """Sampling geometries: they map a coordinate along an axis of an image to a position in pixels.
 
-They are all that the sampling operators differ in. Pairs are (height, width).
+They are all that the sampling operators differ in. Pairs are (height, width). Sizes of images and
+outputs are known when a kernel is launched.
 """
 
 from __future__ import annotations
@@ -12,9 +13,24 @@ from typing import ClassVar
 from ptx.builder import Kernel, Val
 from ptx.isa.dtypes import s32
 
-__all__ = ["HEIGHT", "WIDTH", "Across", "Geometry", "Grid", "Position", "Window"]
+__all__ = ["HEIGHT", "WIDTH", "Across", "Extent", "Geometry", "Grid", "Position", "Window"]
 
 HEIGHT, WIDTH = 0, 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Extent:
+    """The size of an image along an axis.
+
+    Attributes:
+      size: u32.
+      real: the same in the type of coordinates.
+      is_one: whether it is 1, which is known when the kernel is written. Only `Grid` may ask.
+    """
+
+    size: Val
+    real: Val
+    is_one: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,7 +68,7 @@ class Across:
         """Raises ValueError that names the field at fault, if one is."""
 
     def along(
-        self, k: Kernel, axis: int, coordinate: Val, size: int, query: Val, point: Val
+        self, k: Kernel, axis: int, coordinate: Val, extent: Extent, pixel: Val | None, point: Val
     ) -> Position:
         """The position of a point.
 
@@ -60,14 +76,14 @@ class Across:
           k: the kernel.
           axis: HEIGHT or WIDTH.
           coordinate: f32 or f64.
-          size: the size of the image, along the axis.
-          query: its number in its image.
+          extent: the size of the image, along the axis.
+          pixel: the row or column of the query in the output of a window; else None.
           point: its number in its query and head.
         """
-        pixel = coordinate * float(size)
+        position = coordinate * extent.real
         if self.nearest:
-            return Position(_clipped(k, k.floor(pixel + 0.5), size), 0, 0.0)
-        return Position(pixel - 0.5, 0, float(size))
+            return Position(_clipped(k, k.floor(position + 0.5), extent.real - 1.0), 0, 0.0)
+        return Position(position - 0.5, 0, extent.real)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,17 +145,16 @@ class Window:
             raise ValueError(f"points of a window must be its {taps} taps, got {tuple(points)}")
 
     def along(
-        self, k: Kernel, axis: int, coordinate: Val, size: int, query: Val, point: Val
+        self, k: Kernel, axis: int, coordinate: Val, extent: Extent, pixel: Val | None, point: Val
     ) -> Position:
         """See `Across.along`."""
+        assert pixel is not None
         height, width = self.kernel_size
         if self.remove_center:
             center = width // 2 * height + height // 2
             point = k.select(point >= center, point + 1, point)
         line = point % height if axis == HEIGHT else point // height
         tap = k.bitcast(line * self.dilation[axis], s32) - self.middle(axis)
-        columns = self.out_size[WIDTH]
-        pixel = query % columns if axis == WIDTH else query // columns % self.out_size[HEIGHT]
         start = k.bitcast(pixel * self.strides[axis], s32)
         start = start + (self.middle(axis) - self.padding[axis])
         scale = float(self.offset_scale)
@@ -172,34 +187,37 @@ class Grid:
             )
 
     def along(
-        self, k: Kernel, axis: int, coordinate: Val, size: int, query: Val, point: Val
+        self, k: Kernel, axis: int, coordinate: Val, extent: Extent, pixel: Val | None, point: Val
     ) -> Position:
         """See `Across.along`."""
-        last = float(size - 1)
+        last = extent.real - 1.0
+        slope: Val | float
         if self.align_corners:
-            real, slope = (coordinate + 1.0) * 0.5 * last, last / 2
-        elif size == 1:  # exactly, as in the program for XLA, which would cancel the ones
+            real, slope = (coordinate + 1.0) * 0.5 * last, last * 0.5
+        elif extent.is_one:  # exactly, as in the program for XLA, which would cancel the ones
             real, slope = coordinate * 0.5, 0.5
         else:
-            real, slope = ((coordinate + 1.0) * float(size) - 1.0) * 0.5, size / 2
+            real, slope = ((coordinate + 1.0) * extent.real - 1.0) * 0.5, extent.real * 0.5
         if self.padding_mode == "reflection":
-            real, slope = self._reflected(k, real, size, slope)
-        if self.padding_mode == "border" and self.align_corners and size == 1:
+            real, slope = self._reflected(k, real, extent, slope)
+        if self.padding_mode == "border" and self.align_corners and extent.is_one:
             # All there is, also for an infinite coordinate, of which the product with 0 is none.
             real = k.select(coordinate.ne(coordinate), coordinate, 0.0)
         if self.padding_mode != "zeros":
             inside = (real > 0.0) & (real < last)
-            real = _clipped(k, real, size)
+            real = _clipped(k, real, last)
             slope = k.select(inside, slope, 0.0, coordinate.dtype)
         if self.nearest:
             return Position(k.round(real, "rn"), 0, 0.0)
         return Position(real, 0, slope)
 
-    def _reflected(self, k: Kernel, real: Val, size: int, slope: float) -> tuple[Val, Val | float]:
+    def _reflected(
+        self, k: Kernel, real: Val, extent: Extent, slope: Val | float
+    ) -> tuple[Val, Val | float]:
         """The position in mirrors at the edges, and its slope."""
-        low, span = (0.0, size - 1.0) if self.align_corners else (-0.5, float(size))
-        if span == 0:
+        if self.align_corners and extent.is_one:
             return real * 0.0, 0.0  # one pixel, whose centre is at both edges
+        low, span = (0.0, extent.real - 1.0) if self.align_corners else (-0.5, extent.real)
         distance = abs(real - low)
         flips = k.floor(distance / span)
         rest = distance - flips * span
@@ -213,7 +231,6 @@ class Grid:
 Geometry = Across | Window | Grid
 
 
-def _clipped(k: Kernel, real: Val, size: int) -> Val:
+def _clipped(k: Kernel, real: Val, last: Val) -> Val:
     """The position, or that of the pixel at the edge; NaN stays."""
-    last = float(size - 1)
     return k.select(real < 0.0, 0.0, k.select(real > last, last, real))

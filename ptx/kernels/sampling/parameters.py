@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,18 @@ from ptx.definition import Instance, Size
 from ptx.isa.dtypes import DType
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Grid, Window
 
-__all__ = ["SIZES", "check", "entry", "grid", "weight_type"]
+__all__ = [
+    "BATCH_SIZE",
+    "IMAGE_SIZES",
+    "SIZES",
+    "check",
+    "entry",
+    "grid",
+    "text_config",
+    "weight_type",
+]
 
 
 def weight_type(config: SamplingConfig) -> DType:
@@ -19,9 +30,43 @@ def weight_type(config: SamplingConfig) -> DType:
     return packed or config.float_type
 
 
+def text_config(config: SamplingConfig) -> SamplingConfig:
+    """The configuration without the sizes of images and outputs, which are parameters.
+
+    Of a grid the text depends on which of them are 1.
+    """
+    geometry = config.geometry
+    if isinstance(geometry, Window):
+        geometry = dataclasses.replace(geometry, out_size=(1, 1))
+    known = 2 if isinstance(geometry, Grid) else 1
+    levels = tuple((min(height, known), min(width, known)) for height, width in config.levels)
+    return dataclasses.replace(config, levels=levels, geometry=geometry)
+
+
+def _level_sizes(name: str, axis: int) -> Size:
+    return Size(
+        name,
+        lambda instance: [level[axis] for level in instance.config.levels],
+        count=lambda config: len(config.levels),
+    )
+
+
+def _out_size(name: str, axis: int) -> Size:
+    return Size(
+        name,
+        lambda instance: instance.config.geometry.out_size[axis],
+        lambda config, plan: isinstance(config.geometry, Window),
+    )
+
+
+BATCH_SIZE = Size("batch_size", lambda instance: instance.sizes["n"])
+IMAGE_SIZES = (
+    Size("image_pixels", lambda instance: instance.config.pixels),
+    *(_level_sizes("level_heights", HEIGHT), _level_sizes("level_widths", WIDTH)),
+)
 SIZES = (
-    Size("batch_size", lambda instance: instance.sizes["n"]),
-    Size("queries", lambda instance: instance.sizes["q"]),
+    *(BATCH_SIZE, Size("queries", lambda instance: instance.sizes["q"]), *IMAGE_SIZES),
+    *(_out_size("out_height", HEIGHT), _out_size("out_width", WIDTH)),
 )
 
 

@@ -59,18 +59,20 @@ class Sample:
       pixel: the first of its pixels in the image: s32, possibly outside.
       inside: predicates, for each of its pixels.
       factors: the factors of its pixels, with the weight, in the type of sums.
-      steps: elements from the first pixel to each.
+      below: elements from a pixel to the one below it; None where a point is one pixel.
     """
 
     pixel: Val
     inside: Sequence[Val]
     factors: Sequence[Val]
-    steps: Sequence[int]
+    below: Val | None
 
     def addresses(self, first: Pointer, pitch: int) -> list[Pointer]:
         """The addresses of its pixels, from the first pixel and the elements between neighbours."""
         at = first + first.kernel.mul_wide(self.pixel, pitch)
-        return [at + step for step in self.steps]
+        if self.below is None:
+            return [at]
+        return [pixel for row in (at, at + self.below) for pixel in (row, row + pitch)]
 
 
 class Chunk:
@@ -79,16 +81,14 @@ class Chunk:
     Attributes:
       span: the span.
       point: the lane's own.
-      steps: elements from the first pixel of a point to each.
+      pixels: the pixels of a point.
     """
 
     def __init__(self, unit: Unit, span: Span, point: Point):
         self.k, self.config, self.plan = unit.k, unit.config, unit.plan
         self.span, self.point = span, point
-        pitch = self.config.heads * self.config.channels
-        below = span.size[WIDTH] * pitch
-        self.steps = [0] if self.config.geometry.nearest else [0, pitch, below, below + pitch]
         self.factors = self._factors()
+        self.pixels = range(len(self.factors))
 
     def sample(self, number: int) -> Sample:
         """One of the points, for all lanes; all of them come here together."""
@@ -99,9 +99,10 @@ class Chunk:
             return self.k.shuffle("idx", value, number, width=self.plan.chunk)
 
         bits = told(self.point.inside)
-        inside = [(bits & (1 << i)).ne(0) for i in range(len(self.steps))]
+        inside = [(bits & (1 << i)).ne(0) for i in self.pixels]
         factors = [told(factor) for factor in self.factors]
-        return Sample(told(self.point.pixel), inside, factors, self.steps)
+        below = None if self.config.geometry.nearest else self.span.level.below
+        return Sample(told(self.point.pixel), inside, factors, below)
 
     def _factors(self) -> list[Val]:
         ly, lx, weight = self.point.ly, self.point.lx, self.point.weight
@@ -138,7 +139,9 @@ def point_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Spa
     poison = k.select(k.isnan(x) | k.isnan(y), float("nan"), 0.0, config.sum_type)
     first_y, ly, inside_y, slope_y = _along(unit, span, HEIGHT, y)
     first_x, lx, inside_x, slope_x = _along(unit, span, WIDTH, x)
-    pixel = first_y * span.size[WIDTH] + (first_x + span.first_pixel)
+    level = span.level
+    in_image = k.bitcast(level.size[WIDTH], s32) * first_y + first_x
+    pixel = in_image if level.first_pixel is None else in_image + k.bitcast(level.first_pixel, s32)
     inside = k.var(u32, 0)
     for i, (row_ok, column_ok) in enumerate((r, c) for r in inside_y for c in inside_x):
         inside.set(inside | k.select(span.exists & row_ok & column_ok, 1 << i, 0, u32))
@@ -163,8 +166,9 @@ def _along(
     unit: Unit, span: Span, axis: int, coordinate: Val
 ) -> tuple[Val, Val, list[Val], Val | float]:
     """First pixel, fraction, which pixels are inside, and the slope, along an axis."""
-    k, config, size = unit.k, unit.config, span.size[axis]
-    position = config.geometry.along(k, axis, coordinate, size, unit.query, span.own)
+    k, config, extent = unit.k, unit.config, span.level.extents[axis]
+    pixel = None if unit.out_pixel is None else unit.out_pixel[axis]
+    position = config.geometry.along(k, axis, coordinate, extent, pixel, span.own)
     real, floor = position.real, k.floor(position.real)
     near = k.min(floor, _FAR)  # of NaN too; what is far below, the conversion keeps there
     first = k.convert(near, s32, "rz")
@@ -172,7 +176,7 @@ def _along(
         first = first + position.whole
     fraction = k.select(abs(real) <= _FAR, real - floor, 0.0)
     further = range(1 if config.geometry.nearest else 2)
-    inside = [k.bitcast(first + i, u32) < size for i in further]
+    inside = [k.bitcast(first + i, u32) < extent.size for i in further]
     slope = position.slope
     if isinstance(slope, Val):
         slope = _rounded(k, slope, config.sum_type)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
 from ptx.kernels.sampling.config import SamplingConfig
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Extent, Window
 from ptx.kernels.sampling.plan import SamplingPlan
 
-__all__ = ["Span", "Unit", "across_chunk", "each_span", "each_turn"]
+__all__ = ["Level", "Span", "Unit", "across_chunk", "each_span", "each_turn"]
 
 
 class Unit:
@@ -22,8 +23,8 @@ class Unit:
       k: the kernel.
       config: the sum.
       plan: the plan of the block.
-      images: how many.
-      queries: the queries of an image; where units are of pixels, its pixels.
+      p: the kernel's parameters.
+      of_pixels: whether units are of pixels, which then are the queries of their image.
 
     Attributes:
       index: among the heads of all queries; in range, also where `exists` is off.
@@ -31,6 +32,8 @@ class Unit:
       lane: the thread's number among the unit's.
       row: the row of the unit, among the queries of all images.
       head, image, query: of the unit.
+      out_pixel: the row and the column of the query in a window's output; else None.
+      levels: the levels of an image.
     """
 
     def __init__(
@@ -38,11 +41,12 @@ class Unit:
         k: Kernel,
         config: SamplingConfig,
         plan: SamplingPlan,
-        images: Val,
-        queries: Val | int,
+        p: Any,
+        of_pixels: bool = False,
     ):
-        self.k, self.config, self.plan = k, config, plan
-        count = images * queries * config.heads
+        self.k, self.config, self.plan, self.image_pixels = k, config, plan, p.image_pixels
+        queries = p.image_pixels if of_pixels else p.queries
+        count = p.batch_size * queries * config.heads
         index = k.ctaid() * plan.units + k.tid() // plan.lanes
         self.exists = index < count
         self.index = k.min(index, count - 1)
@@ -51,18 +55,56 @@ class Unit:
         self.head = self.index % config.heads
         self.image, self.query = self.row // queries, self.row % queries
         k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
+        self.out_pixel: tuple[Val, Val] | None = None
+        if isinstance(config.geometry, Window) and not of_pixels:
+            row = self.query // p.out_width % p.out_height
+            self.out_pixel = row, self.query % p.out_width
+        self.levels = _levels(k, config, p)
 
     def pixels(self, images: Pointer, channel: Val) -> Pointer:
         """The unit's first pixel in images [N, S, M, D], at a channel of its head."""
         k, config = self.k, self.config
         at = k.convert(self.head * config.channels + channel, u64)
-        return images + k.mad_wide(self.image * config.pixels, config.heads * config.channels, at)
+        return images + k.mad_wide(
+            self.image * self.image_pixels, config.heads * config.channels, at
+        )
 
     def sums(self, array: Pointer, channel: Val) -> Pointer:
         """A channel of the unit in an array [N, Q, M, D], or of pixels [N, S, M, D]."""
         return array + self.k.mad_wide(
             self.index, self.config.channels, self.k.convert(channel, u64)
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Level:
+    """A level of the images.
+
+    Attributes:
+      size: height and width: u32.
+      extents: the same, for a geometry.
+      first_pixel: the first pixel of the level, u32; None for the first level, which has 0.
+      below: elements from a pixel to the one below it: u64.
+    """
+
+    size: tuple[Val, Val]
+    extents: tuple[Extent, Extent]
+    first_pixel: Val | None
+    below: Val
+
+
+def _levels(k: Kernel, config: SamplingConfig, p: Any) -> list[Level]:
+    levels, first_pixel = [], None
+    for i, size in enumerate(zip(p.level_heights, p.level_widths, strict=True)):
+        height, width = (
+            Extent(number, k.convert(number, config.coordinate_type, "rn"), known == 1)
+            for number, known in zip(size, config.levels[i], strict=True)
+        )
+        below = k.mul_wide(size[WIDTH], config.heads * config.channels)
+        levels.append(Level(size, (height, width), first_pixel, below))
+        pixels = size[HEIGHT] * size[WIDTH]
+        first_pixel = pixels if first_pixel is None else first_pixel + pixels
+    return levels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,16 +116,14 @@ class Span:
       exists: predicate: whether there is such a point, and the unit.
       count: the number of points.
       number: the index of the span, among the unit's.
-      size: height and width of the level's images.
-      first_pixel: the first pixel of the level.
+      level: the level.
     """
 
     own: Val
     exists: Val
     count: int
     number: Val | int
-    size: tuple[int, int]
-    first_pixel: int
+    level: Level
 
 
 def each_turn(unit: Unit, turn: Callable[[Val, Val | None], None]) -> None:
@@ -112,10 +152,10 @@ def each_turn(unit: Unit, turn: Callable[[Val, Val | None], None]) -> None:
 def each_span(unit: Unit, write: Callable[[Span], None]) -> None:
     """Goes through the points of a unit in spans; `write` writes what is done with one."""
     k, config, step = unit.k, unit.config, unit.plan.chunk
-    first_point = first_pixel = number = 0
-    for size, count in zip(config.levels, config.points, strict=True):
-        k.comment(f"{count} points in images of {size[HEIGHT]} x {size[WIDTH]}")
-        span = functools.partial(_span, unit, size, first_pixel)
+    first_point = number = 0
+    for index, (level, count) in enumerate(zip(unit.levels, config.points, strict=True)):
+        k.comment(f"{count} points in level {index}")
+        span = functools.partial(_span, unit, level)
         whole, rest = divmod(count, step)
         if whole == 1:
             write(span(first_point, step, number))
@@ -124,23 +164,16 @@ def each_span(unit: Unit, write: Callable[[Span], None]) -> None:
                 write(span(i * step + first_point, step, i + number))
         if rest:
             write(span(first_point + whole * step, rest, number + whole))
-        first_point, first_pixel = first_point + count, first_pixel + size[HEIGHT] * size[WIDTH]
+        first_point += count
         number += whole + bool(rest)
 
 
-def _span(
-    unit: Unit,
-    size: tuple[int, int],
-    first_pixel: int,
-    start: Val | int,
-    count: int,
-    number: Val | int,
-) -> Span:
+def _span(unit: Unit, level: Level, start: Val | int, count: int, number: Val | int) -> Span:
     """The span of `count` points from one on."""
     own, exists = unit.lane % unit.plan.chunk + start, unit.exists
     if count < unit.plan.chunk:
         exists = exists & (own < start + count)
-    return Span(own, exists, count, number, size, first_pixel)
+    return Span(own, exists, count, number, level)
 
 
 def across_chunk(unit: Unit, value: Val, join: Callable[[Val, Val], Val]) -> Val:
