@@ -59,20 +59,21 @@ class Sample:
       pixel: the first of its pixels in the image: s32, possibly outside.
       inside: predicates, for each of its pixels.
       factors: the factors of its pixels, with the weight, in the type of sums.
-      below: elements from a pixel to the one below it; None where a point is one pixel.
+      width: pixels from one to the one below it; None where a point is one pixel.
     """
 
     pixel: Val
     inside: Sequence[Val]
     factors: Sequence[Val]
-    below: Val | None
+    width: Val | None
 
     def addresses(self, first: Pointer, pitch: int) -> list[Pointer]:
         """The addresses of its pixels, from the first pixel and the elements between neighbours."""
-        at = first + first.kernel.mul_wide(self.pixel, pitch)
-        if self.below is None:
-            return [at]
-        return [pixel for row in (at, at + self.below) for pixel in (row, row + pitch)]
+        k, pixels = first.kernel, [self.pixel]
+        if self.width is not None:
+            pixels.append(self.pixel + self.width)
+        rows = [first + k.mul_wide(pixel, pitch) for pixel in pixels]
+        return rows if self.width is None else [row + at for row in rows for at in (0, pitch)]
 
 
 class Chunk:
@@ -101,8 +102,10 @@ class Chunk:
         bits = told(self.point.inside)
         inside = [(bits & (1 << i)).ne(0) for i in self.pixels]
         factors = [told(factor) for factor in self.factors]
-        below = None if self.config.geometry.nearest else self.span.level.below
-        return Sample(told(self.point.pixel), inside, factors, below)
+        width = None
+        if not self.config.geometry.nearest:
+            width = self.k.bitcast(self.span.level.size[WIDTH], s32)
+        return Sample(told(self.point.pixel), inside, factors, width)
 
     def _factors(self) -> list[Val]:
         ly, lx, weight = self.point.ly, self.point.lx, self.point.weight

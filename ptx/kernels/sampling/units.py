@@ -84,13 +84,11 @@ class Level:
       size: height and width: u32.
       extents: the same, for a geometry.
       first_pixel: the first pixel of the level, u32; None for the first level, which has 0.
-      below: elements from a pixel to the one below it: u64.
     """
 
     size: tuple[Val, Val]
     extents: tuple[Extent, Extent]
     first_pixel: Val | None
-    below: Val
 
 
 def _levels(k: Kernel, config: SamplingConfig, p: Any) -> list[Level]:
@@ -100,8 +98,7 @@ def _levels(k: Kernel, config: SamplingConfig, p: Any) -> list[Level]:
             Extent(number, k.convert(number, config.coordinate_type, "rn"), known == 1)
             for number, known in zip(size, config.levels[i], strict=True)
         )
-        below = k.mul_wide(size[WIDTH], config.heads * config.channels)
-        levels.append(Level(size, (height, width), first_pixel, below))
+        levels.append(Level(size, (height, width), first_pixel))
         pixels = size[HEIGHT] * size[WIDTH]
         first_pixel = pixels if first_pixel is None else first_pixel + pixels
     return levels
