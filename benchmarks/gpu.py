@@ -128,8 +128,8 @@ class _Suite:
         self._save()
         page, name = markdown(self.report), stem(self.report)
         brief = json.loads(json.dumps(self.report))
-        for name in ("smoke", "tests"):
-            brief["sections"].get(name, {}).get("results", {}).pop("tests", None)
+        for section in ("smoke", "tests"):
+            brief["sections"].get(section, {}).get("results", {}).pop("tests", None)
         for section in brief["sections"].values():
             _drop(section, ("output_tail", "log_tail"))
         (self.out / f"{name}.json").write_text(json.dumps(brief, indent=1) + "\n")

@@ -3,7 +3,8 @@
 The time is modelled, not measured: the machine code that ptxas makes is replayed on a simulated SM,
 with what each warp did in the emulator. Registers, shared memory and blocks per SM are ptxas's. The
 floor is what no kernel can beat: tensor cores at their peak, or operands and results through memory
-once. --published compares the simulator with what others have measured; see docs/performance.md.
+once. --published compares the simulator with what others have measured, and --operators the model
+with times of whole kernels; see docs/performance.md.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from ptx.isa.sass import find_nvdisasm
 from ptx.kernels.conv import model as conv
 from ptx.kernels.deform_conv import model as deform_conv
 from ptx.kernels.layer_model import LayerModel
+from ptx.kernels.measured import MEASURED
 from ptx.kernels.sampling import model as sampling
 from ptx.replay import MACHINES
 from ptx.replay.published import PUBLISHED
@@ -42,6 +44,10 @@ _ROW = (
     "{kernel:<16} {layer:<19} {gpu:<9} {registers:>4} {shared_bytes:>6} {blocks_per_sm:>7} "
     "{us:>7.1f}  {limit:<8}{floor_us:>7.1f}"
 )
+_OPERATOR_ROW = (
+    "{kernel:<16} {layer:<16} {dtype:<5} {gpu:<9} {us:>7.1f} {modelled:>7.1f} {error:>+5.0%}"
+    "  {limit}"
+)
 _PUBLISHED_ROW = "{name:<54} {gpu:<9} {measured:>8.2f} {simulated:>8.2f} {unit:<7} {error:>+5.0%}"
 
 
@@ -58,13 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--published", action="store_true", help="compare the simulator with published figures"
     )
+    parser.add_argument(
+        "--operators", action="store_true", help="compare the model with times measured on a GPU"
+    )
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     find_ptxas()
     find_nvdisasm()
-    write_json(args, _published() if args.published else _modelled(args))
+    rows = _operators() if args.operators else _published() if args.published else _modelled(args)
+    write_json(args, rows)
     return 0
 
 
@@ -94,6 +104,23 @@ def _modelled(args: argparse.Namespace) -> list[dict[str, Any]]:
         busy = "".join(f"{modelled.busy.get(name, 0):>8.0%}" for name in _SHOWN)
         print(_ROW.format(**row) + busy, flush=True)
         rows.append(row)
+    return rows
+
+
+def _operators() -> list[dict[str, Any]]:
+    print("The model beside measured times of whole kernels, in microseconds.")
+    rows = []
+    for figure in MEASURED:
+        family = _FAMILIES[figure.family]
+        layer = family.layers[figure.layer]
+        config = dataclasses.replace(layer.config, float_type=_DTYPES[figure.dtype])
+        modelled = family.model(figure.kernel, config, layer.extent, MACHINES[figure.gpu])
+        row = {**dataclasses.asdict(figure), "modelled": modelled.us, "limit": modelled.limit}
+        print(_OPERATOR_ROW.format(**row, error=modelled.us / figure.us - 1), flush=True)
+        rows.append(row)
+    errors = [row["modelled"] / row["us"] - 1 for row in rows]
+    mean = sum(map(abs, errors)) / len(errors)
+    print(f"Mean error {mean:.0%}, from {min(errors):+.0%} to {max(errors):+.0%}.")
     return rows
 
 
