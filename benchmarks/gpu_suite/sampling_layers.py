@@ -56,13 +56,14 @@ class SamplingLayer:
         """The same in plain JAX."""
         *others, weights = arrays
         if self.normalize:  # over the points of a query and head
-            of_head = weights.reshape(*weights.shape[:2], self.heads, -1)
-            if self.queries is None:
-                of_head = weights.reshape(*weights.shape[:3], self.heads, -1)
+            pixels = weights.shape[: 2 if self.queries is not None else 3]
+            of_head = weights.reshape(*pixels, self.heads, -1)
             weights = jax.nn.softmax(of_head, axis=-1).reshape(weights.shape)
         if self.queries is None:
-            return _window(self.heads, *others, weights)
-        return _attention(self.levels, *others, weights)
+            x, offset = others
+            return _window(self.heads, x, offset, weights)
+        value, locations = others
+        return _attention(self.levels, value, locations, weights)
 
 
 def layers(tiny: bool) -> list[SamplingLayer]:

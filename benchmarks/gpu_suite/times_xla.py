@@ -78,7 +78,10 @@ def _xla(case: DeformConvCase) -> tuple[Callable, Callable]:
         grad_x = kernels.backward_input(params, offset, weight, mask, grad_y)
         grad_offset = kernels.backward_offset(params, x, offset, weight, mask, grad_y)
         (grad_weight,) = kernels.backward_weight(params, x, offset, mask, grad_y)
-        grad_bias = jnp.sum(grad_y, axis=(0, 1, 2), dtype=jnp.float32).astype(grad_y.dtype)
-        return y, grad_x, grad_offset, grad_weight.astype(x.dtype), grad_bias
+        grads = (grad_x, grad_offset, grad_weight.astype(x.dtype))
+        if bias is not None:
+            grad_bias = jnp.sum(grad_y, axis=(0, 1, 2), dtype=jnp.float32).astype(grad_y.dtype)
+            grads = (*grads, grad_bias)
+        return y, grads
 
     return forward, both

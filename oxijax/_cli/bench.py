@@ -235,7 +235,7 @@ def measure_layer(case: DeformConvCase, repeats: int, seconds: float = math.inf)
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=case.groups,
         )
-        return y + bias
+        return y if bias is None else y + bias
 
     theirs = _compiled(conv, [x, weight, bias], grad_y, prefix="conv_")
     rounds = time_rounds({**ours, **theirs}, repeats, seconds)

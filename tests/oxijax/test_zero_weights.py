@@ -20,6 +20,7 @@ def test_nothing_is_added_where_weights_are_zero(name):
     offset, counts = call.arrays["offset"], []
     for moved in (offset, np.floor(offset.astype(float)).astype(offset.dtype)):
         report = call.outcome({**call.arrays, "offset": moved}, statistics=True).report
+        assert report is not None
         counts.append(sectors_of_arrays(call.text, report)["add", "grad_x"].ideal)
     assert counts[1] < 0.5 * counts[0]
 

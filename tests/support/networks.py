@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from basicvsr_network import BasicVSRPlusPlus
 from flax import nnx
+from jax.extend.core import jaxprs_in_params
 
 import oxijax.nnx
 
@@ -46,7 +47,7 @@ def layers_of(
 def _equations(jaxpr: Any) -> Iterator[Any]:
     for equation in jaxpr.eqns:
         yield equation
-        for part in jax.extend.core.jaxprs_in_params(equation.params):
+        for part in jaxprs_in_params(equation.params):
             yield from _equations(part)
 
 
@@ -85,7 +86,7 @@ def _bottleneck(x: jax.Array, features: int, stride: int, deformable: bool) -> j
 def dcn_resnet50(images: jax.Array, deformable: bool = True) -> list[jax.Array]:
     """ResNet-50 with deformable 3x3 layers in conv3 to conv5; the results of these stages."""
     x = _conv(images, 64, 7, 2)
-    x = nnx.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+    x = nnx.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))  # pyright: ignore[reportArgumentType]
     stages = []
     for number in range(4):
         for block in range(2):
@@ -97,7 +98,7 @@ def dcn_resnet50(images: jax.Array, deformable: bool = True) -> list[jax.Array]:
 
 def _attend(levels: list[jax.Array], queries: int | None) -> jax.Array:
     """One layer of attention to feature maps of 256 channels; None is a query for each pixel."""
-    n, shapes = levels[0].shape[0], tuple(level.shape[1:3] for level in levels)
+    n, shapes = levels[0].shape[0], tuple((x.shape[1], x.shape[2]) for x in levels)
     values = jnp.concatenate([level.reshape(n, -1, 256) for level in levels], axis=1)
     asked = values if queries is None else jnp.zeros((n, queries, 256))
     points = jnp.zeros((n, asked.shape[1], len(levels), 2))

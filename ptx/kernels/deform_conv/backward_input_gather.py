@@ -141,13 +141,11 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None
 
         return element
 
-    finish = None
-    if p.sum_scale is not None:
-        scale = p.sum_scale.load()
+    def scaled(sums: Sequence[Val], *_: Any) -> Sequence[Val]:
+        return [total * scale for total in sums]
 
-        def finish(sums: Sequence[Val], *_: Any) -> Sequence[Val]:
-            return [total * scale for total in sums]
-
+    scale = None if p.sum_scale is None else p.sum_scale.load()
+    finish = None if scale is None else scaled
     store_rows(math, locate, dtype=config.float_type, extent=config.segment, finish=finish)
 
 

@@ -63,6 +63,24 @@ def test_modelled_times(gpu, kernel, layer, us, floor, limit, registers, shared,
     assert int(blocks) == row["blocks_per_sm"]
 
 
+BY_DTYPE = re.findall(
+    rf"^\| ({'|'.join(GPUS)}) \| (\w+) \| (\S+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE, re.M
+)
+
+
+def test_the_page_has_every_dtype():
+    assert [row[:3] for row in BY_DTYPE] == [tuple(row.values[:3]) for row in ROWS]
+    assert [row[3] for row in BY_DTYPE] == [row.values[3] for row in ROWS]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize(("gpu", "kernel", "layer", "bf16", "f16", "f32"), BY_DTYPE)
+def test_modelled_times_of_dtypes(gpu, kernel, layer, bf16, f16, f32, dtype):
+    (row,) = modelled_rows("deform_conv", layer, gpu, kernel, dtype=dtype)
+    written = float({"f16": f16, "f32": f32}[dtype])
+    assert written == pytest.approx(row["us"], rel=0.03, abs=0.6), "update the page"
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("layer", distinct_configs(NETWORKS))
 @pytest.mark.parametrize("kernel", MODEL.kernels)
