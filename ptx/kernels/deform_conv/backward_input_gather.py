@@ -25,7 +25,6 @@ its sums before it rounds them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
@@ -41,7 +40,7 @@ from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.samples.cell_lists import NO_CELL, CellLists, ListTable, ListTile
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.tile.dense import DenseTile
-from ptx.tile.epilogue import LocateColumn, store_rows
+from ptx.tile.epilogue import Finish, LocateColumn, store_rows
 from ptx.tile.loop import Cursor, multiply_all
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import at_least, make_product
@@ -141,12 +140,13 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None
 
         return element
 
-    def scaled(sums: Sequence[Val], *_: Any) -> Sequence[Val]:
-        return [total * scale for total in sums]
-
-    scale = None if p.sum_scale is None else p.sum_scale.load()
-    finish = None if scale is None else scaled
+    finish = None if p.sum_scale is None else _scaled(p.sum_scale.load())
     store_rows(math, locate, dtype=config.float_type, extent=config.segment, finish=finish)
+
+
+def _scaled(scale: Val) -> Finish:
+    """Makes what multiplies each sum."""
+    return lambda sums, *_: [total * scale for total in sums]
 
 
 def _grid(instance: Instance) -> tuple[int, int, int]:
