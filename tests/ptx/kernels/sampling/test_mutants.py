@@ -35,6 +35,7 @@ PROBES: dict[str, tuple[SamplingCall, ...]] = {
     f"{kernel}-{name}": (
         SamplingCall(kernel, config_of(name)),
         SamplingCall(kernel, config_of(name), 3, 11, seed=1),
+        SamplingCall(kernel, config_of(name), 4, 13, seed=2),
     )
     for kernel, names in LAYERS.items()
     for name in names
@@ -45,6 +46,8 @@ ALONG = f"{POINTS}._along"
 POINT = f"{POINTS}.point_of"
 WINDOW = "ptx.kernels.sampling.geometry.Window.along"
 REFLECTED = "ptx.kernels.sampling.geometry.Grid._reflected"
+GATHER = "ptx.kernels.sampling.backward_value_gather"
+ADD = "ptx.tile.vectors.add_weighted"
 
 EQUIVALENT = [
     Reason(
@@ -56,6 +59,20 @@ EQUIVALENT = [
     ),
     Reason(
         "no point is as far as that, but for those at infinity", ALONG, "setp", "constant operator"
+    ),
+    Reason(
+        "no point is as far as that, but for those at infinity",
+        ALONG,
+        "abs",
+        "source operator",
+        Result.OTHER,
+    ),
+    Reason(
+        "the pixel beyond an edge has no weight in a mirror, so that nothing is added to it",
+        ALONG,
+        "add",
+        "constant",
+        Result.OTHER,
     ),
     Reason("floors are whole", ALONG, "cvt", "rounding"),
     Reason(
@@ -89,6 +106,34 @@ EQUIVALENT = [
         "source operator",
         Result.OTHER,
     ),
+    Reason(
+        "zeros that are added change nothing, and no gradient is infinite",
+        ADD,
+        "or",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
+        "where a first tap's pixel is inside, so is the one below and to the right, in all probes",
+        f"{POINTS}.Chunk.sample",
+        "setp",
+        "source",
+    ),
+    Reason(
+        "the lanes of a chunk are summed in another order, each of them once",
+        "ptx.kernels.sampling.backward_points._halved",
+        "shfl",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "lists have no points but those that there are",
+        f"{GATHER}._body.<locals>.turn",
+        "sub min",
+        "source constant operator",
+        Result.OTHER,
+    ),
+    Reason("a level is as wide as another one has pixels", f"{GATHER}._cell", "mov", "source"),
     Reason("an odd number is odd without its sign", REFLECTED, "mul", "constant", Result.OTHER),
 ]
 
