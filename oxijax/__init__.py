@@ -95,9 +95,11 @@ _ELSEWHERE = {
     "ModulatedDeformConv2d": "DeformConv",
     "ModulatedDeformConv2dPack": "DeformConv",
     "MultiScaleDeformableAttention": "MSDeformAttn",
+    "MultiscaleDeformableAttention": "MSDeformAttn",
     "conv2d": "conv",
     "modulated_deform_conv": "deform_conv",
     "modulated_deform_conv2d": "deform_conv",
+    "multi_scale_deformable_attention": "ms_deform_attn",
     "multi_scale_deformable_attn": "ms_deform_attn",
 }
 

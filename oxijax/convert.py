@@ -2,7 +2,8 @@
 
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import jax
@@ -24,6 +25,7 @@ def from_torch(
     *,
     prefix: str = "",
     names: Mapping[str, str] | None = None,
+    ignore: str | Sequence[str] = (),
 ) -> Layer:
     """Makes a layer or a model like the given one with the weights of a PyTorch module.
 
@@ -64,23 +66,29 @@ def from_torch(
         that is bound to its variables; `unbind` separates the result. Parameters may be
         `jax.ShapeDtypeStruct`, as of `nnx.eval_shape` or `equinox.filter_eval_shape`.
       state_dict: NumPy arrays, or what NumPy can read, by the names that PyTorch has for them; or
-        the path of a safetensors file, of which only what is needed is read.
+        the path of a safetensors file, or of the index of several ("model.safetensors.index.json"),
+        of which only what is needed is read.
       prefix: the prefix of the names of this module in a larger state_dict; others are left alone.
       names: what parts are called in the state, by their paths in the layer, where it is something
         else: `{"stem.conv": "conv1"}`; or parameters.
+      ignore: patterns, as of `fnmatch`, of keys that may be there although the layer has nothing
+        for them: `("backbone.*", "*.anchors")`.
 
     Returns:
       A layer of the same type, whose parameters have the dtypes that the given layer's have.
 
     Raises:
-      ValueError: a key that is missing or that the layer has nothing for, an array of another
-        shape, tied weights that differ, two parameters at one path, or a file that is missing or
-        something else, by name.
+      ValueError: keys that are missing or that the layer has nothing for, an array of another
+        shape, a number of points that is not the layer's, tied weights that differ, two parameters
+        at one path, stacked layers, or a file that is missing or something else, by name.
       TypeError: an argument of another type, a part that there is no rule for, or an array that is
         not of real numbers, by name.
       ImportError: state_dict is a file, and safetensors is not installed.
     """
     parameters, rebuild, model = _open(layer, prefix, names)
+    patterns = [ignore] if isinstance(ignore, str) else ignore
+    if not isinstance(patterns, list | tuple) or not all(isinstance(p, str) for p in patterns):
+        raise TypeError(f"ignore must be a string or a list of strings, got {checks.shown(ignore)}")
     state_dict = open_state(state_dict)
     keys = {key for key in state_dict if isinstance(key, str) and key.startswith(model.prefix)}
     conventions = _found_conventions(model, keys)
@@ -89,13 +97,11 @@ def from_torch(
     keys -= _checked_copies(model, weights, state_dict, conventions)
     # A count of PyTorch's normalizations, which nothing here depends on.
     keys -= {key.removesuffix("running_mean") + "num_batches_tracked" for key in wanted}
-    for word, found in (("lacks", wanted - keys), ("has what the layer lacks:", keys - wanted)):
-        if found:
-            shown = ", ".join(repr(name) for name in sorted(found)[:8])
-            more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-            raise ValueError(
-                f"state_dict {word} {shown}{more}, with prefix {prefix!r} and as the layer is made"
-            )
+    keys -= _checked_points(model, state_dict, conventions)
+    keys -= {key for key in keys - wanted if any(fnmatchcase(key, each) for each in patterns)}
+    faults = (("lacks ", wanted - keys), ("has what the layer lacks: ", keys - wanted))
+    if said := "; and ".join(word + _listed(found) for word, found in faults if found):
+        raise ValueError(f"state_dict {said}, with prefix {prefix!r} and as the layer is made")
 
     def convert(path: Any, parameter: jax.Array) -> jax.Array:
         weight = weights[_name(path)]
@@ -250,6 +256,48 @@ def _checked_copies(
     return found
 
 
+def _checked_points(
+    model: Model, state_dict: Mapping[str, Any], conventions: Mapping[str, Convention]
+) -> set[str]:
+    """The keys of a state under which it has how many points its attention layers have.
+
+    Raises:
+      ValueError: it is not as many as the layers here have.
+    """
+    found = set()
+    for path, points in model.points():
+        scale = np.concatenate([np.full(count, 1 / count, np.float32) for count in points])
+        for name in ("n_points_scale", "num_points_scale"):  # RT-DETRv2's, and D-FINE's
+            key = model.start(path, conventions) + name
+            if key not in state_dict:
+                continue
+            theirs = np.ravel(_parse_array(key, state_dict[key]))
+            if theirs.shape != scale.shape or not np.allclose(theirs, scale, 1e-3):
+                raise ValueError(
+                    f"layer must have the points of the state at {path or 'the top'!r}: num_points "
+                    f"is {points}, and state_dict[{key!r}] is that of {_counts(theirs)}"
+                )
+            found.add(key)
+    return found
+
+
+def _counts(scale: np.ndarray) -> str:
+    """The numbers of points of levels, each of which has its inverse so many times."""
+    counts, at = [], 0
+    while at < len(scale):
+        count = round(1 / float(scale[at])) if 1e-3 < scale[at] <= 1 else 0
+        if not count:
+            return f"no points: {checks.shown(scale)}"
+        counts.append(count)
+        at += count
+    return str(tuple(counts))
+
+
+def _listed(keys: set[str]) -> str:
+    more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+    return ", ".join(repr(name) for name in sorted(keys)[:8]) + more
+
+
 def _name(path: Any) -> str:
     name = jax.tree_util.keystr(path, simple=True, separator=".")
     return name.removesuffix(".value")  # in a state of NNX
@@ -265,7 +313,7 @@ def _named(parameters: Any) -> dict[str, jax.Array]:
     return found
 
 
-def _parse_array(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _parse_array(key: str, value: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
     # PyTorch's parameters become arrays only where they need no gradient.
     detach = getattr(value, "detach", None)
     try:
@@ -276,6 +324,6 @@ def _parse_array(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
         raise TypeError(
             f"state_dict[{key!r}] must be an array of real numbers, got dtype {array.dtype}"
         )
-    if array.shape != shape:
+    if shape not in (None, array.shape):
         raise ValueError(f"state_dict[{key!r}] must have shape {shape}, got {array.shape}")
     return array

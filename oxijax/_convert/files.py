@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,19 +16,21 @@ __all__ = ["open_state"]
 
 
 def open_state(state_dict: Any) -> Mapping[str, Any]:
-    """A state that is given as a mapping or as the path of a safetensors file."""
+    """A state that is given as a mapping or as the path of a safetensors file or an index."""
     if isinstance(state_dict, Mapping):
         return state_dict
     if not isinstance(state_dict, str | os.PathLike):
         raise TypeError(
-            "state_dict must be a mapping or the path of a safetensors file, got "
+            "state_dict must be a mapping or the path of a safetensors file or its index, got "
             f"{checks.shown(state_dict)}"
         )
     if not os.path.isfile(state_dict):
         raise ValueError(
-            "state_dict must be a mapping or the path of a safetensors file, and there is no file "
-            f"{checks.shown(os.fspath(state_dict))}"
+            "state_dict must be a mapping or the path of a safetensors file or its index, and "
+            f"there is no file {checks.shown(os.fspath(state_dict))}"
         )
+    if os.fspath(state_dict).endswith(".json"):
+        return _ShardedFiles(state_dict)
     return _SafetensorsFile(state_dict)
 
 
@@ -86,3 +89,42 @@ class _SafetensorsFile(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+class _ShardedFiles(Mapping[str, np.ndarray]):
+    """The arrays of several safetensors files, of which a JSON file says what is in which.
+
+    Its weight_map has for each array the name of a file beside it, as in a
+    "model.safetensors.index.json" of Hugging Face.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._path, self._files = pathlib.Path(path), {}
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))["weight_map"]
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"state_dict must be a JSON file with a weight_map, {str(self._path)!r} is none: "
+                f"{error!r}"
+            ) from error
+        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+            raise ValueError(f"{str(self._path)!r} must have names of files in its weight_map")
+        for name in found.values():  # files elsewhere are not what the index is of
+            if name != os.path.basename(name):
+                raise ValueError(f"{str(self._path)!r} must have files beside it, got {name!r}")
+        self._file_of: dict[str, str] = found
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        file = self._file_of[name]
+        if file not in self._files:
+            self._files[file] = open_state(self._path.with_name(file))
+        try:
+            return self._files[file][name]
+        except KeyError:
+            raise ValueError(f"{file!r} must have {name!r}, as {str(self._path)!r} says") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file_of)
+
+    def __len__(self) -> int:
+        return len(self._file_of)

@@ -136,6 +136,12 @@ class Model:
         """The paths of deformable convolutions, each before what is in its predictor."""
         return iter(sorted(path for path in self.modules if self._kind(path) == "DeformConv"))
 
+    def points(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The paths of attention layers, each with its number of points in each level."""
+        for path, module in self.modules.items():
+            if self._kind(path) == "MSDeformAttn":
+                yield path, module.attention.points
+
     def start(self, path: str, conventions: Mapping[str, Convention]) -> str:
         """What stands before the names of a part's parameters in the state."""
         if path in self.names:
@@ -162,6 +168,7 @@ class Model:
         if owner in self.modules and self._is_own(owner):  # a part of somebody's own making
             return Weight(shape, (self.start(owner, conventions) + leaf,), (shape,), False)
         is_kernel = leaf == "kernel"
+        self._check_rank(path, shape)
         torch_shape = (*shape[:-3:-1], *shape[:-2]) if is_kernel else shape
         if leaf == "bias":
             torch_shape = (math.prod(shape),)  # Equinox has [out, 1, 1] for a convolution
@@ -182,6 +189,28 @@ class Model:
                 shapes = (2 * rows, *torch_shape[1:]), (rows, *torch_shape[1:])
                 return Weight(shape, keys, shapes, is_kernel)
         return Weight(shape, (start + name,), (torch_shape,), is_kernel)
+
+    def _check_rank(self, path: str, shape: tuple[int, ...]) -> None:
+        """Raises ValueError for weights of layers that are stacked."""
+        owner, _, leaf = path.rpartition(".")
+        if leaf not in ("kernel", "weight", "embedding"):
+            return
+        parent, _, part = owner.rpartition(".")
+        kind = self._kind(owner)
+        if kind == "Conv":
+            module = self.modules[owner]
+            rank = 2 + getattr(module, "num_spatial_dims", len(np.atleast_1d(module.kernel_size)))
+        elif kind == "DeformConv" or part in ("dw_conv", "offset_mask_dw", *_PREDICTORS):
+            rank = 4
+        elif kind in ("Linear", "Embed", "Embedding") or self._kind(parent) in _PARTS:
+            rank = 2
+        else:
+            return
+        if len(shape) > rank:
+            raise ValueError(
+                f"layer must not be stacked, as by nnx.vmap or Linen's scan: {path!r} has {rank} "
+                f"dimensions in one layer, got shape {shape}; convert the layers one by one"
+            )
 
     def _kind(self, path: str) -> str:
         """Which layer of a library a part is; empty if it is none."""

@@ -15,7 +15,7 @@ from oxijax._core.arguments.precision import usual_promotion
 from oxijax._core.primitive.explicit import reshape
 from oxijax._layers.arguments import as_real_array, check_shape, parse_divisor
 from oxijax._layers.batch import Batch
-from oxijax._sampling.ms_deform_attn import ms_deform_attn, parse_spatial_shapes
+from oxijax._sampling.ms_deform_attn import check_method, ms_deform_attn, parse_spatial_shapes
 
 __all__ = ["Attention", "Names"]
 
@@ -39,6 +39,8 @@ class Attention:
       features: the number of features of queries, of values and of the result.
       heads: the number of heads, which divides features.
       points: the number of points of each level.
+      offset_scale: offsets from a box's middle count in so many of its sizes.
+      project: whether values and the result are projected.
       method: `method` of `oxijax.ms_deform_attn`.
       implementation: `implementation` of `oxijax.ms_deform_attn`.
     """
@@ -47,13 +49,16 @@ class Attention:
     features: int
     heads: int
     points: tuple[int, ...]
+    offset_scale: float
+    project: bool
     method: str
     implementation: Implementation = None
 
     @classmethod
     def parse(
         cls, names: Names, features: Any, num_heads: Any, num_levels: Any,
-        num_points: int | Sequence[int], method: Any, implementation: Any,
+        num_points: int | Sequence[int], offset_scale: Any, project: Any, method: Any,
+        implementation: Any,
     ) -> "Attention":  # fmt: skip
         """The static part of a layer with these arguments, which are checked."""
         heads, features = parse_divisor("num_heads", num_heads, (names.features, features))
@@ -68,8 +73,11 @@ class Attention:
                     f"num_points must have a number for each of the {levels} levels, "
                     f"got {checks.shown(num_points)}"
                 )
-        checks.check_choice("method", method, ("bilinear", "nearest"))
-        return cls(names, features, heads, points, method, parse_implementation(implementation))
+        offset_scale = checks.parse_number("offset_scale", offset_scale)
+        project = checks.parse_bool("project", project)
+        check_method(method)
+        implementation = parse_implementation(implementation)
+        return cls(names, features, heads, points, offset_scale, project, method, implementation)
 
     @property
     def weight_features(self) -> int:
@@ -98,18 +106,21 @@ class Attention:
         padding_mask: Any,
         spatial_shapes: Any,
         sublayers: Any,
+        **options: Any,
     ) -> jax.Array:
         """The layer's result [..., Q, features], of arguments that are not yet checked.
 
         `sublayers` has functions of arrays [..., features] as attributes sampling_offsets,
-        attention_weights, value_proj and output_proj.
+        attention_weights and, if the layer projects, value_proj and output_proj; the latter takes
+        the options.
         """
         levels, query, references = self._parse_points(query, reference_points, spatial_shapes)
         value = self._as_value(value, query, levels)
         padding_mask = self._as_padding_mask(padding_mask, value)
         locations = self._locations(sublayers.sampling_offsets(query), references, levels)
         logits = sublayers.attention_weights(query)
-        value = sublayers.value_proj(value)
+        if self.project:
+            value = sublayers.value_proj(value)
         if padding_mask is not None:
             value = jnp.where(padding_mask[..., None], jnp.zeros((), value.dtype), value)
         batch = Batch.of(value, 2)
@@ -125,7 +136,8 @@ class Attention:
             normalize=True,
             implementation=self.implementation,
         )
-        return sublayers.output_proj(batch.split(reshape(y, (n, queries, self.features))))
+        y = batch.split(reshape(y, (n, queries, self.features)))
+        return sublayers.output_proj(y, **options) if self.project else y
 
     def sampling_points(
         self, query: Any, reference_points: Any, spatial_shapes: Any, sublayers: Any
@@ -142,11 +154,12 @@ class Attention:
         counts = np.array(self.points)
         level = np.repeat(np.arange(len(counts)), counts)
         offsets = reshape(offsets, (*offsets.shape[:-1], self.heads, len(level), 2))
-        references = references.astype(offsets.dtype)[..., None, level, :]
+        level_or_all = np.minimum(level, references.shape[-2] - 1)
+        references = references.astype(offsets.dtype)[..., None, level_or_all, :]
         if references.shape[-1] == 2:
             sizes = np.array([(width, height) for height, width in levels])[level]
             return references + offsets / sizes.astype(offsets.dtype)
-        reach = (0.5 / counts[level])[:, None].astype(offsets.dtype)
+        reach = (self.offset_scale / counts[level])[:, None].astype(offsets.dtype)
         return references[..., :2] + offsets * reach * references[..., 2:]
 
     def _parse_points(
@@ -167,10 +180,12 @@ class Attention:
                 f"got {query.shape}"
             )
         references = checks.as_float_array("reference_points", reference_points)
-        shape = (*query.shape[:-1], len(self.points))
+        shapes = [
+            (*query.shape[:-1], count, size) for count in (len(self.points), 1) for size in (2, 4)
+        ]
         check_shape(
-            "reference_points", references, "..., queries, num_levels, 2 or 4",
-            (*shape, 2), (*shape, 4),
+            "reference_points", references, "..., queries, num_levels or 1, 2 or 4",
+            *dict.fromkeys(shapes),
         )  # fmt: skip
         return levels, query, references
 
@@ -187,6 +202,10 @@ class Attention:
             return None
         padding_mask = checks.to_array("padding_mask", padding_mask)
         if padding_mask.dtype != bool:
-            raise TypeError(f"padding_mask must be of bools, got dtype {padding_mask.dtype}")
+            raise TypeError(
+                "padding_mask must be of bools, True where values count as zeros (the inverse of "
+                "Hugging Face's attention_mask, but in Mask2Former and OneFormer), got dtype "
+                f"{padding_mask.dtype}"
+            )
         check_shape("padding_mask", padding_mask, "..., pixels", value.shape[:-1])
         return padding_mask

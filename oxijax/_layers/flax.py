@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import jax
 from flax.typing import Dtype, Initializer, PrecisionLike
 
 from oxijax._core.arguments import checks
+from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.precision import parse_precision
 from oxijax._layers.convolution import conv_general_dilated
 from oxijax._layers.deform_conv import Geometry, Prediction
@@ -194,7 +195,9 @@ class AttentionCalls:
     """The methods of `MSDeformAttn`."""
 
     attention: Any
+    takes_out_sharding: ClassVar[bool] = True  # as its linear layers do
 
+    @explain_keywords
     def __call__(
         self,
         inputs_q: jax.Array,
@@ -203,18 +206,23 @@ class AttentionCalls:
         *,
         spatial_shapes: tuple[tuple[int, int], ...],
         padding_mask: jax.Array | None = None,
+        out_sharding: Any = None,
     ) -> jax.Array:
         """Applies the layer.
 
         Args:
           inputs_q: queries [..., Q, features], with any number of batch dimensions.
           reference_points: [..., Q, num_levels, 2], (x, y) from 0 to 1 in each level, or
-            [..., Q, num_levels, 4], boxes (x, y, width, height) with (x, y) in the middle. Offsets
-            count in pixels of the level, or in halves of a box divided by the number of points.
+            [..., Q, num_levels, 4], boxes (x, y, width, height) with (x, y) in the middle; a 1 in
+            place of num_levels is for all. Offsets count in pixels of the level, or in offset_scale
+            times a box divided by the number of points.
           inputs_v: values [..., S, features], the pixels of all levels, row by row and level
             after level.
           spatial_shapes: height and width of each level, ints.
-          padding_mask: [..., S], True where values count as zeros.
+          padding_mask: [..., S], True where values count as zeros: the inverse of Hugging Face's
+            attention_mask.
+          out_sharding: how the result is sharded over Explicit mesh axes, of NNX's layer alone:
+            what `nnx.Linear` needs where the kernel of output_proj is sharded along its inputs.
 
         Returns:
           [..., Q, features].
@@ -223,8 +231,14 @@ class AttentionCalls:
           ValueError: an array of another shape, by name.
           TypeError: an argument of the wrong type or dtype, by name.
         """
+        if out_sharding is not None and not (self.takes_out_sharding and self.attention.project):
+            raise ValueError(
+                "out_sharding must be None where output_proj is no nnx.Linear, got "
+                f"{checks.shown(out_sharding)}"
+            )
+        options = {} if out_sharding is None else {"out_sharding": out_sharding}
         points = (inputs_q, reference_points, inputs_v, padding_mask, spatial_shapes)
-        return self.attention(*points, sublayers=self)
+        return self.attention(*points, sublayers=self, **options)
 
     def sampling_points(
         self,

@@ -16,6 +16,7 @@ from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_referen
 from ptx.kernels.sampling.geometry import Across
 
 __all__ = [
+    "check_method",
     "ms_deform_attn",
     "ms_deform_attn_reference",
     "parse_ms_deform_attn",
@@ -100,7 +101,7 @@ def parse_ms_deform_attn(
 ) -> SampleInputs:  # fmt: skip
     """Checks all arguments."""
     value = checks.as_array("value", value, 4)
-    checks.check_choice("method", method, ("bilinear", "nearest"))
+    check_method(method)
     normalize = checks.parse_bool("normalize", normalize)
     parse_precision(precision)
     levels = parse_spatial_shapes(spatial_shapes)
@@ -116,7 +117,7 @@ def parse_ms_deform_attn(
         )
 
     dims = 6 if counts is None else 5
-    why = "" if counts is None else " with points"
+    why = " without points=(...), the points of each level" if counts is None else " with points"
     locations = checks.as_array("sampling_locations", locations, dims, why)
     weights = checks.as_array("attention_weights", weights, dims - 1, why)
     queries = locations.shape[1]
@@ -141,6 +142,11 @@ def parse_ms_deform_attn(
         locations=locations, weights=weights, normalize=normalize,
         implementation=parse_implementation(implementation),
     )  # fmt: skip
+
+
+def check_method(method: Any) -> None:
+    of_rt_detr = {"default": "bilinear", "discrete": "nearest"}
+    checks.check_choice("method", method, ("bilinear", "nearest"), of_rt_detr)
 
 
 def parse_spatial_shapes(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:

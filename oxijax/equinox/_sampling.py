@@ -41,8 +41,8 @@ class MSDeformAttn(eqx.Module):
     Attributes:
       sampling_offsets: `equinox.nn.Linear` to num_heads * points * 2 features.
       attention_weights: `equinox.nn.Linear` to num_heads * points features.
-      value_proj: `equinox.nn.Linear`.
-      output_proj: `equinox.nn.Linear`.
+      value_proj: `equinox.nn.Linear`, or None.
+      output_proj: `equinox.nn.Linear`, or None.
 
     Arguments that are not below mean what they do in `oxijax.ms_deform_attn`.
 
@@ -51,6 +51,9 @@ class MSDeformAttn(eqx.Module):
       num_heads: number of heads, which divides query_size.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
+      offset_scale: offsets from the middle of a reference box count in so many of its sizes,
+        divided by the number of points.
+      project: whether values and the result are projected; D-FINE and DEIMv2 do without.
       dtype: dtype of all parameters; None is JAX's default floating dtype.
       key: random key.
       offset_dtype: dtype of predicted locations and weights, whatever that of parameters is: half
@@ -66,8 +69,8 @@ class MSDeformAttn(eqx.Module):
 
     sampling_offsets: eqx.nn.Linear
     attention_weights: eqx.nn.Linear
-    value_proj: eqx.nn.Linear
-    output_proj: eqx.nn.Linear
+    value_proj: eqx.nn.Linear | None
+    output_proj: eqx.nn.Linear | None
     attention: Attention = eqx.field(static=True)
     offset_dtype: jnp.dtype = eqx.field(static=True)
 
@@ -78,6 +81,8 @@ class MSDeformAttn(eqx.Module):
         num_levels: int = 4,
         num_points: int | Sequence[int] = 4,
         *,
+        offset_scale: float = 0.5,
+        project: bool = True,
         method: str = "bilinear",
         dtype: Any = None,
         key: jax.Array,
@@ -85,7 +90,8 @@ class MSDeformAttn(eqx.Module):
         implementation: ImplementationLike = None,
     ):
         self.attention = attention = Attention.parse(
-            *(_NAMES, query_size, num_heads, num_levels, num_points, method, implementation)
+            *(_NAMES, query_size, num_heads, num_levels, num_points),
+            *(offset_scale, project, method, implementation),
         )
         make = Sublayers.parse(attention.features, dtype, key)
         self.offset_dtype = checks.parse_float_dtype("offset_dtype", offset_dtype)
@@ -94,9 +100,10 @@ class MSDeformAttn(eqx.Module):
             attention.offset_features, attention.init_offset_bias
         )
         self.attention_weights = make.predictor(attention.weight_features)
-        self.value_proj = make.projection(value_key)
-        self.output_proj = make.projection(output_key)
+        self.value_proj = make.projection(value_key) if project else None
+        self.output_proj = make.projection(output_key) if project else None
 
+    @explain_keywords
     def __call__(
         self,
         query: jax.Array,
@@ -112,12 +119,14 @@ class MSDeformAttn(eqx.Module):
         Args:
           query: [Q, query_size], in the parameters' dtype.
           reference_points: [Q, num_levels, 2], (x, y) from 0 to 1 in each level, or
-            [Q, num_levels, 4], boxes (x, y, width, height) with (x, y) in the middle. Offsets
-            count in pixels of the level, or in halves of a box divided by the number of points.
+            [Q, num_levels, 4], boxes (x, y, width, height) with (x, y) in the middle; a 1 in place
+            of num_levels is for all. Offsets count in pixels of the level, or in offset_scale times
+            a box divided by the number of points.
           value: [S, query_size], the pixels of all levels, row by row and level after level, in
             the parameters' dtype.
           spatial_shapes: height and width of each level, ints.
-          padding_mask: [S], True where values count as zeros.
+          padding_mask: [S], True where values count as zeros: the inverse of Hugging Face's
+            attention_mask.
           key: ignored, as in `equinox.nn.Linear`.
 
         Returns:
@@ -157,7 +166,8 @@ class MSDeformAttn(eqx.Module):
         array = checks.to_array(name, value)
         if array.ndim != 2:
             raise ValueError(f"{name} must have two dimensions, got shape {array.shape}")
-        checks.check_same_dtype(name, array, "value_proj.weight", self.value_proj.weight)
+        weight = self.sampling_offsets.weight
+        checks.check_same_dtype(name, array, "sampling_offsets.weight", weight)
 
 
 class _DCN(eqx.Module):

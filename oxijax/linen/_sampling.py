@@ -1,6 +1,7 @@
 """Layers of sampling operators for Flax Linen."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,8 +48,8 @@ class MSDeformAttn(AttentionCalls, Layer):
     Sublayers:
       sampling_offsets: `nn.Dense` to num_heads * points * 2 features.
       attention_weights: `nn.Dense` to num_heads * points features.
-      value_proj: `nn.Dense`.
-      output_proj: `nn.Dense`.
+      value_proj: `nn.Dense`, or None.
+      output_proj: `nn.Dense`, or None.
 
     Arguments that are not below mean what they do in `oxijax.ms_deform_attn` and `nn.Dense`. All
     are checked when the layer is called.
@@ -58,6 +59,9 @@ class MSDeformAttn(AttentionCalls, Layer):
       num_heads: number of heads, which divides features.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
+      offset_scale: offsets from the middle of a reference box count in so many of its sizes,
+        divided by the number of points.
+      project: whether values and the result are projected; D-FINE and DEIMv2 do without.
       kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted locations and weights, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
@@ -70,6 +74,8 @@ class MSDeformAttn(AttentionCalls, Layer):
     num_heads: int = 8
     num_levels: int = 4
     num_points: int | Sequence[int] = 4
+    offset_scale: float = 0.5
+    project: bool = True
     method: str = "bilinear"
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
@@ -77,19 +83,21 @@ class MSDeformAttn(AttentionCalls, Layer):
     kernel_init: Initializer = XAVIER
     offset_dtype: Dtype = jnp.float32
     implementation: ImplementationLike = None
+    takes_out_sharding: ClassVar[bool] = False
 
     def setup(self) -> None:
         self.attention: Attention = Attention.parse(
             *(_NAMES, self.features, self.num_heads, self.num_levels),
-            *(self.num_points, self.method, self.implementation),
+            *(self.num_points, self.offset_scale, self.project, self.method, self.implementation),
         )
         make = make_sublayers(self.attention.features, self)
         self.sampling_offsets: nn.Dense = make.predictor(
             self.attention.offset_features, self.attention.init_offset_bias
         )
         self.attention_weights: nn.Dense = make.predictor(self.attention.weight_features)
-        self.value_proj: nn.Dense = make.projection()
-        self.output_proj: nn.Dense = make.projection()
+        project = self.attention.project
+        self.value_proj: nn.Dense | None = make.projection() if project else None
+        self.output_proj: nn.Dense | None = make.projection() if project else None
 
 
 @explain_keywords

@@ -42,8 +42,8 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
     Attributes:
       sampling_offsets: `nnx.Linear` to num_heads * points * 2 features.
       attention_weights: `nnx.Linear` to num_heads * points features.
-      value_proj: `nnx.Linear`.
-      output_proj: `nnx.Linear`.
+      value_proj: `nnx.Linear`, or None.
+      output_proj: `nnx.Linear`, or None.
 
     Arguments that are not below mean what they do in `oxijax.ms_deform_attn` and `nnx.Linear`.
 
@@ -52,6 +52,9 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
       num_heads: number of heads, which divides in_features.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
+      offset_scale: offsets from the middle of a reference box count in so many of its sizes,
+        divided by the number of points.
+      project: whether values and the result are projected; D-FINE and DEIMv2 do without.
       kernel_init: initializer of the kernels of projections.
       offset_dtype: dtype of predicted locations and weights, whatever `dtype` is: half precision
         misplaces samples. For float64 throughout, give float64.
@@ -71,6 +74,8 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
         num_levels: int = 4,
         num_points: int | Sequence[int] = 4,
         *,
+        offset_scale: float = 0.5,
+        project: bool = True,
         method: str = "bilinear",
         dtype: Dtype | None = None,
         param_dtype: Dtype = jnp.float32,
@@ -81,7 +86,8 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
         implementation: ImplementationLike = None,
     ):
         self.attention: Attention = Attention.parse(
-            *(_NAMES, in_features, num_heads, num_levels, num_points, method, implementation)
+            *(_NAMES, in_features, num_heads, num_levels, num_points),
+            *(offset_scale, project, method, implementation),
         )
         options = (dtype, param_dtype, precision, kernel_init, offset_dtype)
         make = make_sublayers(self.attention.features, rngs, *options)
@@ -89,8 +95,8 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
             self.attention.offset_features, self.attention.init_offset_bias
         )
         self.attention_weights: nnx.Linear = make.predictor(self.attention.weight_features)
-        self.value_proj: nnx.Linear = make.projection()
-        self.output_proj: nnx.Linear = make.projection()
+        self.value_proj: nnx.Linear | None = nnx.data(make.projection() if project else None)
+        self.output_proj: nnx.Linear | None = nnx.data(make.projection() if project else None)
 
 
 @explain_keywords

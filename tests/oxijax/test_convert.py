@@ -104,8 +104,93 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
         TypeError,
         r"'mask.bias'\] must be an array of real numbers, got dtype int64",
     ),
-    ([*STATE], TypeError, "state_dict must be a mapping or the path of a safetensors file, got"),
+    ([*STATE], TypeError, "state_dict must be a mapping or the path of a safetensors file or its"),
+    (
+        {**WITHOUT, "more": np.ones(1)},
+        ValueError,
+        "state_dict lacks 'center_feature.*; and has what the layer lacks: 'more', with prefix ''",
+    ),
 ]
+
+
+@each_library
+def test_ignored_keys(library):
+    """What the layer has nothing for, by patterns; what it needs is read all the same."""
+    case = "DCNv3/center"
+    state = {f"dcn.{name}": value for name, value in recorded[case].state.items()}
+    state |= {"backbone.conv.weight": np.ones(1), "dcn.anchors": np.ones(2)}
+    layer = abstract(library, case)
+    for ignore in (["backbone.*", "*.anchors"], "*"):
+        found = oxijax.convert.from_torch(layer, state, prefix="dcn.", ignore=ignore)
+        for name, value in oxijax.convert.to_torch(found, prefix="dcn.").items():
+            np.testing.assert_array_equal(value, state[name].astype(np.float32), name)
+    with pytest.raises(ValueError, match=r"what the layer lacks: 'dcn.anchors', with"):
+        oxijax.convert.from_torch(layer, state, prefix="dcn.", ignore=["anchors", "backbone.*"])
+    for wrong in (3, [None]):
+        with pytest.raises(TypeError, match="ignore must be a string or a list of strings, got"):
+            oxijax.convert.from_torch(layer, state, ignore=wrong)  # pyright: ignore
+
+
+@each_library
+@pytest.mark.parametrize("buffer", ["n_points_scale", "num_points_scale"])
+def test_points_of_a_state(library, buffer):
+    """States of RT-DETRv2 and D-FINE tell how many there are, which have to be the layer's."""
+    config = {"features": 12, "num_heads": 3, "num_levels": 2, "abstract": True}
+    layer = layer_of(library, "MSDeformAttn", num_points=(3, 6), **config)
+    shapes = {"sampling_offsets": 54, "attention_weights": 27, "value_proj": 12, "output_proj": 12}
+    state = {f"{name}.weight": np.zeros((size, 12)) for name, size in shapes.items()}
+    state |= {f"{name}.bias": np.zeros(size) for name, size in shapes.items()}
+    state[buffer] = np.array([1 / 3] * 3 + [1 / 6] * 6, np.float32)
+    found = oxijax.convert.from_torch(layer, state)
+    assert oxijax.convert.to_torch(found).keys() == state.keys() - {buffer}
+    message = (
+        r"layer must have the points of the state at 'the top': num_points is \(4, 5\), and "
+        rf"state_dict\['{buffer}'\] is that of \(3, 6\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        oxijax.convert.from_torch(
+            layer_of(library, "MSDeformAttn", num_points=(4, 5), **config), state
+        )
+    state[buffer][0] = 0
+    with pytest.raises(ValueError, match=r"is that of no points: "):
+        oxijax.convert.from_torch(layer, state)
+
+
+class Stacked(nnx.Module):
+    """Three layers in one, as `nnx.scan` has them."""
+
+    def __init__(self, make: Any):
+        self.blocks = nnx.vmap(make)(jax.random.split(jax.random.key(0), 3))
+
+
+STACKED = {
+    "linear": (lambda key: nnx.Linear(2, 3, rngs=nnx.Rngs(key)), "2 dim.*got shape .3, 2, 3."),
+    "conv": (lambda key: nnx.Conv(2, 3, (3,), rngs=nnx.Rngs(key)), "3 dim.*got shape .3, 3, 2, 3."),
+    "embed": (lambda key: nnx.Embed(5, 2, rngs=nnx.Rngs(key)), "2 dim.*got shape .3, 5, 2."),
+    "attention": (
+        lambda key: oxijax.nnx.MSDeformAttn(8, 2, rngs=nnx.Rngs(key)), "2 dim.*got shape .3, 8, 32."
+    ),
+    "deform_conv": (
+        lambda key: oxijax.nnx.DeformConv(2, 4, 3, rngs=nnx.Rngs(key)), "4 dim.*got shape .3, 3, 3,"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_stacked_layers(name):
+    make, message = STACKED[name]
+    model = nnx.eval_shape(lambda: Stacked(make))
+    for convert in (oxijax.convert.to_torch, lambda model: oxijax.convert.from_torch(model, {})):
+        with pytest.raises(ValueError, match=f"must not be stacked, .*: 'blocks.*has {message}"):
+            convert(model)
+
+
+def test_stacked_layers_of_linen():
+    layer = abstract("linen", "DCNv3/center")
+    module, variables = layer.unbind()
+    stacked = jax.tree.map(lambda v: jax.ShapeDtypeStruct((3, *v.shape), v.dtype), variables)
+    with pytest.raises(ValueError, match="layer must not be stacked"):
+        oxijax.convert.from_torch(module.bind(stacked), {})
 
 
 @each_library

@@ -1,5 +1,6 @@
 """Weights of whole models, in files, and by other names."""
 
+import json
 import re
 import subprocess
 import sys
@@ -162,6 +163,35 @@ def test_file(tmp_path, dtype):
         model = oxijax.convert.from_torch(make(), given, prefix="m.")
         for name, value in oxijax.convert.to_torch(model).items():
             np.testing.assert_array_equal(value, state[name].astype(np.float32), name)
+
+
+def test_files_with_an_index(tmp_path):
+    """A checkpoint in several files, of which only those are opened that have what is asked for."""
+    make, state = MODELS["nnx"]
+    first, second = dict([*state.items()][::2]), dict([*state.items()][1::2])
+    files = {"a.safetensors": first, "b.safetensors": second, "absent.safetensors": {"x.y": 0}}
+    index = {f"m.{key}": file for file, part in files.items() for key in part}
+    for file in ("a.safetensors", "b.safetensors"):
+        save_file({f"m.{key}": value for key, value in files[file].items()}, tmp_path / file)
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    model = oxijax.convert.from_torch(make(), path, prefix="m.", ignore="m.x.*")
+    for name, value in oxijax.convert.to_torch(model).items():
+        np.testing.assert_array_equal(value, state[name].astype(np.float32), name)
+    wrong = {
+        json.dumps({"weight_map": {**index, "m.z": "../c.safetensors"}}): "must have files beside",
+        json.dumps({"weight_map": dict.fromkeys(index, "a.safetensors")}): "'a.safetensors' must",
+        json.dumps({"weight_map": {**index, "m.z": 3}}): "must have names of files",
+        json.dumps(
+            {"weight_map": dict.fromkeys(index, "c.safetensors")}
+        ): "there is no file '.*c",
+        json.dumps([1]): "must be a JSON file with a weight_map",
+        "{": "must be a JSON file with a weight_map",
+    }
+    for text, message in wrong.items():
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            oxijax.convert.from_torch(make(), path, prefix="m.", ignore=["m.x.*", "m.z"])
 
 
 def test_wrong_files(tmp_path):

@@ -199,10 +199,15 @@ def check_shape(
         )
 
 
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+def check_choice(
+    name: str, value: Any, choices: Sequence[str], elsewhere: Mapping[str, str] | None = None
+) -> None:
+    """Checks a word; `elsewhere` has what other libraries call some of the choices."""
     if not isinstance(value, str) or value not in choices:
         expected = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} must be one of {expected}, got {shown(value)}")
+        ours = elsewhere.get(value) if elsewhere and isinstance(value, str) else None
+        hint = f", which is called {ours!r} here" if ours else ""
+        raise ValueError(f"{name} must be one of {expected}, got {shown(value)}{hint}")
 
 
 def check_callable(name: str, value: Any) -> None:

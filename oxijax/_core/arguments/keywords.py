@@ -14,13 +14,19 @@ _WEIGHT = {"weight": "it is read off the shape of weight"}
 _INPUTS = {"parent": "it is read off the shape of the inputs"}  # only Linen's layers have a parent
 _OFFSET = {"offset": "it is read off the shape of offset"}
 _WEIGHTS = {"attention_weights": "it is read off the shape of attention_weights"}
-_NO_NEED = {"x": "nothing needs it here", "value": "nothing needs it here"}
+_NO_NEED: Mapping[str, str] = dict.fromkeys(("x", "value", "inputs_v"), "nothing needs it here")
+_QUERY = {name: f"it is added to {name} before the call" for name in ("inputs_q", "query")}
+_MASK = "padding_mask is True where values count as zeros: the inverse of Hugging Face's, but in "
 
 # Words of torchvision, PyTorch, mmcv, ONNX, TensorFlow and of our layers that mean the same, each
 # with what is true of functions that have none of them but a certain other argument.
 _SYNONYMS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("x input inputs image images X lhs", {}),
-    ("value input_flatten", {}),
+    ("value inputs_v input_flatten encoder_hidden_states values", {}),
+    ("query inputs_q hidden_states queries", {}),
+    ("position_embeddings query_pos", _QUERY),
+    ("padding_mask key_padding_mask input_padding_mask", {}),
+    ("attention_mask", {"padding_mask": _MASK + "Mask2Former and OneFormer"}),
     ("a A lhs mat1", {}),
     ("b B rhs mat2 other", {}),
     ("weight weights kernel filter filters W rhs", {}),
@@ -38,8 +44,8 @@ _SYNONYMS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("features channels in_features query_size d_model embed_dim embed_dims", {}),
     ("num_heads n_heads heads", _WEIGHTS),
     ("num_levels n_levels levels", _WEIGHTS),
-    ("num_points n_points", _WEIGHTS),
-    ("spatial_shapes value_spatial_shapes input_spatial_shapes", {}),
+    ("num_points points n_points num_points_list", _WEIGHTS),
+    ("spatial_shapes value_spatial_shapes input_spatial_shapes spatial_shapes_list", {}),
     ("im2col_step level_start_index value_level_start_index input_level_start_index", _NO_NEED),
     ("sampling_locations locations", {}),
     ("attention_weights weights", {}),
@@ -54,17 +60,20 @@ _SYNONYMS: tuple[tuple[str, Mapping[str, str]], ...] = (
 
 
 def explain_keywords(function: Function) -> Function:
-    """Decorates a function or a class: the TypeError for an unknown keyword argument explains it.
+    """Decorates what is called: its TypeError for an unknown keyword argument explains it.
 
-    Name, docstring and signature stay, and so does all else that is raised. A class stays the same
-    object, with another `__init__`.
+    It is a function, a method or a class. Name, docstring and signature stay, and so does all else
+    that is raised. A class stays the same object, with another `__init__`.
     """
     decorated: Any = function
     if isinstance(function, type):
         _, *known = inspect.signature(decorated.__init__).parameters
         decorated.__init__ = _explained(decorated.__init__, function.__name__, known)
         return decorated
-    return _explained(decorated, function.__name__, [*inspect.signature(function).parameters])
+    known = [*inspect.signature(function).parameters]
+    if known[0] == "self":
+        return _explained(decorated, function.__name__, known[1:], is_method=True)
+    return _explained(decorated, function.__name__, known)
 
 
 def unknown_keywords(name: str, known: Sequence[str], given: Iterable[str]) -> TypeError | None:
@@ -87,14 +96,15 @@ def unknown_keywords(name: str, known: Sequence[str], given: Iterable[str]) -> T
     return TypeError(f"{name}() has {'; '.join(parts)}")
 
 
-def _explained(function: Any, name: str, known: Sequence[str]) -> Any:
+def _explained(function: Any, name: str, known: Sequence[str], is_method: bool = False) -> Any:
     @functools.wraps(function)
     def explained(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except TypeError:
             # Python raises it before anything of the function runs, if a keyword is unknown.
-            error = unknown_keywords(name, known, kwargs)
+            called = f"{type(args[0]).__name__}.{name}" if is_method else name
+            error = unknown_keywords(called, known, kwargs)
             if error is None:
                 raise
         raise error

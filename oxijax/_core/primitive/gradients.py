@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from oxijax._core import compat as _compat
-from oxijax._core.arguments.precision import accumulator, usual_promotion
+from oxijax._core.arguments.precision import accumulator
 from oxijax._core.primitive.explicit import reshard_like
 from oxijax._core.primitive.fold import broadcast
 
@@ -53,7 +53,6 @@ class Product:
         ad.primitive_jvps[primitive.primitive] = functools.partial(self._jvp, primitive)
         primitive.define_transpose(self._gradient, self._linear)
 
-    @usual_promotion()
     def _jvp(self, primitive, primals, tangents, *, config: Any, present: Sequence[bool]):
         names = primitive.present_operands(present)
         (out,) = primitive.bind(*primals, config=config, present=present)

@@ -99,6 +99,22 @@ def test_infinitely_far_from_one_pixel():
         np.testing.assert_array_equal(np.ravel(y), [7, 8, 7, np.nan])
 
 
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("width", [1, 3])
+def test_infinitely_far(width, padding_mode, align_corners):
+    """Nowhere: a mirror has no place for it, and zero times infinity is no position."""
+    x = jnp.arange(1.0, 1 + width).reshape(1, 1, width, 1)
+    grid = jnp.asarray([[[jnp.inf, 0.0], [-jnp.inf, 0.0]]])
+
+    def sample(grid):
+        return oxijax.grid_sample(x, grid, padding_mode=padding_mode, align_corners=align_corners)
+
+    y, pull_back = jax.vjp(sample, grid)
+    np.testing.assert_array_equal(np.ravel(y), [width, 1] if padding_mode == "border" else [0, 0])
+    np.testing.assert_array_equal(pull_back(jnp.ones_like(y))[0], jnp.zeros_like(grid))
+
+
 @pytest.mark.quick
 def test_subnormals_are_kept_by_the_emulator():
     """As on a GPU; XLA's own threads flush them."""
