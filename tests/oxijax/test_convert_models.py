@@ -182,9 +182,7 @@ def test_files_with_an_index(tmp_path):
         json.dumps({"weight_map": {**index, "m.z": "../c.safetensors"}}): "must have files beside",
         json.dumps({"weight_map": dict.fromkeys(index, "a.safetensors")}): "'a.safetensors' must",
         json.dumps({"weight_map": {**index, "m.z": 3}}): "must have names of files",
-        json.dumps(
-            {"weight_map": dict.fromkeys(index, "c.safetensors")}
-        ): "there is no file '.*c",
+        json.dumps({"weight_map": dict.fromkeys(index, "c.safetensors")}): "there is no file '.*c",
         json.dumps([1]): "must be a JSON file with a weight_map",
         "{": "must be a JSON file with a weight_map",
     }

@@ -16,6 +16,7 @@ from support.sampling_layers import (
     apply,
     filled,
     layer_of,
+    of_transformers,
     recorded,
     split,
 )  # fmt: skip
@@ -62,6 +63,22 @@ def test_is_pytorch_s_module(library, case):
     module = recorded[case]
     layer = loaded(library, case, **FLOAT64)
     found = result_and_gradients(layer, module.inputs, module.grad_y)
+    assert found.keys() == module.results.keys()
+    for name, expected in module.results.items():
+        assert_close(found[name], expected, 1e-12, name)
+
+
+@pytest.mark.spread(4)
+@each_library
+@pytest.mark.parametrize("case", of_transformers)
+@pytest.mark.usefixtures("x64")
+def test_is_transformers_module(library, case):
+    """With its state as it is: results, and gradients to the inputs."""
+    module = of_transformers[case]
+    layer = layer_of(library, module.kind, abstract=True, **module.config, **FLOAT64)
+    layer = oxijax.convert.from_torch(layer, module.state)
+    inputs = in_dtype(module.inputs, jnp.float64)
+    found = result_and_gradients(layer, inputs, module.grad_y.astype(np.float64))
     assert found.keys() == module.results.keys()
     for name, expected in module.results.items():
         assert_close(found[name], expected, 1e-12, name)

@@ -60,7 +60,7 @@ def record(
       case: its name, which also seeds the random numbers.
       kind: the module's class.
       config: its arguments.
-      inputs: by the names of the arguments of its call; numbers of float32.
+      inputs: by the names of the arguments of its call; numbers of float32, or bools.
       weights: those whose gradients are recorded too.
       state: makes an array of its state of a random one.
     """
@@ -72,14 +72,22 @@ def record(
     }
     module.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
     operands = {
-        name: torch.from_numpy(array.astype(np.float64)).requires_grad_()
+        name: torch.from_numpy(array)
+        if array.dtype == bool
+        else torch.from_numpy(array.astype(np.float64)).requires_grad_()
         for name, array in inputs.items()
     }
     y = module(**operands)
     grad_y = random.standard_normal(tuple(y.shape)).astype(np.float32)
     parameters = dict(module.named_parameters())
-    moving = {**operands, **{key: parameters[key] for key in weights}}
-    gradients = torch.autograd.grad(y, list(moving.values()), torch.from_numpy(grad_y).double())
+    moving = {name: value for name, value in operands.items() if value.requires_grad}
+    moving |= {key: parameters[key] for key in weights}
+    # Zeros where the result does not depend on an operand, as on locations that are rounded.
+    gradients = torch.autograd.grad(
+        *(y, list(moving.values()), torch.from_numpy(grad_y).double()),
+        allow_unused=True,
+        materialize_grads=True,
+    )
     found = {
         **{f"state/{key}": array for key, array in arrays.items()},
         **{f"inputs/{name}": array for name, array in inputs.items()},

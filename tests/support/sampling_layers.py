@@ -3,6 +3,7 @@
 `tests/data/sampling_layers.npz` has, for each case, the arguments of a module of Deformable DETR,
 InternImage or DCNv4, its state, inputs, its result and the gradients to the inputs. They are of the
 modules' own code in float64 on PyTorch 2.13, with its pure PyTorch functions in place of CUDA ones.
+`transformers_attention.npz` has the same of modules of transformers 5.24, on PyTorch 2.14.
 """
 
 import dataclasses
@@ -28,6 +29,7 @@ __all__ = [
     "apply",
     "filled",
     "layer_of",
+    "of_transformers",
     "recorded",
     "split",
 ]
@@ -55,6 +57,7 @@ def _read() -> dict[str, Recorded]:
 
 
 recorded = _read()
+of_transformers = read_recorded("transformers_attention.npz")  # with arguments of Linen's layers
 
 
 def layer_of(library: str, kind: str, *, abstract: bool = False, **config: Any) -> Any:
