@@ -137,9 +137,9 @@ def test_points_of_a_state(library, buffer):
     """States of RT-DETRv2 and D-FINE tell how many there are, which have to be the layer's."""
     config = {"features": 12, "num_heads": 3, "num_levels": 2, "abstract": True}
     layer = layer_of(library, "MSDeformAttn", num_points=(3, 6), **config)
-    shapes = {"sampling_offsets": 54, "attention_weights": 27, "value_proj": 12, "output_proj": 12}
-    state: dict[str, Any] = {f"{name}.weight": np.zeros((size, 12)) for name, size in shapes.items()}
-    state |= {f"{name}.bias": np.zeros(size) for name, size in shapes.items()}
+    sizes = {"sampling_offsets": 54, "attention_weights": 27, "value_proj": 12, "output_proj": 12}
+    state: dict[str, Any] = {f"{name}.bias": np.zeros(size) for name, size in sizes.items()}
+    state |= {f"{name}.weight": np.zeros((size, 12)) for name, size in sizes.items()}
     state[buffer] = np.array([1 / 3] * 3 + [1 / 6] * 6, np.float32)
     found = oxijax.convert.from_torch(layer, state)
     assert oxijax.convert.to_torch(found).keys() == state.keys() - {buffer}
@@ -228,7 +228,7 @@ class Tied(nnx.Module):
 def tied_state() -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     shapes = {"blocks.0": (2, 2), "blocks.1": (3, 2)}
-    state: dict[str, Any] = {f"{name}.weight": random.standard_normal(shape) for name, shape in shapes.items()}
+    state = {f"{name}.weight": random.standard_normal(shape) for name, shape in shapes.items()}
     state |= {f"{name}.bias": random.standard_normal(shape[0]) for name, shape in shapes.items()}
     copies = {key.replace("blocks.1", "head"): v for key, v in state.items() if "blocks.1" in key}
     return {name: value.astype(np.float32) for name, value in (state | copies).items()}

@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from support.helpers import TOLERANCES, assert_close
 from support.layers import equations_of
 from support.sampling_layers import (
@@ -231,6 +234,47 @@ def test_sampling_points(library):
     assert jnp.max(locations) < 0.8
     expected = np.einsum("nqmpc,nqmp->nqmc", locations, weights)
     np.testing.assert_allclose(y.reshape(2, 5, 3, 2, 2)[..., 0, :], expected, rtol=1e-5)
+
+
+def test_tensor_parallelism():
+    """Heads and features over an Explicit axis: what is sharded says how the result is."""
+    module = recorded["MSDeformAttn/points"]
+    layer = layer_of("nnx", "MSDeformAttn", **{**module.config, "num_heads": 2})
+    inputs = in_dtype(module.inputs, jnp.float32)
+    arguments = inputs["query"], inputs["reference_points"], inputs["value"]
+    expected = layer(*arguments, spatial_shapes=SHAPES)
+    graph, state = nnx.split(layer)
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+
+    def place(path: Any, parameter: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path)
+        spec = P("model") if parameter.ndim == 1 else P(None, "model")
+        if "output_proj" in name:
+            spec = P() if parameter.ndim == 1 else P("model", None)
+        return jax.device_put(parameter, NamedSharding(mesh, spec))
+
+    with jax.set_mesh(mesh):
+        placed = jax.tree_util.tree_map_with_path(place, state)
+        images = [jax.device_put(array, P("data")) for array in arguments]
+
+        @jax.jit
+        def run(state: Any, *arguments: jax.Array) -> jax.Array:
+            layer = nnx.merge(graph, state)
+            return layer(*arguments, spatial_shapes=SHAPES, out_sharding=P("data", None, "model"))
+
+        y = run(placed, *images)
+    assert y.sharding.spec == P("data", None, "model")
+    assert_close(np.asarray(y), expected, TOLERANCES["float32"])
+
+
+@pytest.mark.parametrize("library", ["nnx", "linen"])
+def test_sharding_of_no_projection(library):
+    config = {**recorded["MSDeformAttn/points"].config, "project": library == "linen"}
+    layer: Any = layer_of(library, "MSDeformAttn", **config)
+    inputs = in_dtype(recorded["MSDeformAttn/points"].inputs, jnp.float32)
+    arguments = inputs["query"], inputs["reference_points"], inputs["value"]
+    with pytest.raises(ValueError, match=r"out_sharding must be None where output_proj is no nnx"):
+        layer(*arguments, spatial_shapes=SHAPES, out_sharding=P("data"))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -9,6 +9,7 @@ import inspect
 import types
 import warnings
 import zlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +38,8 @@ class Attention(NamedTuple):
 
     module: str
     name: str
-    config: dict[str, Any] = {}
-    layer: dict[str, Any] = {}
+    config: Mapping[str, Any] = types.MappingProxyType({})
+    layer: Mapping[str, Any] = types.MappingProxyType({})
     of_config: bool = False
     boxes: bool = True
     masked: bool = False
@@ -83,7 +84,8 @@ FAMILIES = {
 
 def make_module(family: Attention) -> Any:
     """The family's module, whose call has the arguments of our layer."""
-    module = importlib.import_module(f"transformers.models.{family.module}.modeling_{family.module}")
+    package = f"transformers.models.{family.module}"
+    module = importlib.import_module(f"{package}.modeling_{family.module}")
     cls = getattr(module, f"{family.name}MultiscaleDeformableAttention")
     known = {"query": "hidden_states", "value": "encoder_hidden_states"}
 
@@ -104,7 +106,8 @@ def make_module(family: Attention) -> Any:
         return adapted(FEATURES, HEADS, LEVELS, 3)
     name = next(n for n in vars(module) if n.endswith("Config") and family.name.startswith(n[:-6]))
     sizes = {"d_model": FEATURES, "num_feature_levels": LEVELS, "decoder_attention_heads": HEADS}
-    config = types.SimpleNamespace(**{**getattr(module, name)().to_dict(), **sizes, **family.config})
+    theirs = getattr(module, name)().to_dict()
+    config = types.SimpleNamespace(**{**theirs, **sizes, **family.config})
     return adapted(config) if family.of_config else adapted(config, HEADS, 3)
 
 
@@ -117,10 +120,10 @@ def inputs_of(case: str, family: Attention) -> dict[str, np.ndarray]:
         "reference_points": references,
         "value": random.standard_normal((2, pixels, FEATURES)),
     }
-    inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
+    found: dict[str, np.ndarray] = {k: v.astype(np.float32) for k, v in inputs.items()}
     if family.masked:
-        inputs["padding_mask"] = random.random((2, pixels)) < 0.3
-    return inputs
+        found["padding_mask"] = random.random((2, pixels)) < 0.3
+    return found
 
 
 def make() -> dict[str, np.ndarray]:

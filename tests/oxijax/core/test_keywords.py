@@ -33,6 +33,35 @@ LAYERS = {
 }
 ALL = {**FUNCTIONS, **{f"reference.{name}": twin for name, twin in TWINS.items()}, **LAYERS}
 
+CALLS = {
+    "nnx": (lambda: oxijax.nnx.MSDeformAttn(8, 2, rngs=nnx.Rngs(0)), "inputs_q", "inputs_v"),
+    "linen": (lambda: oxijax.linen.MSDeformAttn(8, 2), "inputs_q", "inputs_v"),
+    "equinox": (
+        lambda: oxijax.equinox.MSDeformAttn(8, 2, key=jax.random.key(0)), "query", "value"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("library", CALLS)
+def test_calls_of_attention(library):
+    """With the names that transformers and mmcv have."""
+    make, query, value = CALLS[library]
+    layer: Any = make()
+    hints = {
+        "hidden_states": f"it is called {query} here",
+        "encoder_hidden_states": f"it is called {value} here",
+        "position_embeddings": f"it is added to {query} before the call",
+        "key_padding_mask": "it is called padding_mask here",
+        "attention_mask": "padding_mask is True where values count as zeros: the inverse of "
+        "Hugging Face's, but in Mask2Former and OneFormer",
+        "level_start_index": "nothing needs it here",
+    }
+    for word, hint in hints.items():
+        message = f"MSDeformAttn.__call__() has no argument {word!r}: {hint}"
+        with pytest.raises(TypeError, match=re.escape(message)):
+            layer(**{word: jnp.ones(3)})
+
+
 CASES = {
     "torchvision: input": ("deform_conv", "input", "it is called x here"),
     "torchvision: stride": ("deform_conv", "stride", "it is called strides here"),

@@ -169,6 +169,16 @@ def test_normalize_is_a_softmax_over_all_points(function):
         assert_close(ours[key], expected, 2e-6, key)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_images_are_not_copied(dtype):
+    """Whatever the dtype: a few queries of large images need little beside them."""
+    images = jax.ShapeDtypeStruct((2, 128, 128, 64), dtype)
+    grid = jax.ShapeDtypeStruct((2, 8, 8, 2), jnp.float32)
+    analysis = jax.jit(oxijax.grid_sample).lower(images, grid).compile().memory_analysis()
+    assert analysis is not None
+    assert analysis.temp_size_in_bytes < images.size // 10
+
+
 def test_nearest_is_the_pixel_at_the_edge_or_nearer():
     value = np.arange(12, dtype=np.float32).reshape(1, 12, 1, 1)
     x = np.array([-0.3, 0.0, 0.124, 0.126, 0.99, 5.0], np.float32)
