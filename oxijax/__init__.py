@@ -3,7 +3,8 @@
 Operators: `deform_conv`, `ms_deform_attn`, `dcnv3`, `dcnv4`, `grid_sample`, `conv`,
 `conv_general_dilated`, `gemm`; `reference` has them in pure JAX.
 
-Layers: `nnx`, `linen` and `equinox` each have `DeformConv`, `MSDeformAttn`, `DCNv3` and `DCNv4`.
+Layers: `nnx`, `linen`, `equinox` and `keras` each have `DeformConv` (in Keras `DeformConv2D`),
+`MSDeformAttn`, `DCNv3` and `DCNv4`; `keras.accelerate` is for others' detectors.
 `convert` has PyTorch's weights for them, and `onnx` exports models.
 
 Where operators sample: `sampling_locations`, `draw_samples`, `offset_statistics`.
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from oxijax import convert as convert
     from oxijax import equinox as equinox
     from oxijax import extend as extend
+    from oxijax import keras as keras
     from oxijax import linen as linen
     from oxijax import nnx as nnx
     from oxijax import onnx as onnx
@@ -83,8 +85,8 @@ __all__ = [
 
 # Modules that `*` does not import, each with the package that it needs.
 _NEEDS = {
-    "equinox": "equinox", "extend": "jax", "linen": "flax", "nnx": "flax", "onnx": "jax",
-    "testing": "jax",
+    "equinox": "equinox", "extend": "jax", "keras": "keras", "linen": "flax", "nnx": "flax",
+    "onnx": "jax", "testing": "jax",
 }  # fmt: skip
 _LAYERS = ("DCNv3", "DCNv4", "DeformConv", "MSDeformAttn")
 

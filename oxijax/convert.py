@@ -1,4 +1,4 @@
-"""Weights of PyTorch's modules in the layers and models of Flax and Equinox, and back."""
+"""Weights of PyTorch's modules in the layers and models of Flax, Equinox and Keras, and back."""
 
 import importlib
 import os
@@ -40,10 +40,11 @@ def from_torch(
     | DCNv3        | InternImage's DCNv3                                                          |
     | DCNv4        | DCNv4's DCNv4                                                                |
 
-    A model of Flax NNX or Equinox may be made of these, of convolutions, linear layers, embeddings
-    and normalizations of its library, and of parts of its own making: a parameter has the name that
-    the path of attributes to it gives, such as "blocks.0.conv.weight" for `blocks[0].conv.kernel`;
-    the parts of a `Sequential` are numbers.
+    A model of Flax NNX, Equinox or Keras may be made of these, of convolutions, linear layers,
+    embeddings and normalizations of its library, and of parts of its own making: a parameter has
+    the name that the path of attributes to it gives, such as "blocks.0.conv.weight" for
+    `blocks[0].conv.kernel`; the parts of a `Sequential` are numbers, those of a functional model of
+    Keras have the names of its layers.
 
     The kernel of a `DeformConv` whose modulation is another multiple of the sigmoid than the
     module's is halved or doubled, so that its results are the module's.
@@ -62,7 +63,8 @@ def from_torch(
       1.0
 
     Args:
-      layer: it says what is expected and remains as it is. One of Linen has to be a layer of oxijax
+      layer: it says what is expected and remains as it is, but for Keras, whose layers are built
+        and get the weights themselves. One of Linen has to be a layer of oxijax
         that is bound to its variables; `unbind` separates the result. Parameters may be
         `jax.ShapeDtypeStruct`, as of `nnx.eval_shape` or `equinox.filter_eval_shape`.
       state_dict: NumPy arrays, or what NumPy can read, by the names that PyTorch has for them; or
@@ -75,7 +77,8 @@ def from_torch(
         for them: `("backbone.*", "*.anchors")`.
 
     Returns:
-      A layer of the same type, whose parameters have the dtypes that the given layer's have.
+      A layer of the same type, whose parameters have the dtypes that the given layer's have; the
+      given one, of Keras.
 
     Raises:
       ValueError: keys that are missing or that the layer has nothing for, an array of another
@@ -166,7 +169,7 @@ def _open(layer: Any, prefix: Any, names: Any) -> tuple[Any, Callable[[Any], Any
             )
         if not any(f"{each}.".startswith(f"{path}.") for each in paths):
             raise ValueError(f"names must have parts of the layer, got {path!r}")
-    tied = module.tied(layer) if library == "nnx" else {}
+    tied = module.tied(layer) if library in ("nnx", "keras") else {}
     return (
         parameters,
         rebuild,
@@ -174,19 +177,28 @@ def _open(layer: Any, prefix: Any, names: Any) -> tuple[Any, Callable[[Any], Any
     )
 
 
+# Where the base class of a library's layers is, and its name.
+_BASES = {
+    "nnx": ("flax.nnx", "Module"),
+    "linen": ("flax.linen", "Module"),
+    "equinox": ("equinox", "Module"),
+    "keras": ("keras", "Layer"),
+}
+
+
 def _library(layer: Any) -> str:
     """Which library a layer or model is of, without importing any."""
     classes = type(layer).__mro__
-    for library, home in (("nnx", "flax.nnx"), ("linen", "flax.linen"), ("equinox", "equinox")):
+    for library, (home, base) in _BASES.items():
         of_library = [cls for cls in classes if cls.__module__.startswith(home)]
-        if any(cls.__name__ == "Module" for cls in of_library) and (
+        if any(cls.__name__ == base for cls in of_library) and (
             library != "linen"
             or any(c.__module__.startswith("oxijax.") and c.__name__ in LAYERS for c in classes)
         ):
             return library
     raise TypeError(
-        f"layer must be a module of Flax NNX or Equinox, or one of {', '.join(LAYERS)} of "
-        f"oxijax.linen, got {checks.shown(layer)}"
+        "layer must be a module of Flax NNX or Equinox, a layer of Keras, or one of "
+        f"{', '.join(LAYERS)} of oxijax.linen, got {checks.shown(layer)}"
     )
 
 

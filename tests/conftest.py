@@ -22,6 +22,7 @@ def pytest_configure(config):
     os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
     # Test processes are as many as cores; numpy's threads would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("KERAS_BACKEND", "jax")
     # Kernels have the plans of their own choice, whatever the user has tuned.
     no_plans = tempfile.TemporaryDirectory()
     os.environ["OXIJAX_TUNING_DIR"] = no_plans.name

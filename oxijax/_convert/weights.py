@@ -50,7 +50,16 @@ _PARTS: dict[str, dict[str, str]] = {
 }
 LAYERS = tuple(_PARTS)
 
-# The layers of Flax and Equinox whose parameters PyTorch has too, in these layouts.
+# What Keras calls layers that the other libraries have.
+_OF_KERAS = {
+    "BatchNormalization": "BatchNorm",
+    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), "Conv"),
+    "DeformConv2D": "DeformConv",
+    "Dense": "Linear",
+    "GroupNormalization": "GroupNorm",
+    "LayerNormalization": "LayerNorm",
+}
+# The layers of libraries whose parameters PyTorch has too, in these layouts.
 _KNOWN = {
     *("Conv", "Linear", "BatchNorm", "LayerNorm", "GroupNorm", "Embed", "Embedding"),
     "DeformConv",
@@ -63,6 +72,11 @@ _LEAVES = {
     "embedding": "weight",
     "mean": "running_mean",
     "var": "running_var",
+    "gamma": "weight",
+    "beta": "bias",
+    "embeddings": "weight",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
 }
 
 
@@ -193,7 +207,7 @@ class Model:
     def _check_rank(self, path: str, shape: tuple[int, ...]) -> None:
         """Raises ValueError for weights of layers that are stacked."""
         owner, _, leaf = path.rpartition(".")
-        if leaf not in ("kernel", "weight", "embedding"):
+        if leaf not in ("kernel", "weight", "embedding", "embeddings"):
             return
         parent, _, part = owner.rpartition(".")
         kind = self._kind(owner)
@@ -217,9 +231,9 @@ class Model:
         if path not in self.modules:
             return ""
         for cls in type(self.modules[path]).__mro__:
-            known = cls.__name__ in _KNOWN | _CONTAINERS | _PARTS.keys()
-            if known and _library(cls):
-                return cls.__name__
+            name = _OF_KERAS.get(cls.__name__, cls.__name__)
+            if name in _KNOWN | _CONTAINERS | _PARTS.keys() and _library(cls):
+                return name
         return ""
 
     def _is_own(self, path: str) -> bool:
@@ -247,4 +261,4 @@ class Model:
 def _library(cls: type) -> str:
     """The library that a class is of, if it is one of those whose layers are known."""
     top = cls.__module__.partition(".")[0]
-    return top if top in ("flax", "equinox", "oxijax") else ""
+    return top if top in ("flax", "equinox", "keras", "oxijax") else ""

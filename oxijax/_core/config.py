@@ -12,10 +12,11 @@ import jax
 if TYPE_CHECKING:
     from oxijax._core.calls.tuned_plans import TunedPlans
 
-__all__ = ["Config", "config", "is_deterministic", "xla_is_deterministic"]
+__all__ = ["Config", "config", "is_deterministic", "stand_ins", "xla_is_deterministic"]
 
 # JAX traces and compiles again where this changes, and keeps what it has for each value.
 _deterministic = jax.make_user_context(None)
+stand_ins = jax.make_user_context(None)  # what of other libraries is replaced
 
 
 class Config:

@@ -5,6 +5,8 @@ from typing import Any
 
 from flax import nnx
 
+from oxijax._convert.parts import parts_of
+
 __all__ = ["modules", "split", "tied"]
 
 
@@ -25,23 +27,8 @@ def tied(layer: nnx.Module) -> dict[str, str]:
 
 
 def _parts(layer: nnx.Module) -> Iterator[tuple[str, Any, str]]:
-    """The parts and parameters of a model, with their path and the first path that they are at."""
-    first: dict[int, str] = {}
+    return parts_of(layer, nnx.Module | nnx.Variable, _children)
 
-    def search(path: str, part: Any, parents: tuple[int, ...]) -> Iterator[tuple[str, Any, str]]:
-        if isinstance(part, nnx.Module | nnx.Variable):
-            if id(part) in parents:
-                return
-            yield path, part, first.setdefault(id(part), path)
-        parts: Mapping[Any, Any] = {}
-        if isinstance(part, nnx.Module):
-            parts = vars(part)
-        elif isinstance(part, Mapping):
-            parts = part
-        elif isinstance(part, list | tuple):
-            parts = dict(enumerate(part))
-        for name in sorted(parts, key=lambda name: (isinstance(name, str), name)):
-            inner = f"{path}.{name}" if path else f"{name}"
-            yield from search(inner, parts[name], (*parents, id(part)))
 
-    return search("", layer, ())
+def _children(part: Any) -> Mapping[Any, Any]:
+    return vars(part) if isinstance(part, nnx.Module) else {}
