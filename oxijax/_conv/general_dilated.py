@@ -84,12 +84,8 @@ def conv_general_dilated(
         raise _not_covered(f"{lhs_dilation=}")
     if batch_groups != 1:
         raise _not_covered(f"{batch_group_count=}")
+    checks.check_out_sharding(out_sharding)
     if out_sharding is not None:
-        if not isinstance(out_sharding, NamedSharding | PartitionSpec):
-            raise TypeError(
-                "out_sharding must be None, a NamedSharding or a PartitionSpec, got "
-                f"{checks.shown(out_sharding)}"
-            )
         raise _not_covered(f"{out_sharding=}")
     if preferred_element_type is not None:
         preferred = checks.parse_dtype("preferred_element_type", preferred_element_type)

@@ -72,6 +72,8 @@ _LEAVES = {
     "embedding": "weight",
     "mean": "running_mean",
     "var": "running_var",
+}
+_LEAVES_OF_KERAS = {
     "gamma": "weight",
     "beta": "bias",
     "embeddings": "weight",
@@ -186,7 +188,7 @@ class Model:
         torch_shape = (*shape[:-3:-1], *shape[:-2]) if is_kernel else shape
         if leaf == "bias":
             torch_shape = (math.prod(shape),)  # Equinox has [out, 1, 1] for a convolution
-        name, start = _LEAVES.get(leaf, leaf), self.start(owner, conventions)
+        name, start = self._leaf(owner, leaf), self.start(owner, conventions)
         if self._kind(owner) == "DeformConv":
             convention, layer = conventions[owner], self.modules[owner]
             factor = 1.0
@@ -203,6 +205,12 @@ class Model:
                 shapes = (2 * rows, *torch_shape[1:]), (rows, *torch_shape[1:])
                 return Weight(shape, keys, shapes, is_kernel)
         return Weight(shape, (start + name,), (torch_shape,), is_kernel)
+
+    def _leaf(self, owner: str, leaf: str) -> str:
+        """PyTorch's name of a parameter of a library's layer."""
+        if owner in self.modules:
+            return (_LEAVES | _LEAVES_OF_KERAS).get(leaf, leaf)
+        return leaf if self.nested else _LEAVES.get(leaf, leaf)
 
     def _check_rank(self, path: str, shape: tuple[int, ...]) -> None:
         """Raises ValueError for weights of layers that are stacked."""

@@ -231,6 +231,7 @@ class AttentionCalls:
           ValueError: an array of another shape, by name.
           TypeError: an argument of the wrong type or dtype, by name.
         """
+        checks.check_out_sharding(out_sharding)
         if out_sharding is not None and not (self.takes_out_sharding and self.attention.project):
             raise ValueError(
                 "out_sharding must be None where output_proj is no nnx.Linear, got "

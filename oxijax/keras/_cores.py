@@ -1,4 +1,4 @@
-"""What stands in for the sampling of detectors in Keras: the same arguments and results."""
+"""Stand-ins for the sampling of detectors in Keras, with the same arguments and results."""
 
 import functools
 import math

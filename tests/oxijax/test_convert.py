@@ -202,8 +202,11 @@ def test_wrong_states(library, state, error, message):
 
 def test_wrong_layers():
     layers = [
-        (oxijax.nnx.DeformConv, "layer must be a module of Flax NNX or Equinox, or one of .*, got"),
-        (nn.Dense(3), "layer must be a module of Flax NNX or Equinox, or one of .*linen, got"),
+        (
+            oxijax.nnx.DeformConv,
+            "layer must be a module of Flax NNX or .* Keras, or one of .*, got",
+        ),
+        (nn.Dense(3), "layer must be a module of Flax NNX or .* Keras, or one of .*linen, got"),
         (oxijax.linen.DCNv3(12), r"layer must be bound to its variables: layer.bind\(variables\)"),
     ]
     for layer, message in layers:

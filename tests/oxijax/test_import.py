@@ -41,7 +41,8 @@ def test_import_does_little():
     """Neither emulator nor kernels, no part of ptx, no CUDA, and no backend of JAX."""
     imported = run(IMPORTED).split()
     others = {name for name in imported if name.partition(".")[0] != "oxijax"}
-    heavy = {"ptx", "cuda", "flax", "equinox", "matplotlib", "rich", "email.mime", "urllib.request"}
+    libraries = {"cuda", "flax", "equinox", "keras", "matplotlib", "rich"}
+    heavy = {*libraries, "ptx", "email.mime", "urllib.request"}
     assert not others & heavy
     assert len(others) <= 10, others
     assert {name for name in imported if name.partition(".")[0] == "oxijax"} == {
@@ -101,11 +102,11 @@ def test_first_use_within_a_trace():
 HIDDEN = """
 import inspect, pydoc, sys
 
-for name in ("cuda", "equinox", "flax", "jax2onnx", "matplotlib", "onnx", "safetensors"):
+for name in ("cuda", "equinox", "flax", "jax2onnx", "keras", "matplotlib", "onnx", "safetensors"):
     sys.modules[name] = None
 import oxijax
 
-assert not {"equinox", "linen", "nnx"} & set(dir(oxijax))
+assert not {"equinox", "keras", "linen", "nnx"} & set(dir(oxijax))
 assert {"onnx", "testing", "deform_conv", *oxijax.__all__} <= set(dir(oxijax))
 assert {*oxijax.__all__, "onnx", "testing"} <= {name for name, _ in inspect.getmembers(oxijax)}
 text = pydoc.plain(pydoc.render_doc(oxijax))
@@ -113,7 +114,9 @@ for name in ("deform_conv(", "ms_deform_attn(", "tune(", "class Samples("):
     assert name in text, name
 assert "Runs oxijax's GPU code" in pydoc.plain(pydoc.render_doc("oxijax.testing"))
 assert oxijax.testing.emulate_gpu is not None
-for name, package in (("equinox", "equinox"), ("linen", "flax"), ("nnx", "flax")):
+for name, package in (
+    *(("equinox", "equinox"), ("keras", "keras"), ("linen", "flax"), ("nnx", "flax")),
+):
     try:
         getattr(oxijax, name)
     except ImportError as error:
@@ -128,7 +131,7 @@ def test_help_where_optional_packages_are_missing():
 
 
 def test_layers_are_listed_where_they_can_be_imported():
-    assert {"equinox", "linen", "nnx", "onnx", "testing"} <= set(dir(oxijax))
+    assert {"equinox", "keras", "linen", "nnx", "onnx", "testing"} <= set(dir(oxijax))
 
 
 # ---- names that are imported late

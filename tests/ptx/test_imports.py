@@ -21,6 +21,7 @@ OPTIONAL = {
     "cuda": ("oxijax/_core/gpu/driver.py",),
     "equinox": ("oxijax/equinox/*.py",),
     "jax2onnx": ("oxijax/onnx/_plugins.py",),
+    "keras": ("oxijax/keras/*.py",),
     "onnx": ("oxijax/onnx/*.py",),
     "onnx_ir": ("oxijax/onnx/_plugins.py",),
     "flax": ("oxijax/nnx/*.py", "oxijax/linen/*.py", "oxijax/_cli/demo_*.py", FLAX_LAYERS),
@@ -34,7 +35,7 @@ import importlib, importlib.abc, pkgutil, sys
 
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"jax", "jaxlib", "flax", "equinox", "oxijax", "rich"}:
+        if name.partition(".")[0] in {"jax", "jaxlib", "flax", "equinox", "keras", "oxijax", "rich"}:
             raise ModuleNotFoundError(f"{name} is blocked", name=name)
 
 sys.meta_path.insert(0, Blocker())

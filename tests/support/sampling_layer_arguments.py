@@ -25,6 +25,8 @@ ATTENTION = {
         [3, (3, 2), [3, np.int64(2)], np.array([2, 3])],
         [*JUNK, (3,), (3, 2, 1), (3, 0), (3, 2.0), "32"],
     ),
+    "offset_scale": wrong.number(1.0, 2),
+    "project": wrong.boolean(True),
     "method": wrong.choice("bilinear", "nearest", wrong=["cubic"]),
 }
 WINDOW = {
@@ -127,9 +129,10 @@ def calls(library: str, kind: str) -> dict[str, Entry]:
     arguments |= levels
     right |= shapes(kind)
     value = "value" if library == "equinox" else "inputs_v"
+    more = ignored or {"out_sharding": wrong.out_sharding()}
     return {
         f"{name}()": Entry(
-            layer, right, {**arguments, **ignored, "padding_mask": mask}, type(layer).__call__
+            layer, right, {**arguments, **more, "padding_mask": mask}, type(layer).__call__
         ),
         f"{name}.sampling_points": Entry(
             layer.sampling_points,
@@ -155,6 +158,15 @@ _PREFIX = Argument(["", np.str_("")], [value for value in JUNK if not isinstance
 _NAMES = Argument(
     [None, {}], [v for v in JUNK if not (v is None or (isinstance(v, dict) and not v))]
 )
+
+
+def is_patterns(value: Any) -> bool:
+    """Whether keys can be ignored by a value."""
+    listed = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    return listed or isinstance(value, str)
+
+
+_IGNORE = wrong.instance((), "*.anchors", ["backbone.*"], legal=is_patterns, wrong=[[1]])
 _STATES = Argument(
     [_STATE],
     [
@@ -169,7 +181,13 @@ CONVERSIONS = {
     "convert.from_torch": Entry(
         oxijax.convert.from_torch,
         {"layer": _LAYER, "state_dict": _STATE},
-        {"layer": _LAYERS, "state_dict": _STATES, "prefix": _PREFIX, "names": _NAMES},
+        {
+            "layer": _LAYERS,
+            "state_dict": _STATES,
+            "prefix": _PREFIX,
+            "names": _NAMES,
+            "ignore": _IGNORE,
+        },
         traced=False,
     ),
     "convert.to_torch": Entry(

@@ -305,6 +305,11 @@ def instance(*right: Any, wrong: Sequence = (), legal: Callable[[Any], bool] = _
     return Argument(right, _junk(legal, *wrong))
 
 
+def out_sharding() -> Argument:
+    """How a result is sharded, of which None is right without a mesh."""
+    return instance(None, legal=lambda v: v is None, wrong=["x", ("x",), [None]])
+
+
 def operands(arguments: Mapping[str, Argument], *names: str) -> dict[str, Any]:
     """What is right for some arguments."""
     return {name: arguments[name].right[0] for name in names}

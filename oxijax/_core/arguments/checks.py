@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 
 from oxijax._core.arguments.sizes import is_known, require_at_least
 from oxijax._core.process import forked
@@ -219,6 +220,14 @@ def check_keywords(name: str, value: Any) -> None:
     """Checks a mapping that is passed on as keyword arguments."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise TypeError(f"{name} must be a mapping from strings, got {shown(value)}")
+
+
+def check_out_sharding(value: Any) -> None:
+    """Raises TypeError unless a value says how a result is sharded, or is None."""
+    if not isinstance(value, NamedSharding | PartitionSpec | None):
+        raise TypeError(
+            f"out_sharding must be None, a NamedSharding or a PartitionSpec, got {shown(value)}"
+        )
 
 
 def check_not_forked() -> None:

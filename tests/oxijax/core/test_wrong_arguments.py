@@ -165,7 +165,7 @@ GENERAL = {
         wrong=[w for w in wrong.JUNK if not any(w is other for other in (None, int, str))],
         uncovered=[jnp.float16, "int32", jnp.complex64],
     ),
-    "out_sharding": wrong.instance(None, legal=lambda v: v is None, wrong=["x", ("x",), [None]]),
+    "out_sharding": wrong.out_sharding(),
 }
 ROOFLINE = {
     **{name: wrong.count(8) for name in ("m", "n", "k", "batch")},
