@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from evidence_pages.charts import digest_of  # noqa: E402
 from evidence_pages.cpu_page import cpu_page  # noqa: E402
 from evidence_pages.gpu_page import gpu_page  # noqa: E402
+from evidence_pages.keras_page import keras_page  # noqa: E402
 from evidence_pages.launch_page import launch_page  # noqa: E402
 from evidence_pages.models_page import models_page  # noqa: E402
 from evidence_pages.readings import newest, newest_of_gpus  # noqa: E402
@@ -38,6 +39,7 @@ def pages(results: pathlib.Path) -> dict[str, Page]:
         "sampling.md": sampling_page(found["sampling-cpu"]),
         "launch.md": launch_page(found["cpu"]),
         "models.md": models_page(found),
+        "keras.md": keras_page(found["keras-sampling"], found["keras-training"]),
         "gpu.md": gpu_page(newest_of_gpus(results)),
     }
     return {

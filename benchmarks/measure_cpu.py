@@ -37,6 +37,8 @@ _NEEDED = {
     "basicvsr-pp-beside-pytorch": ("torch", "torchvision", "flax"),
     "basicvsr-alignment": ("flax", "optax", "rich", "sklearn"),
     "detect-digits": ("flax", "optax", "rich", "sklearn"),
+    "keras-sampling": ("keras", "keras_hub", "zeromodels"),
+    "keras-training": ("keras", "optax", "rich", "sklearn", "zeromodels"),
 }
 _IDLE = 0.5  # processes for each core that want to run, at most
 _FADES = 180  # seconds, after which the load is somebody else's, and the result says so
@@ -59,9 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = {module for kind in kinds for module in ("matplotlib", *_NEEDED.get(kind, ()))}
     missing = sorted(name for name in missing if importlib.util.find_spec(name) is None)
     if missing:
+        peers = "keras-clients" if kinds[0].startswith("keras") else "torchvision"
         parser.error(
             f'{", ".join(missing)} must be installed: pip install ".[demo]" '
-            "-r benchmarks/requirements-torchvision.txt"
+            f"-r benchmarks/requirements-{peers}.txt"
         )
     if not args.busy and _is_busy(where):
         parser.error(f"the machine is busy (load {where['load_before']:.1f}): wait, or pass --busy")
@@ -109,15 +112,16 @@ def _environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "JAX_PLATFORMS": "cpu",
+        "KERAS_BACKEND": "jax",
     }
 
 
-def _example(name: str) -> Callable[[str, bool], list[str]]:
-    """The command of an example, whose picture goes nowhere."""
+def _example(name: str, quickly: tuple[str, str]) -> Callable[[str, bool], list[str]]:
+    """The command of an example, whose picture goes nowhere, and its option to be quick."""
 
     def command(folder: str, quick: bool) -> list[str]:
         picture = ["--picture", str(pathlib.Path(folder) / "picture.png")]
-        return [f"examples/{name}.py", *picture, *(["--seconds", "5"] if quick else [])]
+        return [f"examples/{name}.py", *picture, *(quickly if quick else [])]
 
     return command
 
@@ -129,8 +133,12 @@ _COMMANDS: dict[str, Callable[[str, bool], list[str]]] = {
     "basicvsr-pp-beside-pytorch": lambda _, quick: [
         *("benchmarks/basicvsr_times.py", "--runs", "2" if quick else "7")
     ],
-    "basicvsr-alignment": _example("basicvsr_pp"),
-    "detect-digits": _example("detect_digits"),
+    "basicvsr-alignment": _example("basicvsr_pp", ("--seconds", "5")),
+    "detect-digits": _example("detect_digits", ("--seconds", "5")),
+    "keras-sampling": lambda _, quick: [
+        *("benchmarks/keras_detectors.py", "--runs", "2" if quick else "15")
+    ],
+    "keras-training": _example("keras_detector", ("--steps", "3")),
 }
 
 

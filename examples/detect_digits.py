@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from detection_loss import Found, loss
+from detection_loss import loss
 from digit_picture import draw
 from digit_scenes import (
     CLASSES,
@@ -48,6 +48,22 @@ FEATURES, HEADS, QUERIES = 64, 4, 12
 CHANNELS = (1, 16, 32, 64, 64, 64)  # of the image, and after each convolution
 LEVELS = tuple((SIZE // stride, SIZE // stride) for stride in (8, 16, 32))
 RATE = 2e-3  # of learning, at its highest
+
+
+class Found(NamedTuple):
+    """What a layer of the decoder finds in N images.
+
+    Attributes:
+      boxes: [N, Q, 4].
+      logits: [N, Q, CLASSES].
+      queries: [N, Q, FEATURES], of the layer's attention.
+      references: [N, Q, 4], the boxes that the layer corrects.
+    """
+
+    boxes: jax.Array
+    logits: jax.Array
+    queries: jax.Array
+    references: jax.Array
 
 
 class DeformableAttention(nnx.Module):

@@ -6,32 +6,25 @@ al., "Focal Loss for Dense Object Detection", 2017.
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 from digit_scenes import Scenes, corners
 
-__all__ = ["Found", "generalized_iou", "loss", "match"]
+__all__ = ["Detections", "generalized_iou", "loss", "match"]
 
 _focal = functools.partial(optax.sigmoid_focal_loss, alpha=0.25, gamma=2)
 
 
-class Found(NamedTuple):
-    """What a layer of the decoder says of N images.
+class Detections(Protocol):
+    """Boxes [N, Q, 4] and logits [N, Q, CLASSES] of N images."""
 
-    Attributes:
-      boxes: [N, Q, 4].
-      logits: [N, Q, CLASSES].
-      queries: [N, Q, FEATURES], of which the layer's attention was asked.
-      references: [N, Q, 4], the boxes that it was asked about.
-    """
-
-    boxes: jax.Array
-    logits: jax.Array
-    queries: jax.Array
-    references: jax.Array
+    @property
+    def boxes(self) -> jax.Array: ...
+    @property
+    def logits(self) -> jax.Array: ...
 
 
 def generalized_iou(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -46,7 +39,7 @@ def generalized_iou(a: jax.Array, b: jax.Array) -> jax.Array:
     return shared / union - (hull - union) / hull
 
 
-def match(found: Found, scenes: Scenes) -> jax.Array:
+def match(found: Detections, scenes: Scenes) -> jax.Array:
     """Which query is to find each digit, [N, digits]: those that do it at the least cost."""
     zeros = jnp.zeros_like(found.logits)
     cost = _focal(found.logits, zeros + 1) - _focal(found.logits, zeros)
@@ -62,7 +55,7 @@ def match(found: Found, scenes: Scenes) -> jax.Array:
     return jax.vmap(one)(jax.lax.stop_gradient(cost))
 
 
-def loss(layers: Sequence[Found], scenes: Scenes) -> jax.Array:
+def loss(layers: Sequence[Detections], scenes: Scenes) -> jax.Array:
     """DETR's loss a digit, summed over the decoders, with focal loss for classes."""
     present = scenes.labels >= 0
     total = jnp.zeros(())

@@ -2,10 +2,10 @@
 
 import pathlib
 from collections.abc import Mapping
-from typing import Protocol
 
 import jax
 import numpy as np
+from detection_loss import Detections
 from digit_scenes import SIZE, Scenes, corners
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -21,28 +21,19 @@ _LEAST = 0.4  # score of a box that is drawn
 _COLORS = ("#D55E00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#E69F00")
 
 
-class Found(Protocol):
-    """Boxes [N, Q, 4] and logits [N, Q, classes] of a detector."""
-
-    @property
-    def boxes(self) -> jax.Array: ...
-    @property
-    def logits(self) -> jax.Array: ...
-
-
 def draw(
     path: pathlib.Path,
     scenes: Scenes,
-    found: Mapping[str, Found],
-    points: tuple[jax.Array, jax.Array],
+    found: Mapping[str, Detections],
+    points: tuple[jax.Array, jax.Array] | None = None,
 ) -> None:
-    """Draws a row of scenes for each detector, and into the first row what its queries look at.
+    """Draws a row of scenes for each detector, and into the first row where its queries look.
 
     Args:
       path: the picture's path; its suffix decides on the format.
       scenes: the first ones are drawn.
       found: what each detector says of all of them.
-      points: locations [N, Q, M, points, 2] and weights [N, Q, M, points].
+      points: locations [N, Q, M, points, 2] and weights [N, Q, M, points], of the first detector.
     """
     count = min(_SCENES, len(scenes.images))
     figure = Figure(figsize=(2.4 * count, 2.5 * len(found)), layout="constrained")
@@ -52,7 +43,9 @@ def draw(
         for i, axis in enumerate(axes[number]):
             _draw_scene(axis, np.asarray(scenes.images[i, ..., 0]))
             queries = _draw_boxes(axis, np.asarray(each.boxes[i]), jax.nn.sigmoid(each.logits[i]))
-            for color, query in queries * (number == 0):
+            if points is None or number:
+                continue
+            for color, query in queries:
                 yx = points[0][i, query][..., ::-1] * SIZE
                 oxijax.draw_samples(None, yx, points[1][i, query], color=color, axes=axis)
         axes[number, 0].set_ylabel(name)

@@ -9,7 +9,10 @@ from typing import Any
 __all__ = ["KINDS", "Reading", "load", "newest", "newest_of_gpus"]
 
 # What follows the date in a file's name. A report of the GPU suite is named after its GPU.
-KINDS = ("cpu", "sampling-cpu", "basicvsr-pp-beside-pytorch", "basicvsr-alignment", "detect-digits")
+KINDS = (
+    *("cpu", "sampling-cpu", "basicvsr-pp-beside-pytorch", "basicvsr-alignment", "detect-digits"),
+    *("keras-sampling", "keras-training"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

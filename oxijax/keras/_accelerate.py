@@ -15,6 +15,7 @@ import numpy as np
 from oxijax._core.arguments import checks
 from oxijax._core.config import stand_ins
 from oxijax.keras._cores import CORES, Core
+from oxijax.keras._probes import Sizes
 
 __all__ = ["Accelerated", "accelerate"]
 
@@ -143,7 +144,7 @@ def _without_types(function: Callable[..., Any]) -> inspect.Signature:
 def _compare(original: Any, stand_in: Any, probe: Any, owner: Any) -> None:
     """Raises `_UnknownError` if a stand-in's results for drawn inputs are not the original's."""
     try:
-        for arguments in probe(owner):
+        for arguments in probe(owner, Sizes()):
             both = jax.jit(lambda: [f(*arguments) for f in (original, stand_in)])  # noqa: B023
             theirs, ours = (map(np.asarray, jax.tree.leaves(found)) for found in both())
             for a, b in zip(theirs, ours, strict=True):

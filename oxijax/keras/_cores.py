@@ -1,10 +1,7 @@
 """Stand-ins for the sampling of detectors in Keras, with the same arguments and results."""
 
-import functools
 import math
-import sys
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +11,10 @@ from keras import ops
 
 from oxijax._sampling.grid_sample import grid_sample as sample_images
 from oxijax._sampling.ms_deform_attn import ms_deform_attn
+from oxijax.keras import _probes as probes
+from oxijax.keras._probes import Shapes
 
 __all__ = ["CORES", "Core"]
-
-Shapes = Sequence[tuple[int, int]]  # height and width of each level
 
 
 class Core(NamedTuple):
@@ -27,13 +24,13 @@ class Core(NamedTuple):
       module: the module that has it.
       name: its name there, or that of a class and its method.
       stand_in: a function of the original, for cases that only that has, which makes the stand-in.
-      probe: a function of the module or the class, which makes arguments to compare both with.
+      probe: drawn arguments to compare both with, of the module or the class.
     """
 
     module: str
     name: str
     stand_in: Callable[[Callable[..., Any]], Callable[..., Any]]
-    probe: Callable[[Any], Sequence[tuple[Any, ...]]]
+    probe: probes.Probe
 
 
 def _attend(
@@ -59,12 +56,24 @@ def _attend(
     return y.reshape(batch, queries, heads * value.shape[-1]).astype(dtype)
 
 
+def _swap(array: Any, middle: int) -> jax.Array:
+    """The dimensions from `middle` on before those from 1 to there: [B, product, product].
+
+    XLA transposes two dimensions on a CPU in half the time that three or four take.
+    """
+    array = ops.convert_to_tensor(array)
+    batch, *sizes = array.shape
+    first, last = math.prod(sizes[: middle - 1]), math.prod(sizes[middle - 1 :])
+    return jnp.swapaxes(array.reshape(batch, first, last), 1, 2)
+
+
 def _channels_before_pixels(_: Any) -> Callable[..., Any]:
     def ms_deform_attn_core(
         value: Any, value_spatial_shapes: Shapes, sampling_locations: Any, attention_weights: Any
     ) -> jax.Array:
         levels, points = sampling_locations.shape[3:5]
-        value = ops.transpose(value, (0, 3, 1, 2))
+        batch, heads, channels, pixels = ops.shape(value)
+        value = _swap(value, 3).reshape(batch, pixels, heads, channels)
         counts = (points,) * levels
         return _attend(value, value_spatial_shapes, sampling_locations, attention_weights, counts)
 
@@ -143,87 +152,16 @@ def _keras_hub_grid_sample(original: Callable[..., Any]) -> Callable[..., Any]:
         if (height is None) != (width is None):  # a part of the image, or rows that overlap
             return original(data, grid, align_corners, height, width)
         data, grid = ops.convert_to_tensor(data), ops.convert_to_tensor(grid)
-        images = jnp.transpose(data, (0, 2, 3, 1))
-        if height is not None:
-            images = images.reshape(images.shape[0], int(height), int(width), -1)
+        batch, channels, *size = data.shape
+        size = size if height is None else (int(height), int(width))
+        images = _swap(data, 2).reshape(batch, *size, channels)
         y = sample_images(images, grid, align_corners=bool(align_corners))
-        return jnp.transpose(y, (0, 3, 1, 2)).astype(jnp.result_type(data, grid))
+        y = _swap(y, 3).reshape(batch, channels, *grid.shape[1:3])
+        return y.astype(jnp.result_type(data, grid))
 
     return grid_sample
 
 
-_LEVELS = ((4, 5), (3, 2))
-_PIXELS = 26
-
-
-def _drawn(*shape: int, low: float = -1.0, high: float = 1.0, seed: int = 0) -> jax.Array:
-    drawn = np.random.default_rng(seed).uniform(low, high, shape)
-    return ops.convert_to_tensor(drawn.astype("float32"))
-
-
-def _attention_arguments(levels: Shapes, points: Sequence[int]) -> tuple[Any, Any, Any]:
-    """Values [2, S, 2, 8], locations [2, 3, 2, sum(points), 2], also outside, and weights."""
-    pixels = sum(map(math.prod, levels))
-    locations = _drawn(2, 3, 2, sum(points), 2, low=-0.2, high=1.2)
-    return _drawn(2, pixels, 2, 8), locations, _drawn(2, 3, 2, sum(points), seed=1)
-
-
-def _probe_core(*levels: tuple[int, int]) -> Callable[[Any], Sequence[tuple[Any, ...]]]:
-    def probe(_: Any) -> Sequence[tuple[Any, ...]]:
-        value, locations, weights = _attention_arguments(levels, (2,) * len(levels))
-        locations = locations.reshape(2, 3, 2, len(levels), 2, 2)
-        return [(ops.transpose(value, (0, 2, 3, 1)), levels, locations, weights)]
-
-    return probe
-
-
-def _probe_counted(_: Any) -> Sequence[tuple[Any, ...]]:
-    value, locations, weights = _attention_arguments(_LEVELS, (3, 2))
-    return [(value, list(_LEVELS), locations, weights, [3, 2])]
-
-
-def _dense(inputs: int, *outputs: int, seed: int) -> Callable[[jax.Array], jax.Array]:
-    kernel = _drawn(inputs, math.prod(outputs), seed=seed)
-    return lambda x: (x @ kernel).reshape(*x.shape[:-1], *outputs)
-
-
-def _probe_layer(_: Any) -> Sequence[tuple[Any, ...]]:
-    # What looks like a layer: a real one would change the names and the seeds of later ones.
-    layer = SimpleNamespace(
-        hidden_dim=16, n_heads=2, n_levels=2, n_points=2, head_dim=8, spatial_shapes=_LEVELS,
-        sampling_offsets=_dense(16, 16, seed=1), attention_weights=_dense(16, 8, seed=2),
-        value_proj=_dense(16, 16, seed=3), output_proj=_dense(16, 16, seed=4),
-    )  # fmt: skip
-    references = _drawn(2, 3, 2, 2, low=0.0)
-    return [(layer, _drawn(2, 3, 16), references, _drawn(2, _PIXELS, 16, seed=1))]
-
-
-def _probe_keras_hub_core(_: Any) -> Sequence[tuple[Any, ...]]:
-    value, locations, weights = _attention_arguments(_LEVELS, (3, 2))
-    shapes, sizes = np.array(_LEVELS), [*map(math.prod, _LEVELS)]
-    arguments = (value, shapes, locations, weights, [3, 2], sizes, list(_LEVELS), 2, 3)
-    return [(*arguments, "default"), (*arguments, "discrete")]
-
-
-def _probe_keras_hub_call(cls: Any) -> Sequence[tuple[Any, ...]]:
-    layer = SimpleNamespace(
-        hidden_dim=16, n_heads=2, n_levels=2, num_points=[3, 2], spatial_shapes=list(_LEVELS),
-        num_points_scale=np.array([1 / 3] * 3 + [1 / 2] * 2, "float32"), offset_scale=0.5,
-        sampling_offsets=_dense(16, 2, 5, 2, seed=1), attention_weights=_dense(16, 2, 5, seed=2),
-        ms_deformable_attn_core=vars(sys.modules[cls.__module__])[_KERAS_HUB_CORE],
-    )  # fmt: skip
-    layer.compute_attention = functools.partial(cls.compute_attention, layer)
-    arguments = _drawn(2, 3, 16), _drawn(2, _PIXELS, 16, seed=1), _drawn(2, 3, 1, 4, low=0.1)
-    layers = [SimpleNamespace(**vars(layer), decoder_method=m) for m in ("default", "discrete")]
-    return [(each, *arguments, np.array(_LEVELS)) for each in layers]
-
-
-def _probe_keras_hub_grid_sample(_: Any) -> Sequence[tuple[Any, ...]]:
-    arguments = _drawn(2, 8, 4, 5), _drawn(2, 3, 4, 2, low=-1.2, high=1.2)
-    return [(*arguments, False), (*arguments, True), (*arguments, False, 5, 4)]
-
-
-_KERAS_HUB_CORE = "multi_scale_deformable_attention_v2"
 _D_FINE = "keras_hub.src.models.d_fine.d_fine_"
 
 
@@ -234,32 +172,38 @@ def _zeromodels(family: str) -> str:
 CORES = (
     # RF-DETR's own code has one level alone: it divides the pixels of more at the wrong places.
     Core(
-        *(_zeromodels("rf_detr"), "ms_deform_attn_core", _channels_before_pixels),
-        _probe_core((4, 5)),
+        *(_zeromodels("rf_detr"), "ms_deform_attn_core"),
+        *(_channels_before_pixels, probes.one_level),
     ),
     *(
         Core(
-            *(_zeromodels(family), "ms_deform_attn_core", _channels_before_pixels),
-            _probe_core(*_LEVELS),
+            *(_zeromodels(family), "ms_deform_attn_core"),
+            *(_channels_before_pixels, probes.channels_before_pixels),
         )
         for family in ("rt_detr", "rt_detr_v2", "grounding_dino")
     ),
-    Core(_zeromodels("dfine"), "ms_deform_attn_core_variable", _counted_points, _probe_counted),
     Core(
-        *(_zeromodels("mask2former"), "Mask2FormerDeformableAttention.call", _layer_call),
-        _probe_layer,
+        *(_zeromodels("dfine"), "ms_deform_attn_core_variable"),
+        *(_counted_points, probes.counted_points),
     ),
     Core(
-        *(_zeromodels("oneformer"), "OneFormerDeformableAttention.call", _layer_call),
-        _probe_layer,
+        *(_zeromodels("mask2former"), "Mask2FormerDeformableAttention.call"),
+        *(_layer_call, probes.layer_call),
     ),
     Core(
-        *(f"{_D_FINE}utils", _KERAS_HUB_CORE, _keras_hub_core),
-        _probe_keras_hub_core,
+        *(_zeromodels("oneformer"), "OneFormerDeformableAttention.call"),
+        *(_layer_call, probes.layer_call),
     ),
     Core(
-        *(f"{_D_FINE}attention", "DFineMultiscaleDeformableAttention.call", _keras_hub_call),
-        _probe_keras_hub_call,
+        *(f"{_D_FINE}utils", probes.KERAS_HUB_CORE),
+        *(_keras_hub_core, probes.keras_hub_core),
     ),
-    Core(*(f"{_D_FINE}utils", "grid_sample", _keras_hub_grid_sample), _probe_keras_hub_grid_sample),
+    Core(
+        *(f"{_D_FINE}attention", "DFineMultiscaleDeformableAttention.call"),
+        *(_keras_hub_call, probes.keras_hub_call),
+    ),
+    Core(
+        *(f"{_D_FINE}utils", "grid_sample"),
+        *(_keras_hub_grid_sample, probes.keras_hub_grid_sample),
+    ),
 )

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from detection_loss import Found, generalized_iou, loss, match
+from detect_digits import Found
+from detection_loss import generalized_iou, loss, match
 from digit_picture import draw
 from digit_scenes import (
     CLASSES,

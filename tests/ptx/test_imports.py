@@ -35,7 +35,8 @@ import importlib, importlib.abc, pkgutil, sys
 
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"jax", "jaxlib", "flax", "equinox", "keras", "oxijax", "rich"}:
+        above = {"jax", "jaxlib", "flax", "equinox", "keras", "oxijax", "rich"}
+        if name.partition(".")[0] in above:
             raise ModuleNotFoundError(f"{name} is blocked", name=name)
 
 sys.meta_path.insert(0, Blocker())

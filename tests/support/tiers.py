@@ -1,4 +1,4 @@
-"""Tiers of tests: the default one, `slow`, `proof` and `gpu`, each of which `-m` has to ask for.
+"""Tiers of tests: the default one, and `slow`, `proof`, `clients` and `gpu`, which `-m` asks for.
 
 A test, or a case of one, that belongs to a tier has its marker. Where `-m` does not name the tier,
 neither is collected. A file whose mark is a tier's (`pytestmark = pytest.mark.proof`) is not even
@@ -18,7 +18,7 @@ import pytest
 
 __all__ = ["unasked"]
 
-TIERS: tuple[str, ...] = ("slow", "proof", "gpu")
+TIERS: tuple[str, ...] = ("slow", "proof", "clients", "gpu")
 
 
 def unasked(config: pytest.Config) -> set[str]:

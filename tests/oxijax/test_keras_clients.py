@@ -1,0 +1,44 @@
+"""Detectors of zeromodels and keras-hub with oxijax's sampling: functions, and whole models."""
+
+import jax
+import numpy as np
+import pytest
+
+# What benchmarks/requirements-keras-clients.txt lists; benchmarks/README.md has the command.
+pytestmark = pytest.mark.clients
+
+import keras_detectors  # noqa: E402
+import keras_models  # noqa: E402
+
+import oxijax.keras  # noqa: E402
+from oxijax.keras._cores import CORES  # noqa: E402
+
+quiet = pytest.mark.filterwarnings("ignore")  # Keras's, of layers that others wrote
+
+
+@quiet
+def test_all_is_replaced():
+    with oxijax.keras.accelerate() as accelerated:
+        assert dict(accelerated.left) == {}
+        assert len(accelerated.replaced) == len(CORES) == 10
+
+
+@quiet
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("core", CORES, ids=keras_detectors.title)
+def test_values_and_gradients(core, seed):
+    values, gradients = keras_detectors.errors(core, keras_detectors.drawn_sizes(seed))
+    assert values <= 1e-5
+    assert gradients <= 1e-5
+    jax.clear_caches()
+
+
+@quiet
+@pytest.mark.parametrize("name", keras_models.MODELS)
+def test_models(name):
+    """Within 1e-5 of the results before, and bit for bit the same afterwards."""
+    found = keras_detectors.model_report(name, keras_models.MODELS[name])
+    assert np.isfinite(found["difference"])
+    assert found["difference"] <= 1e-5 * max(1, found["largest"])
+    assert found["differs"]  # the sampling is another one
+    assert found["equal_after"]
