@@ -84,7 +84,7 @@ def grounding_dino() -> tuple[keras.Model, Any]:
     )  # fmt: skip
     words = np.array([[101, 7, 102, 9, 102, 0], [101, 5, 6, 102, 8, 102]], np.int32)
     return model, {
-        "pixel_values": images(96),
+        "pixel_values": images(128),  # whole windows in all stages
         "input_ids": words % 200,
         "attention_mask": (words > 0).astype(np.int32),
     }

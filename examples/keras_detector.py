@@ -135,7 +135,7 @@ def train(args: argparse.Namespace, digits: Digits) -> tuple[dict[str, Any], dic
             states[name], value = jax.block_until_ready(program(states[name], batch))
             report[name]["seconds"].append(time.perf_counter() - start)
             report[name]["losses"].append(float(value))
-    find = jax.jit(lambda state, images: training.find(*state[:2], images)[0][-1])
+    find = jax.jit(lambda state, images: training.find(state[0], state[1], images)[0][-1])
     return report, {name: functools.partial(find, state) for name, state in states.items()}
 
 

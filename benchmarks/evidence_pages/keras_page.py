@@ -104,7 +104,8 @@ def _training(reading: Reading) -> Iterable[str]:
         `examples/keras_detector.py` trains a small D-FINE on scenes of digits, with the sampling
         of zeromodels and with oxijax's: {found["steps"]} steps in turn, from the same weights and
         on the same scenes. Times are medians; temporaries are XLA's own count for a step. AP is
-        COCO's average precision on {found["scenes"]} scenes of digits that it has not seen, of one seed.
+        COCO's average precision on {found["scenes"]} scenes of digits that it has not seen, of one
+        seed.
     """)
     command = f"KERAS_BACKEND=jax python examples/keras_detector.py {options} --json FILE"
     yield from head(reading, command, found["libraries"])
