@@ -161,8 +161,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if args.json:
         options = {name: getattr(args, name) for name in ("steps", "batch", "scenes", "seed")}
         libraries = {name: version(name) for name in ("keras", "zeromodels")}
-        found = {"jax": jax.__version__, "libraries": libraries, **options, "samplings": report}
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        content = {"jax": jax.__version__, "libraries": libraries, **options, "samplings": report}
+        args.json.write_text(json.dumps(content, indent=1) + "\n")
     draw(args.picture, test, found)
     print(f"drawn: {args.picture}")
     return report
