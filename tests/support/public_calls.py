@@ -68,9 +68,9 @@ class PublicCall:
     uniform: tuple[int, ...] = ()
     differentiable: bool = True
 
-    def operands(self, dtype: Any = np.float32) -> list[np.ndarray]:
-        """The operands and parameters, always the same."""
-        random = np.random.default_rng(0)
+    def operands(self, dtype: Any = np.float32, seed: int = 0) -> list[np.ndarray]:
+        """The operands and parameters, the same for the same seed."""
+        random = np.random.default_rng(seed)
         arrays = []
         for index, dims in enumerate(self.dims):
             draw = random.random if index in self.uniform else random.standard_normal

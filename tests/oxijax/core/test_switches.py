@@ -46,10 +46,15 @@ SWITCHES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-def operands(name: str, dtype: Any) -> list[jax.Array]:
+# Of operands for which no location is so close to a pixel's middle that the rounding of a preset
+# moves it across, where gradients with respect to locations jump.
+CLEAR_OF_PIXELS = 1
+
+
+def operands(name: str, dtype: Any, seed: int = 0) -> list[jax.Array]:
     """Of a call; positions from 0 to 1 are in float32."""
     call = find_call(name)
-    wide = [jnp.asarray(array) for array in call.operands()]
+    wide = [jnp.asarray(array) for array in call.operands(seed=seed)]
     return [v if i in call.uniform else v.astype(dtype) for i, v in enumerate(wide)]
 
 
@@ -89,7 +94,8 @@ def test_float32_programs_have_no_doubles(name, path):
 @each_path
 @each_call
 def test_values(name, path, switch, dtype):
-    function, arrays = values_and_gradients(find_call(name)), operands(name, dtype)
+    seed = CLEAR_OF_PIXELS if switch in PRESETS else 0
+    function, arrays = values_and_gradients(find_call(name)), operands(name, dtype, seed)
     if switch in PRESETS and ("MSDeformAttn" in name or "DCN" in name.partition(".")[2]):
         try:  # whether the platform has such products at all
             with jax.default_matmul_precision(switch):

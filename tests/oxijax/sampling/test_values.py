@@ -170,11 +170,14 @@ def test_normalize_is_a_softmax_over_all_points(function):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_images_are_not_copied(dtype):
-    """Whatever the dtype: a few queries of large images need little beside them."""
-    images = jax.ShapeDtypeStruct((2, 128, 128, 64), dtype)
-    grid = jax.ShapeDtypeStruct((2, 8, 8, 2), jnp.float32)
-    analysis = jax.jit(oxijax.grid_sample).lower(images, grid).compile().memory_analysis()
+@pytest.mark.parametrize("queries", [8, 64])
+def test_images_are_not_copied(dtype, queries):
+    """Whatever the dtype, with a loop and without one: large images need little beside them."""
+    images = jax.ShapeDtypeStruct((2, 256, 256, 64), dtype)
+    grid = jax.ShapeDtypeStruct((2, queries, queries, 2), jnp.float32)
+    compiled = jax.jit(oxijax.grid_sample).lower(images, grid).compile()
+    assert (" while(" in compiled.as_text()) == (queries == 64)
+    analysis = compiled.memory_analysis()
     assert analysis is not None
     assert analysis.temp_size_in_bytes < images.size // 10
 
