@@ -69,7 +69,8 @@ def sampling_locations(operator: Callable[..., jax.Array], *args: Any, **kwargs:
     Returns:
       Locations in float32, or float64 where the operator computes them in it, in the order of the
       operator's taps or points. Images have the dimensions of the call's, whatever its data_format.
-      With "nearest" and the paddings of `grid_sample`, the pixel or place that is read.
+      With "nearest" and the paddings of `grid_sample`, the pixel or place that is read; with
+      "bicubic" the 16 pixels.
 
     Raises:
       ValueError: what the operator raises.
@@ -151,7 +152,7 @@ def _of_inputs(inputs: SampleInputs) -> Samples:
         at = position(config.geometry, axis, coordinates[..., index], size, query)
         found.append(at.real + at.whole)
     has_heads = isinstance(config.geometry, Across)  # in its result
-    shape = n, *inputs.shape[1 : -2 if has_heads else -1], heads, points
+    shape = *inputs.shape[: -2 if has_heads else -1], heads, points
     pairs = reshape(jnp.moveaxis(jnp.stack(found, axis=-1), 0, 2), (*shape, 2))
     weights = used_weights(config, weights)
     if weights is None:

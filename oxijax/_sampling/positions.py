@@ -12,7 +12,7 @@ import numpy as np
 
 from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across, Geometry, Grid, Window
 
-__all__ = ["Position", "position"]
+__all__ = ["Position", "position", "reflected"]
 
 
 class Position(NamedTuple):
@@ -79,7 +79,7 @@ def _(geometry: Grid, axis: int, coordinate: jax.Array, sizes: np.ndarray, query
     else:
         real, slope = ((coordinate + 1) * size - 1) / 2, size / 2
     if geometry.padding_mode == "reflection":
-        real, sign = _reflected(geometry, real, size)
+        real, sign = reflected(geometry, real, size)
         slope = slope * sign
     if geometry.padding_mode == "border":
         # Infinitely far also where the image is one pixel, whose size there is 0.
@@ -93,8 +93,8 @@ def _(geometry: Grid, axis: int, coordinate: jax.Array, sizes: np.ndarray, query
     return Position(real, 0, slope)
 
 
-def _reflected(geometry: Grid, real: jax.Array, size: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """The position in the mirrors, and the sign of its derivative."""
+def reflected(geometry: Grid, real: jax.Array, size: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """Positions in the mirrors of "reflection", and the sign of their derivatives."""
     low = np.zeros_like(size) if geometry.align_corners else np.full_like(size, -0.5)
     span = size - 1 if geometry.align_corners else size
     distance = jnp.abs(real - low)

@@ -146,6 +146,10 @@ _OPERATORS = (
         *("grid_sample", {"padding_mode": "border"}, "n h w c", "n q r x"),
         {"splits": "n h w c q r"},
     ),
+    (
+        *("grid_sample (bicubic)", {"method": "bicubic"}, "n h w c", "n q r x"),
+        {"splits": "n h w c q r"},
+    ),
     ("offset_statistics", {}, "n h w f", {"splits": "n h", "differentiable": False}),
 )
 

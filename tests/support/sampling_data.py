@@ -89,7 +89,7 @@ def _dcnv3(case: Mapping[str, np.ndarray]) -> Recorded:
 
 
 def _grid_sample(case: Mapping[str, np.ndarray]) -> Recorded:
-    method, padding_mode, align_corners = case["config"].tolist()
+    method, padding_mode, align_corners, *data_format = case["config"].tolist()
     return Recorded(
         oxijax.grid_sample,
         {name: case[name] for name in ("x", "grid")},
@@ -97,13 +97,19 @@ def _grid_sample(case: Mapping[str, np.ndarray]) -> Recorded:
             "method": method,
             "padding_mode": padding_mode,
             "align_corners": align_corners == "1",
+            **({"data_format": data_format[0]} if data_format else {}),
         },
         case["grad_y"],
         {name: case[name] for name in ("y", "dx", "dgrid")},
     )
 
 
-RECORDED = {"msda": _msda, "dcnv3": _dcnv3, "grid_sample": _grid_sample}
+RECORDED = {
+    "msda": _msda,
+    "dcnv3": _dcnv3,
+    "grid_sample": _grid_sample,
+    "bicubic": _grid_sample,
+}
 
 
 def bilinear(image: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -101,9 +101,10 @@ DCNV4 = {name: DCNV3[name] for name in DCNV3 if name not in ("offset", "mask")} 
 GRID_SAMPLE = {
     "x": wrong.array(2, 5, 7, 3, alone=True),
     "grid": wrong.array(2, 4, 3, 2, alone=True, more=True),
-    "method": wrong.choice("bilinear", "nearest", wrong=["bicubic"]),
+    "method": wrong.choice("bilinear", "nearest", "bicubic", wrong=["cubic"]),
     "padding_mode": wrong.choice("zeros", "border", "reflection", wrong=["reflect"]),
     "align_corners": wrong.boolean(False),
+    "data_format": wrong.choice("NHWC", wrong=["NCWH", "nhwc", "NDHWC"]),
     "implementation": wrong.implementation(),
 }
 

@@ -117,6 +117,11 @@ CASES = {
             ("bilinear", "nearest"), ("zeros", "border", "reflection"), (False, True)
         )
     },
+    "grid_sample-bicubic": Operator(
+        functools.partial(oxijax.grid_sample, method="bicubic"),
+        (("B", 5, 6, 3), ("B", 4, 3, 2)),
+        {"GridSample": 1},
+    ),
     "dcnv3": Operator(
         functools.partial(oxijax.dcnv3, offset_scale=1.5, **WINDOW),
         (("B", 7, 6, 4), ("B", 3, 6, 24), ("B", 3, 6, 12)),

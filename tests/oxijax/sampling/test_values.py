@@ -32,7 +32,7 @@ def moved(call: Recorded, distance: float) -> Recorded:
 
 def test_every_recorded_call_is_listed():
     counts = {family: len(recorded_names(family)) for family in RECORDED}
-    assert counts == {"msda": 60, "dcnv3": 60, "grid_sample": 60}
+    assert counts == {"msda": 60, "dcnv3": 60, "grid_sample": 60, "bicubic": 18}
 
 
 @pytest.mark.spread(4, rest="proof")
@@ -55,7 +55,9 @@ def test_recorded(name):
 
 @pytest.mark.spread(2, rest="proof")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["msda-3", "msda-17", "dcnv3-4", "dcnv3-21", "grid_sample-14"])
+@pytest.mark.parametrize(
+    "name", ["msda-3", "msda-17", "dcnv3-4", "dcnv3-21", "grid_sample-14", "bicubic-1"]
+)
 def test_dtypes(name, dtype):
     call = recorded(name)
     # Operands are what the dtype has: only what is done with them is judged.
@@ -176,10 +178,35 @@ def test_images_are_not_copied(dtype, queries):
     images = jax.ShapeDtypeStruct((2, 256, 256, 64), dtype)
     grid = jax.ShapeDtypeStruct((2, queries, queries, 2), jnp.float32)
     compiled = jax.jit(oxijax.grid_sample).lower(images, grid).compile()
-    assert (" while(" in compiled.as_text()) == (queries == 64)
+    assert (" while(" in str(compiled.as_text())) == (queries == 64)
     analysis = compiled.memory_analysis()
     assert analysis is not None
     assert analysis.temp_size_in_bytes < images.size // 10
+
+
+@pytest.mark.parametrize("method", ["bilinear", "nearest", "bicubic"])
+def test_one_image_or_one_grid_is_shared(method):
+    """As if it were repeated: values, gradients, and where samples lie."""
+    random = np.random.default_rng(3)
+    images = jnp.asarray(random.standard_normal((3, 5, 6, 2)), jnp.float32)
+    grids = jnp.asarray(random.uniform(-1.2, 1.2, (3, 4, 2, 2)), jnp.float32)
+    grad_y = jnp.asarray(random.standard_normal((3, 4, 2, 2)), jnp.float32)
+    call = functools.partial(oxijax.grid_sample, method=method)
+
+    def repeated(images, grids):
+        return call(*(jnp.broadcast_to(a, (3, *a.shape[1:])) for a in (images, grids)))
+
+    for arrays in ((images[:1], grids), (images, grids[:1])):
+        y, vjp = jax.vjp(call, *arrays)
+        expected, expected_vjp = jax.vjp(repeated, *arrays)
+        np.testing.assert_array_equal(y, expected)
+        for found, wanted in zip(vjp(grad_y), expected_vjp(grad_y), strict=True):
+            assert_close(found, wanted, 1e-6)
+        samples = oxijax.sampling_locations(oxijax.grid_sample, *arrays, method=method)
+        assert samples.locations.shape[:3] == y.shape[:3]
+    # Images that are shared are one operand of one image.
+    shapes = {eqn.invars[0].aval.shape for eqn in jax.make_jaxpr(call)(images[:1], grids).eqns}
+    assert (1, 30, 1, 2) in shapes
 
 
 def test_nearest_is_the_pixel_at_the_edge_or_nearer():
