@@ -4,7 +4,8 @@
 trains it on scenes of scikit-learn's digits, with its own sampling and with what
 `oxijax.keras.accelerate` puts there: both take the same steps in turns, from the same weights. It
 prints time and memory of a step, losses and average precision, and draws what both find.
-That takes a quarter of an hour on two cores. It needs `pip install ".[demo,keras]" zeromodels==1.3.6`.
+That takes a quarter of an hour on two cores. It needs
+`pip install ".[demo,keras]" zeromodels==1.3.6`.
 
 Source: Peng et al., "D-FINE: Redefine Regression Task in DETRs as Fine-grained Distribution
 Refinement", 2024.
