@@ -11,6 +11,7 @@ Object Detection", 2021, with bilinear interpolation as in `torch.nn.functional.
 Dimensions in comments: B queries of a block, M heads, T points of a query and head, D channels.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -59,7 +60,7 @@ def forward(
 
         total = jnp.zeros((*points.y.shape[1:], channels), dtype)
         total = _compat.match_varying(total, points.y, rows)[0]
-        total, _ = lax.scan(add, total, (points.rows(config), points.factors(config)))
+        total, _ = _scan(config, add, total, (points.rows(config), points.factors(config)))
         return None, total.astype(value.dtype)
 
     queries = Queries.of(locations, used_weights(config, weights))
@@ -94,7 +95,7 @@ def backward_value(
                 rows = add_to_rows(rows, row, update, drop=True)
             return rows, None
 
-        rows, _ = lax.scan(add, rows, (points.rows(config), points.factors(config)))
+        rows, _ = _scan(config, add, rows, (points.rows(config), points.factors(config)))
         return rows, None
 
     queries = Queries.of(locations, used_weights(config, weights))
@@ -144,8 +145,8 @@ def backward_points(
         of_points = (
             points.fraction_y, points.fraction_x, points.slope_y, points.slope_x, points.weight
         )  # fmt: skip
-        _, (grad_x, grad_y, grad_weight) = lax.scan(
-            gradients, None, (points.rows(config), of_points)
+        _, (grad_x, grad_y, grad_weight) = _scan(
+            config, gradients, None, (points.rows(config), of_points)
         )
         grad_locations = points_last(jnp.stack([grad_x, grad_y], axis=-1))
         return None, (grad_locations, points_last(grad_weight))
@@ -167,6 +168,14 @@ def backward_points(
     if packed is None:
         return grad_locations, grad_weights, None
     return None, None, pack_gradients(grad_locations, grad_weights, packed.shape[-1])
+
+
+def _scan(config: SamplingConfig, step: Callable[..., Any], carry: Any, points: Any) -> Any:
+    """`lax.scan` over points.
+
+    A nearest pixel is less work than the sums that it is added to: two take one pass over these.
+    """
+    return lax.scan(step, carry, points, unroll=2 if config.geometry.nearest else 1)
 
 
 def _rows(config: SamplingConfig, value: jax.Array) -> jax.Array:

@@ -140,6 +140,7 @@ def test_attention_in_half_precision():
     jax.tree.map(np.testing.assert_array_equal, *points)
 
 
+@pytest.mark.quick
 @each_of_images
 def test_is_nnx_s_layer(name):
     """With the same weights, to rounding."""
@@ -299,6 +300,7 @@ def test_wrong_arguments(make, error, message):
         make()
 
 
+@pytest.mark.slow
 def test_other_backends_are_named():
     """The variable that makes Keras's backend JAX is in the error."""
     for backend in ("numpy", "torch"):  # one that is there, and one that is not installed

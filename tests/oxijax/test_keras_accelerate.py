@@ -107,6 +107,7 @@ def test_what_is_replaced_and_what_is_left(library):
     assert library("rt_detr").ms_deform_attn_core is core
 
 
+@pytest.mark.quick
 def test_results_and_gradients(library):
     """Those of the library, which isn't called."""
     layers = library("rt_detr")
