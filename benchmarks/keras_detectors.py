@@ -45,7 +45,7 @@ _SIZES = {
     "oneformer": _PIXEL_DECODER,
     "d_fine": _D_FINE,
 }
-_GRID_SAMPLE = _RT_DETR._replace(batch=16)  # images are 2 x 8 heads there
+_GRID_SAMPLE = _RT_DETR._replace(batch=16, queries=800)  # images are 2 x 8 heads there
 _VARIANTS = {
     "DFineMultiscaleDeformableAttention.call": ("default", "discrete"),
     "multi_scale_deformable_attention_v2": ("default", "discrete"),

@@ -124,14 +124,14 @@ def _cubic_points(
     locations = locations.astype(accumulator(locations))
     found, weights = [], []
     for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
-        at, extent = locations[..., index], np.full((1, 1, 1), size[axis], np.int32)
+        at, extent = locations[..., index], np.full((1, 1, 1, 1), size[axis], np.int32)
         unbounded = Grid(geometry.align_corners)
         real = position(unbounded, axis, at, extent, None).real
         first = jax.lax.stop_gradient(jnp.floor(real))
         # Infinitely far it is a pixel's middle.
         fraction = jax.lax.select(jnp.isinf(real), jnp.zeros_like(real), real - first)
         weights.append(_cubic_weights(fraction))
-        pixel = first + np.arange(-1, 3, dtype=first.dtype)
+        pixel = first + np.arange(-1, 3, dtype=first.dtype).reshape(1, 1, 1, 4)
         if geometry.padding_mode != "zeros":
             pixel = _inside(pixel, extent, geometry)
         found.append((2 * pixel + 1) / size[axis] - 1)

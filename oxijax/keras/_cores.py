@@ -154,6 +154,9 @@ def _keras_hub_grid_sample(original: Callable[..., Any]) -> Callable[..., Any]:
         data, grid = ops.convert_to_tensor(data), ops.convert_to_tensor(grid)
         batch, channels, *size = data.shape
         size = size if height is None else (int(height), int(width))
+        # Of few positions less is saved than it takes to transpose the images.
+        if 4 * math.prod(grid.shape[1:3]) < math.prod(size):
+            return original(data, grid, align_corners, height, width)
         images = _swap(data, 2).reshape(batch, *size, channels)
         y = sample_images(images, grid, align_corners=bool(align_corners))
         y = _swap(y, 3).reshape(batch, channels, *grid.shape[1:3])
