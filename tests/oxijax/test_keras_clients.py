@@ -42,3 +42,17 @@ def test_models(name):
     assert found["difference"] <= 1e-5 * max(1, found["largest"])
     assert found["differs"]  # the sampling is another one
     assert found["equal_after"]
+
+
+@quiet
+def test_example(tmp_path):
+    """Both samplings of `examples/keras_detector.py` have the same losses at first."""
+    from keras_detector import main
+
+    picture, figures = tmp_path / "found.png", tmp_path / "figures.json"
+    options = ["--steps", "4", "--batch", "2", "--scenes", "8"]
+    report = main([*options, "--picture", str(picture), "--json", str(figures)])
+    ours, theirs = (np.asarray(report[name]["losses"]) for name in ("oxijax", "zeromodels"))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+    assert picture.stat().st_size > 1000
