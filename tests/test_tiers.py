@@ -34,6 +34,9 @@ FILES = {
 
     @pytest.mark.gpu
     def test_gpu(): pass
+
+    @pytest.mark.clients
+    def test_clients(): pass
     """,
     "test_proofs.py": """
     import pytest
@@ -53,7 +56,7 @@ def run(tmp_path):
     """Runs pytest on `FILES` with the plugin of tiers: what it prints, and its status."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(textwrap.dedent(text))
-    markers = "".join(f"  {name}\n" for name in ("slow", "proof", "gpu", "spread"))
+    markers = "".join(f"  {name}\n" for name in ("slow", "proof", "clients", "gpu", "spread"))
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n{markers}")
 
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
@@ -85,6 +88,7 @@ def names_in(said: str) -> list[str]:
         ("proof", {"test_cases[B]", "test_proof"}),
         ("slow and proof", {"test_both"}),
         ("gpu", {"test_gpu"}),
+        ("clients", {"test_clients"}),
         (
             "(proof or not proof) and not slow",
             {"test_default", "test_cases[A]", "test_cases[B]", "test_proof"},
