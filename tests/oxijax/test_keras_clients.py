@@ -46,13 +46,12 @@ def test_models(name):
 
 @quiet
 def test_example(tmp_path):
-    """Both samplings of `examples/keras_detector.py` have the same losses at first."""
+    """Both samplings of `examples/keras_detector.py` have the same losses."""
     from keras_detector import main
 
     picture, figures = tmp_path / "found.png", tmp_path / "figures.json"
     options = ["--steps", "4", "--batch", "2", "--scenes", "8"]
     report = main([*options, "--picture", str(picture), "--json", str(figures)])
-    ours, theirs = (np.asarray(report[name]["losses"]) for name in ("oxijax", "zeromodels"))
-    np.testing.assert_allclose(ours, theirs, rtol=1e-3)
-    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+    assert len(report["samplings"]["oxijax"]["losses"]) == 4
+    assert report["losses_differ_by"] < 1e-5
     assert picture.stat().st_size > 1000
