@@ -82,9 +82,21 @@ def keras_page(sampling: Reading, training: Reading) -> Page:
         *_training(training),
     ]
     chart = Chart(
-        "Sampling of detectors in Keras", RATIO, [*rows], series, True, (1.0, "equal times")
+        "Sampling of detectors in Keras",
+        RATIO,
+        [_label(name) for name in rows],
+        series,
+        log=True,
+        reference=(1.0, "equal times"),
     )
     return Page(lines, {"keras.svg": chart})
+
+
+def _label(name: str) -> str:
+    """The family of zeromodels, or keras-hub's function or method, with the variant."""
+    place, _, function = name.partition(": ")
+    library, _, family = place.partition(", ")
+    return family if library == "zeromodels" else function.rpartition(".")[2]
 
 
 def _interval(spread: Mapping[str, float]) -> Interval:
