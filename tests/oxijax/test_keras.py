@@ -140,7 +140,6 @@ def test_attention_in_half_precision():
     jax.tree.map(np.testing.assert_array_equal, *points)
 
 
-@pytest.mark.quick
 @each_of_images
 def test_is_nnx_s_layer(name):
     """With the same weights, to rounding."""
@@ -224,6 +223,7 @@ def test_starts_as_a_convolution(padding, data_format):
     assert layer.compute_output_shape((None, *x.shape[1:])) == (None, *y.shape[1:])
 
 
+@pytest.mark.quick  # of which Keras's own Dense is no part: it promotes ranks
 def test_what_a_layer_is_given():
     """Flow, offsets and modulation, and other inputs of the predictor."""
     layer, x = oxijax.keras.DeformConv2D(4, 3, padding="same", max_residue=2.0), images()
