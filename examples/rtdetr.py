@@ -4,12 +4,12 @@
 a call; `python examples/rtdetr.py model.safetensors` has the published weights. It needs
 `pip install ".[flax,convert]"`.
 
-Source: Lv et al., "RT-DETRv2: Improved Baseline with Bag-of-Freebies for Real-Time Detection
-Transformer", 2024.
+Source: Lv et al., "RT-DETRv2", 2024.
 """
 
 import functools
 import itertools
+import math
 import pathlib
 import sys
 import time
@@ -62,10 +62,11 @@ class SelfAttention(nnx.Module):
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = projections
 
     def __call__(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        placed = x + places
-        projected = (self.q_proj(placed), self.k_proj(placed), self.v_proj(x))
+        projected = (self.q_proj(x + places), self.k_proj(x + places), self.v_proj(x))
         q, k, v = (a.reshape(*a.shape[:-1], self.heads, -1) for a in projected)
-        return self.o_proj(jax.nn.dot_product_attention(q, k, v).reshape(x.shape))
+        logits = jnp.einsum("nqhd,nkhd->nhqk", q, k) / math.sqrt(q.shape[-1])
+        y = jnp.einsum("nhqk,nkhd->nqhd", jax.nn.softmax(logits), v)
+        return self.o_proj(y.reshape(x.shape))
 
 
 class DecoderLayer(nnx.Module):
@@ -127,10 +128,10 @@ class RTDETRv2(nnx.Module):
         values = jnp.concatenate([x.reshape(len(x), -1, x.shape[-1]) for x in maps], axis=1)
         anchors, inside = anchors_of(shapes)
         memory = self.enc_output(jnp.where(inside, values, 0))
-        scores = self.enc_score_head(memory).max(axis=-1)
-        best = jax.lax.top_k(scores, self.queries)[1][..., None]
-        boxes = jnp.where(inside, self.enc_bbox_head(memory) + anchors, jnp.inf)
-        x, boxes = (jnp.take_along_axis(each, best, axis=1) for each in (memory, boxes))
+        _, best = jax.lax.top_k(self.enc_score_head(memory).max(axis=-1), self.queries)
+        boxes = self.enc_bbox_head(memory) + anchors.astype(memory.dtype)
+        boxes = jnp.where(inside, boxes, jnp.inf)
+        x, boxes = (jnp.take_along_axis(each, best[..., None], axis=1) for each in (memory, boxes))
         return self.decoder(jax.lax.stop_gradient(x), jax.nn.sigmoid(boxes), values, shapes)
 
 
@@ -140,7 +141,7 @@ def anchors_of(shapes: Shapes) -> tuple[np.ndarray, np.ndarray]:
     for level, (height, width) in enumerate(shapes):
         middle = (np.indices((height, width)).reshape(2, -1).T[:, ::-1] + 0.5) / (width, height)
         boxes.append(np.concatenate([middle, np.full(middle.shape, 0.05 * 2**level)], axis=1))
-    anchors = np.concatenate(boxes).astype(np.float32)
+    anchors = np.concatenate(boxes)
     inside = np.all((anchors > 0.01) & (anchors < 0.99), axis=1)[:, None]
     return np.log(anchors / (1 - anchors)), inside
 
