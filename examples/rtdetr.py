@@ -64,9 +64,8 @@ class SelfAttention(nnx.Module):
     def __call__(self, x: jax.Array, places: jax.Array) -> jax.Array:
         projected = (self.q_proj(x + places), self.k_proj(x + places), self.v_proj(x))
         q, k, v = (a.reshape(*a.shape[:-1], self.heads, -1) for a in projected)
-        logits = jnp.einsum("nqhd,nkhd->nhqk", q, k) / math.sqrt(q.shape[-1])
-        y = jnp.einsum("nhqk,nkhd->nqhd", jax.nn.softmax(logits), v)
-        return self.o_proj(y.reshape(x.shape))
+        weights = jax.nn.softmax(jnp.einsum("nqhd,nkhd->nhqk", q, k) / math.sqrt(q.shape[-1]))
+        return self.o_proj(jnp.einsum("nhqk,nkhd->nqhd", weights, v).reshape(x.shape))
 
 
 class DecoderLayer(nnx.Module):
