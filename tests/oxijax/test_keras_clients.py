@@ -1,8 +1,13 @@
 """Detectors of zeromodels and keras-hub with oxijax's sampling: functions, and whole models."""
 
+import json
+import os
+
 import jax
 import numpy as np
 import pytest
+from support.paths import ROOT
+from support.processes import python
 
 # What benchmarks/requirements-keras-clients.txt lists; benchmarks/README.md has the command.
 pytestmark = pytest.mark.clients
@@ -33,11 +38,23 @@ def test_values_and_gradients(core, seed):
     jax.clear_caches()
 
 
-@quiet
+# Models of other libraries take gigabytes: each has a process of its own.
+MODEL = """
+import json, sys
+import keras_detectors, keras_models
+
+name = sys.argv[1]
+print(json.dumps(keras_detectors.model_report(name, keras_models.MODELS[name])))
+"""
+PATHS = os.pathsep.join(str(ROOT / name) for name in (".", "benchmarks", "examples"))
+
+
 @pytest.mark.parametrize("name", keras_models.MODELS)
 def test_models(name):
     """Within 1e-5 of the results before, and bit for bit the same afterwards."""
-    found = keras_detectors.model_report(name, keras_models.MODELS[name])
+    status, printed = python("-c", MODEL, name, PYTHONPATH=PATHS)
+    assert status == 0, printed
+    found = json.loads(printed.splitlines()[-1])
     assert np.isfinite(found["difference"])
     assert found["difference"] <= 1e-5 * max(1, found["largest"])
     # The sampling is another one; keras-hub's rounds alike where XLA optimises little.
@@ -45,14 +62,16 @@ def test_models(name):
     assert found["equal_after"]
 
 
-@quiet
 def test_example(tmp_path):
     """Both samplings of `examples/keras_detector.py` have the same losses."""
-    from keras_detector import main
-
     picture, figures = tmp_path / "found.png", tmp_path / "figures.json"
     options = ["--steps", "4", "--batch", "2", "--scenes", "8"]
-    report = main([*options, "--picture", str(picture), "--json", str(figures)])
+    program = str(ROOT / "examples" / "keras_detector.py")
+    status, printed = python(
+        *(program, *options, "--picture", str(picture), "--json", str(figures)), PYTHONPATH=PATHS
+    )
+    assert status == 0, printed
+    report = json.loads(figures.read_text())
     assert len(report["samplings"]["oxijax"]["losses"]) == 4
     assert report["losses_differ_by"] < 1e-5
     assert picture.stat().st_size > 1000

@@ -51,9 +51,7 @@ def pytest_runtest_teardown(item, nextitem):
     if resident_memory() > max(enough, _resident_once_forgotten[0] + WORTH_FORGETTING):
         forget()
         _resident_once_forgotten[0] = resident_memory()
-    # Models of other libraries take what they take.
-    ours = not wants_gpu(item.config) and item.get_closest_marker("clients") is None
-    if ours and (peak := peak_memory()) > MEMORY_LIMIT > _reported[0]:
+    if not wants_gpu(item.config) and (peak := peak_memory()) > MEMORY_LIMIT > _reported[0]:
         _reported[0] = peak
         pytest.fail(f"this process has taken {peak / 2**30:.2f} GiB, over {MEMORY_LIMIT / 2**30}")
     return result
