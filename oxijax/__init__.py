@@ -58,7 +58,10 @@ if TYPE_CHECKING:
     from oxijax._samples import Samples, offset_statistics, sampling_locations
     from oxijax._sampling.dcn import dcnv3, dcnv4
     from oxijax._sampling.grid_sample import grid_sample
+    from oxijax._sampling.map_coordinates import map_coordinates
     from oxijax._sampling.ms_deform_attn import ms_deform_attn
+    from oxijax._sampling.roi_align import roi_align, roi_levels
+    from oxijax._sampling.splat import splat
 
 __all__ = [
     "EXPORT_CHECKS",
@@ -75,11 +78,15 @@ __all__ = [
     "draw_samples",
     "gemm",
     "grid_sample",
+    "map_coordinates",
     "ms_deform_attn",
     "offset_statistics",
     "reference",
+    "roi_align",
+    "roi_levels",
     "roofline",
     "sampling_locations",
+    "splat",
     "tune",
 ]
 
@@ -119,10 +126,14 @@ _PLACES = {
     "draw_samples": "oxijax._drawing",
     "gemm": "oxijax._gemm",
     "grid_sample": "oxijax._sampling.grid_sample",
+    "map_coordinates": "oxijax._sampling.map_coordinates",
     "ms_deform_attn": "oxijax._sampling.ms_deform_attn",
     "offset_statistics": "oxijax._samples",
+    "roi_align": "oxijax._sampling.roi_align",
+    "roi_levels": "oxijax._sampling.roi_align",
     "roofline": "oxijax._gemm.roofline",
     "sampling_locations": "oxijax._samples",
+    "splat": "oxijax._sampling.splat",
     "tune": "oxijax._core.tuning.tune",
 }
 

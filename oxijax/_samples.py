@@ -18,11 +18,12 @@ from oxijax._deform_conv import deform_conv, parse_deform_conv
 from oxijax._sampling import SampleInputs
 from oxijax._sampling.dcn import dcnv3, dcnv4, parse_dcnv3, parse_dcnv4
 from oxijax._sampling.grid_sample import grid_sample, parse_grid_sample
+from oxijax._sampling.map_coordinates import map_coordinates, parse_map_coordinates
 from oxijax._sampling.ms_deform_attn import ms_deform_attn, parse_ms_deform_attn
 from oxijax._sampling.packed import unpack
 from oxijax._sampling.points import sizes_along, used_weights
 from oxijax._sampling.positions import position
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across
+from ptx.kernels.sampling.geometry import Across
 
 __all__ = ["Samples", "offset_statistics", "sampling_locations"]
 
@@ -35,7 +36,7 @@ class Samples(NamedTuple):
 
     Attributes:
       locations: [N, Q..., M, T, 2], (y, x) in pixels of the image or level: (0, 0) is the middle of
-        the first pixel.
+        the first pixel. (z, y, x) of volumes, (x,) of lines.
       weights: [N, Q..., M, T], what a sample is multiplied by, besides a convolution's weights.
       levels: [T], the level that each point is in; 0 where there is one image.
     """
@@ -145,15 +146,17 @@ def _of_inputs(inputs: SampleInputs) -> Samples:
     n, queries, _, points, _ = locations.shape
     query = jnp.tile(jnp.arange(queries), n)
     coordinates = locations.astype(accumulator(locations))
-    coordinates = jnp.moveaxis(reshape(coordinates, (n * queries, heads, points, 2)), 2, 0)
+    coordinates = jnp.moveaxis(
+        reshape(coordinates, (n * queries, heads, points, config.dims)), 2, 0
+    )
     found = []
-    for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
+    for axis in config.axes:
         size = sizes_along(config, axis)
-        at = position(config.geometry, axis, coordinates[..., index], size, query)
+        at = position(config.geometry, axis, coordinates[..., -1 - axis], size, query)
         found.append(at.real + at.whole)
     has_heads = isinstance(config.geometry, Across)  # in its result
     shape = *inputs.shape[: -2 if has_heads else -1], heads, points
-    pairs = reshape(jnp.moveaxis(jnp.stack(found, axis=-1), 0, 2), (*shape, 2))
+    pairs = reshape(jnp.moveaxis(jnp.stack(found, axis=-1), 0, 2), (*shape, config.dims))
     weights = used_weights(config, weights)
     if weights is None:
         weights = jnp.ones(shape, pairs.dtype)
@@ -168,4 +171,5 @@ _READERS: dict[Callable[..., jax.Array], Callable[..., Samples]] = {
     dcnv3: lambda *values: _of_inputs(parse_dcnv3(*values)),
     dcnv4: lambda *values: _of_inputs(parse_dcnv4(*values)),
     grid_sample: lambda *values: _of_inputs(parse_grid_sample(*values)),
+    map_coordinates: lambda *values: _of_inputs(parse_map_coordinates(*values).samples),
 }

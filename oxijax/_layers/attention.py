@@ -19,7 +19,7 @@ from oxijax._sampling.ms_deform_attn import check_method, ms_deform_attn, parse_
 
 __all__ = ["Attention", "Names"]
 
-Levels = tuple[tuple[int, int], ...]  # height and width of each
+Levels = tuple[tuple[int, ...], ...]  # height and width of each
 
 
 class Names(NamedTuple):
@@ -166,7 +166,7 @@ class Attention:
         self, query: Any, reference_points: Any, spatial_shapes: Any
     ) -> tuple[Levels, jax.Array, jax.Array]:
         """Levels, queries and reference points, which are checked."""
-        levels = parse_spatial_shapes(spatial_shapes)
+        levels = parse_spatial_shapes(spatial_shapes, ranks=(2,))
         if len(levels) != len(self.points):
             raise ValueError(
                 f"spatial_shapes must have num_levels = {len(self.points)} pairs, "

@@ -23,7 +23,16 @@ from oxijax._sampling.points import SampleParams
 from ptx.kernels.sampling import FORWARD, SamplingConfig, operations
 from ptx.kernels.sampling.geometry import Geometry, Window
 
-__all__ = ["SampleInputs", "sample", "sample_inputs", "sample_reference"]
+__all__ = [
+    "SampleInputs",
+    "SampleParams",
+    "add_samples",
+    "add_samples_reference",
+    "sample",
+    "sample_inputs",
+    "sample_params",
+    "sample_reference",
+]
 
 
 class SampleInputs(NamedTuple):
@@ -53,7 +62,7 @@ class SampleInputs(NamedTuple):
 
 def sample_inputs(
     value: jax.Array,
-    levels: tuple[tuple[int, int], ...],
+    levels: tuple[tuple[int, ...], ...],
     points: tuple[int, ...],
     geometry: Geometry,
     shape: tuple[int, ...],
@@ -66,9 +75,26 @@ def sample_inputs(
 ) -> SampleInputs:
     """Inputs of images [N, S, M, D]; arguments as the fields of `SampleInputs` and its params."""
     heads, channels = value.shape[2:]
-    op = SamplingConfig(heads, channels, levels, points, geometry, normalize)
-    params = OpParams(op, implementation=implementation)
+    params = sample_params(
+        heads, channels, levels, points, geometry,
+        normalize=normalize, implementation=implementation,
+    )  # fmt: skip
     return SampleInputs(params, value, locations, weights, shape, packed)
+
+
+def sample_params(
+    heads: int,
+    channels: int,
+    levels: tuple[tuple[int, ...], ...],
+    points: tuple[int, ...],
+    geometry: Geometry,
+    *,
+    normalize: bool = False,
+    implementation: Implementation = None,
+) -> SampleParams:
+    """What is static in a weighted sum of samples."""
+    op = SamplingConfig(heads, channels, levels, points, geometry, normalize)
+    return OpParams(op, implementation=implementation)
 
 
 def sample(inputs: SampleInputs) -> jax.Array:
@@ -85,6 +111,25 @@ def sample_reference(inputs: SampleInputs) -> jax.Array:
     (y,) = sampling_forward.call_reference(inputs.params, inputs.value, *inputs.points)
     assert y is not None
     return reshape(y, inputs.shape)
+
+
+def add_samples(
+    params: SampleParams, locations: jax.Array, weights: jax.Array | None, values: jax.Array
+) -> jax.Array:
+    """The images [N, S, M, D] that values [N, Q, M, D] are added into at some points."""
+    operands = map_present(_compat.match_varying, locations, weights, None, values)
+    (images,) = sampling_backward_value(params, *operands)
+    assert images is not None
+    return images
+
+
+def add_samples_reference(
+    params: SampleParams, locations: jax.Array, weights: jax.Array | None, values: jax.Array
+) -> jax.Array:
+    """`add_samples` in pure JAX."""
+    (images,) = sampling_backward_value.call_reference(params, locations, weights, None, values)
+    assert images is not None
+    return images
 
 
 def _parallel(params: SampleParams, operands: Sequence[str]) -> str:
@@ -133,3 +178,22 @@ def _linear(params: SampleParams, operands: Sequence[str]) -> tuple[str, ...]:
 
 
 define_gradients(sampling_forward, _gradients, _linear)
+
+
+def _gradients_of_sums(params: SampleParams, operands, wanted: Sequence[bool], grad_images):
+    """Those of images that values are added into: samples of the gradient to the images."""
+    *points, values = operands
+    *wants_points, wants_values = wanted
+    grad_values, grad_points = None, (None,) * len(points)
+    if wants_values:
+        (grad_values,) = sampling_forward(params, grad_images, *points)
+    if any(wants_points):
+        grad_points = sampling_backward_points(params, grad_images, *points, values)
+    return *grad_points, grad_values
+
+
+def _linear_of_sums(params: SampleParams, operands: Sequence[str]) -> tuple[str, ...]:
+    return ("grad_y",) if params.op.normalize else ("grad_y", "weights")
+
+
+define_gradients(sampling_backward_value, _gradients_of_sums, _linear_of_sums)

@@ -1,27 +1,27 @@
-"""Sampling of an image at given positions."""
+"""Sampling of images, lines and volumes at given positions."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from oxijax._convolution import from_nhwc, to_nhwc
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
-from oxijax._core.arguments.precision import accumulator
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
+from oxijax._sampling.grids import (
+    Reading,
+    channels_first,
+    channels_last,
+    check_grid,
+    parse_data_format,
+)
 from oxijax._sampling.points import check_image
-from oxijax._sampling.positions import position, reflected
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Grid
 
 __all__ = ["grid_sample", "grid_sample_reference", "parse_grid_sample"]
-
-_CUBIC_A = -0.75  # of the cubic convolution, as in PyTorch
 
 
 @explain_keywords
@@ -32,22 +32,27 @@ def grid_sample(
     method: str = "bilinear",
     padding_mode: str = "zeros",
     align_corners: bool = False,
-    data_format: str = "NHWC",
+    coordinates: str = "normalized",
+    data_format: str | None = None,
     implementation: ImplementationLike = None,
 ) -> jax.Array:
-    """Images, sampled at the positions that a grid gives.
+    """Images of one, two or three dimensions, sampled at the positions that a grid gives.
 
     Args:
-      x: images [N, H, W, C], or [N, C, H, W] with data_format "NCHW"; float16, bfloat16, float32 or
-        float64.
-      grid: [N, ..., 2], any of these dtypes: (x, y), each from -1 to 1 across the image.
-      method: "bilinear", "nearest" for the nearest pixel, with halves rounded to even ones, or
-        "bicubic" for the cubic convolution of 4 x 4 pixels with the coefficient -0.75.
-      padding_mode: what is outside of the image: "zeros", "border" for the nearest pixel inside, or
-        "reflection" for what mirrors at the edges show.
-      align_corners: whether -1 and 1 are the centres of the outermost pixels; else they are the
-        edges of the image.
-      data_format: "NHWC" or "NCHW", of x and of the result.
+      x: images [N, W, C], [N, H, W, C] or [N, D, H, W, C]; float16, bfloat16, float32 or float64.
+      grid: [N, ..., K] for images of K dimensions, any of these dtypes: (x), (x, y) or (x, y, z),
+        where x goes along the width, y along the height and z along the depth.
+      method: "bilinear", which is linear along each dimension, "nearest" for the nearest pixel,
+        with halves rounded to even ones, or "bicubic" for the cubic convolution of 4 pixels along
+        each of one or two dimensions, with the coefficient -0.75.
+      padding_mode: what is outside of the image: "zeros", "border" for the nearest pixel inside,
+        "reflection" for what mirrors at the edges show, or "wrap" for the image once more.
+      align_corners: whether -1 and 1 are the centres of the outermost pixels, at which mirrors are
+        then as well; else they are the edges of the image. False but for "normalized" coordinates.
+      coordinates: "normalized", from -1 to 1 across the image; "unit", from 0 to 1 from edge to
+        edge; or "pixel", from 0, the centre of the first pixel, to size - 1, that of the last one.
+      data_format: the order of the dimensions of x and of the result: "NWC", "NHWC" or "NDHWC", or
+        with channels first "NCW", "NCHW" or "NCDHW". None is channels last.
       implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
         or a sequence of them, the preferred first. None is "ptx" on NVIDIA GPUs, else "xla".
 
@@ -69,96 +74,45 @@ def grid_sample(
 
     Source: Jaderberg et al., "Spatial Transformer Networks", 2015.
     """
-    values = (x, grid, method, padding_mode, align_corners, data_format, implementation)
-    return from_nhwc(sample(parse_grid_sample(*values)), data_format)
+    values = (x, grid, method, padding_mode, align_corners, coordinates, data_format)
+    return _laid_out(sample(parse_grid_sample(*values, implementation)), data_format)
 
 
 def _reference(*values: Any) -> jax.Array:
-    return from_nhwc(sample_reference(parse_grid_sample(*values)), values[-2])
+    return _laid_out(sample_reference(parse_grid_sample(*values)), values[-2])
 
 
 grid_sample_reference = reference_twin(grid_sample, _reference)
 
 
+def _laid_out(y: jax.Array, data_format: str | None) -> jax.Array:
+    return y if data_format is None else channels_first(y, data_format)
+
+
 def parse_grid_sample(
-    x, grid, method, padding_mode, align_corners, data_format, implementation
+    x, grid, method, padding_mode, align_corners, coordinates, data_format, implementation
 ) -> SampleInputs:
     """Checks all arguments."""
-    checks.check_choice("data_format", data_format, ("NHWC", "NCHW"))
-    x = to_nhwc(checks.as_array("x", x, 4), data_format)
+    x = checks.as_float_array("x", x)
+    dims = x.ndim - 2
+    if dims not in (1, 2, 3):
+        raise ValueError(f"x must have 3, 4 or 5 dimensions, got shape {x.shape}")
+    x = channels_last(x, parse_data_format(data_format, dims))
     check_image("x", x)
     grid = checks.as_float_array("grid", grid)
-    checks.check_choice("method", method, ("bilinear", "nearest", "bicubic"))
-    checks.check_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))
-    align_corners = checks.parse_bool("align_corners", align_corners)
-    n, height, width, channels = x.shape
-    if grid.ndim < 2 or grid.shape[-1] != 2 or (n not in (1, grid.shape[0]) and grid.shape[0] != 1):
-        raise ValueError(
-            f"grid must have shape (N or 1, ..., 2) = ({n} or 1, ..., 2), got {grid.shape}"
-        )
+    reading = Reading.parse(method, padding_mode, align_corners, coordinates, dims)
+    n, *sizes, channels = x.shape
+    check_grid(grid, n, dims, f"x {x.shape} with channels last")
     if grid.shape[0] == 1 and n != 1:
         grid = jnp.broadcast_to(grid, (n, *grid.shape[1:]))
-    shape = (*grid.shape[:-1], channels)
-    # Grids that share an image are one grid of it.
-    queries = 1 if n == grid.shape[0] else grid.shape[0]
-    for size in grid.shape[1:-1]:
-        queries = queries * size
-    locations, weights = reshape(grid, (n, queries, 1, 1, 2)), None
-    geometry = Grid(align_corners, padding_mode, method == "nearest")
-    if method == "bicubic":
-        locations, weights = _cubic_points(locations, (height, width), geometry)
-        geometry = Grid(nearest=True)
+    sizes, pixels = tuple(sizes), 1
+    for size in sizes:
+        pixels *= size
+    locations, weights, geometry = reading.points(grid, n, sizes)
     return sample_inputs(
-        reshape(x, (n, height * width, 1, channels)),
-        *(((height, width),), locations.shape[3:4], geometry, shape),
+        reshape(x, (n, pixels, 1, channels)),
+        *((sizes,), locations.shape[3:4], geometry, (*grid.shape[:-1], channels)),
         locations=locations,
         weights=weights,
         implementation=parse_implementation(implementation),
     )
-
-
-def _cubic_points(
-    locations: jax.Array, size: tuple[int, int], geometry: Grid
-) -> tuple[jax.Array, jax.Array]:
-    """The 4 x 4 pixels about locations [N, Q, 1, 1, 2], [N, Q, 1, 16, 2], and their weights."""
-    locations = locations.astype(accumulator(locations))
-    found, weights = [], []
-    for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
-        at, extent = locations[..., index], np.full((1, 1, 1, 1), size[axis], np.int32)
-        unbounded = Grid(geometry.align_corners)
-        real = position(unbounded, axis, at, extent, None).real
-        first = jax.lax.stop_gradient(jnp.floor(real))
-        # Infinitely far it is a pixel's middle.
-        fraction = jax.lax.select(jnp.isinf(real), jnp.zeros_like(real), real - first)
-        weights.append(_cubic_weights(fraction))
-        pixel = first + np.arange(-1, 3, dtype=first.dtype).reshape(1, 1, 1, 4)
-        if geometry.padding_mode != "zeros":
-            pixel = _inside(pixel, extent, geometry)
-        found.append((2 * pixel + 1) / size[axis] - 1)
-    (y, x), (of_y, of_x) = found, weights
-    y, x = jnp.broadcast_arrays(y[..., None], x[..., None, :])
-    points = (*locations.shape[:3], 16)
-    pairs = jnp.stack([reshape(x, points), reshape(y, points)], -1)
-    return pairs, reshape(of_y[..., None] * of_x[..., None, :], points)
-
-
-def _inside(pixel: jax.Array, extent: np.ndarray, geometry: Grid) -> jax.Array:
-    """Numbers of pixels after the padding mode; infinite ones stay where edges reflect."""
-    last = extent.astype(pixel.dtype) - 1
-    if geometry.padding_mode == "border":
-        return jnp.clip(pixel, 0, last)
-    found = jnp.clip(reflected(geometry, pixel, last + 1)[0], 0, last)
-    return jnp.where(jnp.isinf(pixel), pixel, found)
-
-
-def _cubic_weights(t: jax.Array) -> jax.Array:
-    """What the pixels at -1, 0, 1 and 2 weigh for fractions [..., 1]: [..., 4]."""
-    a = _CUBIC_A
-
-    def near(d):  # up to a pixel away
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-
-    def far(d):
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-    return jnp.concatenate([far(t + 1), near(t), near(1 - t), far(2 - t)], -1)

@@ -5,6 +5,7 @@ hold nothing for each channel: an index and the weights of its pixels for each p
 """
 
 import itertools
+import math
 from typing import NamedTuple
 
 import jax
@@ -24,7 +25,6 @@ from oxijax._sampling.points import (
 )
 from ptx.kernels.sampling import SamplingConfig
 from ptx.kernels.sampling.backward_value_gather import CELL_BORDER
-from ptx.kernels.sampling.geometry import WIDTH
 
 __all__ = ["PointLists", "point_lists"]
 
@@ -37,7 +37,7 @@ class PointLists(NamedTuple):
 
     starts: jax.Array  # int32 [N * cells * M + 1]
     order: jax.Array  # int32 [N*Q*M*T]
-    corner_weights: jax.Array  # [N*Q*M*T, 4 or 1], in that order
+    corner_weights: jax.Array  # [N*Q*M*T, pixels of a point], in that order
 
 
 def point_lists(
@@ -50,7 +50,7 @@ def point_lists(
 
     Args:
       config: the sum.
-      locations: [N, Q, M, T, 2].
+      locations: [N, Q, M, T, K].
       weights: [N, Q, M, T], or None.
       dtype: the dtype of the corners' weights: float32 or float64.
 
@@ -85,14 +85,15 @@ def point_lists(
 
 def _cell(config: SamplingConfig, points: Points) -> jax.Array:
     """The cell that each point is in, [T, B, M]: a pixel and head of the images with borders."""
-    heads, sizes = points.y.shape[2], _level_cells(config)
+    heads, sizes = points.first[0].shape[2], _level_cells(config)
     first = of_points(config, [0, *itertools.accumulate(sizes[:-1])])
-    pitch = sizes_along(config, WIDTH) + 2 * CELL_BORDER
-    y, x = points.y + CELL_BORDER, points.x + CELL_BORDER
-    pixel = points.image[:, None] * sum(sizes) + (y * pitch + x + first)
+    cell, *others = (at + CELL_BORDER for at in points.first)
+    for axis, at in enumerate(others, start=1):
+        cell = cell * (sizes_along(config, axis) + 2 * CELL_BORDER) + at
+    pixel = points.image[:, None] * sum(sizes) + (cell + first)
     return pixel * heads + np.arange(heads, dtype=np.int32)
 
 
 def _level_cells(config: SamplingConfig) -> list[int]:
     """Pixels of each level of an image with its borders."""
-    return [(h + 2 * CELL_BORDER) * (w + 2 * CELL_BORDER) for h, w in config.levels]
+    return [math.prod(size + 2 * CELL_BORDER for size in level) for level in config.levels]

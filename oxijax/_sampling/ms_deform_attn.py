@@ -1,8 +1,11 @@
 """Multi-scale deformable attention."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -30,7 +33,7 @@ def ms_deform_attn(
     sampling_locations: ArrayLike,
     attention_weights: ArrayLike,
     *,
-    spatial_shapes: tuple[tuple[int, int], ...],
+    spatial_shapes: tuple[tuple[int, ...], ...],
     points: tuple[int, ...] | None = None,
     method: str = "bilinear",
     normalize: bool = False,
@@ -47,16 +50,17 @@ def ms_deform_attn(
 
     A location (x, y) from (0, 0) to (1, 1) goes across the image of its level, from the edges of
     the outermost pixels: in pixels it is (x * width - 0.5, y * height - 0.5). Outside of the image
-    is 0.
+    is 0. So it is for volumes, where a location is (x, y, z), and for lines, where it is (x,).
 
     Args:
       value: [N, S, M, D] for N images, M heads and D channels of a head; S counts the pixels of all
         levels, row by row and level after level. float16, bfloat16, float32 or float64.
-      sampling_locations: [N, Q, M, L, P, 2] for Q queries, L levels and P points of each; with
-        `points` [N, Q, M, sum(points), 2], the points of a level after those of the one before.
-        Any of these dtypes.
+      sampling_locations: [N, Q, M, L, P, 2] for Q queries, L levels and P points of each, with 3 or
+        1 in the end for volumes or lines; with `points` [N, Q, M, sum(points), 2], the points of a
+        level after those of the one before. Any of these dtypes.
       attention_weights: [N, Q, M, L, P], or [N, Q, M, sum(points)]. Any of these dtypes.
-      spatial_shapes: height and width of each level, ints.
+      spatial_shapes: height and width of each level, ints; (depth, height, width) of volumes,
+        (width,) of lines.
       points: how many there are in each level, where levels differ.
       method: "bilinear", or "nearest" for the pixel at (floor(x * width + 0.5),
         floor(y * height + 0.5)) or, if there is none, the one at the edge: RT-DETRv2's "discrete".
@@ -109,17 +113,17 @@ def parse_ms_deform_attn(
     n, pixels, heads, channels = value.shape
     if heads < 1 or channels < 1:
         raise ValueError(f"value must have heads and channels, got shape {value.shape}")
-    wanted = sum(height * width for height, width in levels)
+    dims, wanted = len(levels[0]), sum(math.prod(level) for level in levels)
     if pixels != wanted:
         raise ValueError(
             f"value must have the {wanted} pixels of spatial_shapes {levels} in its second "
             f"dimension, got {pixels} in shape {value.shape}"
         )
 
-    dims = 6 if counts is None else 5
+    ndim = 6 if counts is None else 5
     why = " without points=(...), the points of each level" if counts is None else " with points"
-    locations = checks.as_array("sampling_locations", locations, dims, why)
-    weights = checks.as_array("attention_weights", weights, dims - 1, why)
+    locations = checks.as_array("sampling_locations", locations, ndim, why)
+    weights = checks.as_array("attention_weights", weights, ndim - 1, why)
     queries = locations.shape[1]
     names, shape = ("N", "Q", "M"), (n, queries, heads)
     if counts is None:
@@ -127,15 +131,15 @@ def parse_ms_deform_attn(
         if each < 1:
             raise ValueError(
                 "sampling_locations must have points, got shape "
-                f"{locations.shape} = [N, Q, M, L, P, 2]"
+                f"{locations.shape} = [N, Q, M, L, P, {dims}]"
             )
         counts = (each,) * len(levels)
         names, shape = (*names, "L", "P"), (*shape, len(levels), each)
     else:
         names, shape = (*names, "sum(points)"), (*shape, sum(counts))
-    checks.check_shape("sampling_locations", locations, (*names, "2"), (*shape, 2))
+    checks.check_shape("sampling_locations", locations, (*names, str(dims)), (*shape, dims))
     checks.check_shape("attention_weights", weights, names, shape)
-    locations = reshape(locations, (n, queries, heads, sum(counts), 2))
+    locations = reshape(locations, (n, queries, heads, sum(counts), dims))
     weights = reshape(weights, (n, queries, heads, sum(counts)))
     return sample_inputs(
         value, levels, counts, Across(method == "nearest"), (n, queries, heads, channels),
@@ -149,22 +153,30 @@ def check_method(method: Any) -> None:
     checks.check_choice("method", method, ("bilinear", "nearest"), of_rt_detr)
 
 
-def parse_spatial_shapes(spatial_shapes: Any) -> tuple[tuple[int, int], ...]:
+def parse_spatial_shapes(
+    spatial_shapes: Any, ranks: Sequence[int] = (1, 2, 3)
+) -> tuple[tuple[int, ...], ...]:
+    """The sizes of each level, all of them of one of these numbers of dimensions."""
     if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(spatial_shapes)):
         raise TypeError(
             "spatial_shapes must be known when a program is traced: a tuple of pairs of ints, got "
             f"{checks.shown(spatial_shapes)}"
         )
-    levels = []
-    for i, pair in enumerate(checks.parse_sequence("spatial_shapes", spatial_shapes)):
-        name = f"spatial_shapes[{i}]"
-        if checks.is_int(pair):
-            raise TypeError(f"{name} must be a pair of ints, got {checks.shown(pair)}")
-        levels.append(checks.parse_pair(name, pair))
+    levels, rank = [], None
+    for i, sizes in enumerate(checks.parse_sequence("spatial_shapes", spatial_shapes)):
+        name, expected = f"spatial_shapes[{i}]", "a pair of ints"
+        if rank is not None and rank != 2:
+            expected = f"{rank} ints, as spatial_shapes[0] has"
+        length = len(sizes) if isinstance(sizes, Sequence | np.ndarray) else None
+        if length not in (ranks if rank is None else [rank]) or not all(map(checks.is_int, sizes)):
+            raise TypeError(f"{name} must be {expected}, got {checks.shown(sizes)}")
+        checks.check_range(name, sizes, sizes, 1)
+        rank = length
+        levels.append(tuple(map(int, sizes)))
     return tuple(levels)
 
 
-def _parse_points(points: Any, levels: tuple[tuple[int, int], ...]) -> tuple[int, ...] | None:
+def _parse_points(points: Any, levels: Sequence[Any]) -> tuple[int, ...] | None:
     if points is None:
         return None
     points = checks.parse_sequence("points", points)

@@ -3,7 +3,8 @@
 The images are rows of a head's channels, [N * S * M, D]. A pixel's row is the sum of a part of its
 line and a part of its column; of a line or column outside of the image that part is so large that
 no row has the number. So there are no copies of the images, and what a line or column says is
-found once for both of its pixels.
+found once for all of its pixels. An image of one dimension is a line, and a volume has lines in
+each of its slices.
 
 Dimensions in comments: T points of a query and head, B queries of a block, M heads. Points come
 first, so that arithmetic runs along queries, and loops take a point at a time.
@@ -12,7 +13,7 @@ first, so that arithmetic runs along queries, and loops take a point at a time.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,6 @@ from oxijax._core.arguments.sizes import is_known, require_product
 from oxijax._core.primitive.operation import OpParams
 from oxijax._sampling.positions import position
 from ptx.kernels.sampling import SamplingConfig
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
 
 __all__ = [
     "Points",
@@ -62,90 +62,100 @@ def used_weights(config: SamplingConfig, weights: jax.Array | None) -> jax.Array
 
 
 def check_image(name: str, image: jax.Array) -> None:
-    """Checks an image [N, H, W, C].
+    """Checks images [N, ..., C] of one, two or three dimensions.
 
     Raises:
       ValueError: it has no pixels or channels, or sizes that are not known.
     """
     if not is_known(*image.shape[1:]):
         raise ValueError(
-            f"{name} must have a height, a width and channels that are known when the program is "
+            f"{name} must have {_sizes(image)} and channels that are known when the program is "
             "traced, since kernels of the sampling operators are generated for them; its batch may "
             f"be symbolic. Got shape {image.shape}"
         )
     if min(image.shape[1:]) < 1:
-        raise ValueError(f"{name} must have channels, height and width, got shape {image.shape}")
+        raise ValueError(f"{name} must have {_sizes(image)} and channels, got shape {image.shape}")
+
+
+def _sizes(image: jax.Array) -> str:
+    """The names of the sizes of images [N, ..., C]."""
+    return ", ".join(("a depth", "a height", "a width")[5 - image.ndim :])
 
 
 class Points(NamedTuple):
     """Points of some queries, by arrays [T, B, M].
 
     Attributes:
-      y, x: of the pixel at (floor y, floor x), or the nearest one, in its image: int32; outside, at
-        most two pixels from the edge.
-      fraction_y, fraction_x: from that pixel to the point; NaN if the coordinate is, 0 for the
-        nearest pixel.
-      slope_y, slope_x: of the position, with respect to the coordinate.
+      first: along each axis, the pixel at the position's floor, or the nearest one, in its image:
+        int32; outside, at most two pixels from the edge.
+      fractions: from that pixel to the point; NaN if the coordinate is, 0 for the nearest pixel.
+      slopes: of the position, with respect to the coordinate.
       weight: None for 1.
       image: int32 [B].
     """
 
-    y: jax.Array
-    x: jax.Array
-    fraction_y: jax.Array
-    fraction_x: jax.Array
-    slope_y: jax.Array | np.ndarray
-    slope_x: jax.Array | np.ndarray
+    first: tuple[jax.Array, ...]
+    fractions: tuple[jax.Array, ...]
+    slopes: tuple[jax.Array | np.ndarray, ...]
     weight: jax.Array | None
     image: jax.Array
 
     def rows(self, config: SamplingConfig) -> tuple[list[jax.Array], list[jax.Array]]:
         """What the lines and the columns of the pixels add to the numbers of their rows: uint32.
 
-        There are two of each, from the upper and the left one on, or one for the nearest pixel.
+        There are two columns, and lines as they are counted along the other axes, of which each
+        has two; or one, for the nearest pixel.
         """
-        heads = self.y.shape[2]
-        pixels = [height * width for height, width in config.levels]
+        heads = self.first[0].shape[2]
+        pixels = [math.prod(level) for level in config.levels]
         first = of_points(config, [0, *itertools.accumulate(pixels[:-1])]).astype(np.uint32)
         image = self.image[:, None].astype(jnp.uint32) * np.uint32(config.pixels)
-        width = sizes_along(config, WIDTH).astype(np.uint32)
-        lines, columns = [], []
-        for step in range(1 if config.geometry.nearest else 2):
-            # Below 0 the unsigned number is a large one.
-            line, column = ((at + np.int32(step)).astype(jnp.uint32) for at in (self.y, self.x))
+        *sizes, width = (sizes_along(config, axis).astype(np.uint32) for axis in config.axes)
+        steps = range(1 if config.geometry.nearest else 2)
+        # Below 0 the unsigned number is a large one.
+        *others, columns = (
+            [(at + np.int32(step)).astype(jnp.uint32) for step in steps] for at in self.first
+        )
+        lines = []
+        for along in itertools.product(*others):
+            line: Any = np.zeros_like(width)
+            inside: Any = np.ones_like(width, bool)
+            for at, size in zip(along, sizes, strict=True):
+                line, inside = line * size + at, inside & (at < size)
             row = (image + (first + line * width)) * np.uint32(heads)
             row = row + np.arange(heads, dtype=np.uint32)
-            inside = line < sizes_along(config, HEIGHT).astype(np.uint32)
             lines.append(jnp.where(inside, row, _OUTSIDE))
-            columns.append(jnp.where(column < width, column * np.uint32(heads), _OUTSIDE))
-        return lines, columns
+        return lines, [
+            jnp.where(column < width, column * np.uint32(heads), _OUTSIDE) for column in columns
+        ]
 
     def factors(self, config: SamplingConfig) -> tuple[list[jax.Array], list[jax.Array]]:
         """The factors of these lines, with the weight, and of these columns.
 
         That of a pixel is the product of its line's and its column's.
         """
-        ly, lx = self.fraction_y, self.fraction_x
         if config.geometry.nearest:
-            lines, columns = [1 + ly * lx], [jnp.ones_like(lx)]  # NaN stays
+            one = 1 + math.prod(self.fractions)  # NaN stays
+            lines, columns = [one], [jnp.ones_like(one)]
         else:
-            lines, columns = [1 - ly, ly], [1 - lx, lx]
+            *others, columns = ([1 - fraction, fraction] for fraction in self.fractions)
+            lines = [math.prod(along) for along in itertools.product(*others)]
         if self.weight is not None:
             lines = [line * self.weight for line in lines]
-        return lines, columns
+        return [jnp.broadcast_to(line, columns[0].shape) for line in lines], columns
 
 
 class Queries(NamedTuple):
     """Queries of all images, [P], and all that their points depend on."""
 
-    locations: jax.Array  # [P, M, T, 2] as (x, y)
+    locations: jax.Array  # [P, M, T, K], the last axis's coordinate first
     weights: jax.Array | None  # [P, M, T]
     image: jax.Array  # [P]
     query: jax.Array  # in its image
 
     @classmethod
     def of(cls, locations: jax.Array, weights: jax.Array | None) -> "Queries":
-        """All queries, of locations [N, Q, M, T, 2] and weights [N, Q, M, T]."""
+        """All queries, of locations [N, Q, M, T, K] and weights [N, Q, M, T]."""
         n, q, *rest = locations.shape
         image, query = (
             jax.lax.broadcasted_iota(jnp.int32, (n, q), axis).reshape(-1) for axis in range(2)
@@ -157,8 +167,8 @@ class Queries(NamedTuple):
         """The points of these queries."""
         dtype = accumulator(self.locations)
         found = []
-        for axis, index in ((HEIGHT, 1), (WIDTH, 0)):
-            coordinate = _points_first(self.locations[..., index]).astype(dtype)
+        for axis in config.axes:
+            coordinate = _points_first(self.locations[..., -1 - axis]).astype(dtype)
             size = sizes_along(config, axis)
             real, whole, slope = position(config.geometry, axis, coordinate, size, self.query)
             # An infinite coordinate may have no position: in a mirror, or scaled by 0.
@@ -170,11 +180,11 @@ class Queries(NamedTuple):
             # The sum could overflow; what is clipped first ends between -2 and the size.
             pixel = jnp.clip(pixel, -2 - whole, size - whole) + whole
             found.append((pixel, real - floor, slope))
-        (y, fraction_y, slope_y), (x, fraction_x, slope_x) = found
         weight = None if self.weights is None else _points_first(self.weights)
         # What fills a block up, with `NOWHERE` for integers, is in the first image.
         image = jnp.maximum(self.image, 0)
-        return Points(y, x, fraction_y, fraction_x, slope_y, slope_x, weight, image)
+        first, fractions, slopes = zip(*found, strict=True)
+        return Points(first, fractions, slopes, weight, image)
 
 
 def _points_first(array: jax.Array) -> jax.Array:

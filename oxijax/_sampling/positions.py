@@ -35,7 +35,7 @@ def position(
 
     Args:
       geometry: where points lie.
-      axis: HEIGHT or WIDTH.
+      axis: the axis of the image.
       coordinate: in float32 or float64.
       sizes: the sizes of the image along the axis, for each of the points, [T, 1, 1].
       query: the numbers of the queries, [B].
@@ -72,7 +72,11 @@ def _(
 @position.register
 def _(geometry: Grid, axis: int, coordinate: jax.Array, sizes: np.ndarray, query: Any) -> Position:
     size = sizes.astype(coordinate.dtype)
-    if geometry.align_corners:
+    if geometry.coordinates == "pixel":
+        real, slope = coordinate, np.ones_like(size)
+    elif geometry.coordinates == "unit":
+        real, slope = coordinate * size - 0.5, size
+    elif geometry.align_corners:
         real, slope = (coordinate + 1) / 2 * (size - 1), (size - 1) / 2
     elif (size == 1).all():  # exactly: XLA would cancel the ones, and kernels round
         real, slope = coordinate / 2, size / 2

@@ -11,7 +11,7 @@ Object Detection", 2021, with bilinear interpolation as in `torch.nn.functional.
 Dimensions in comments: B queries of a block, M heads, T points of a query and head, D channels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -58,8 +58,9 @@ def forward(
                 total = total + sample * factor[..., None].astype(dtype)
             return total, None
 
-        total = jnp.zeros((*points.y.shape[1:], channels), dtype)
-        total = _compat.match_varying(total, points.y, rows)[0]
+        first, *_ = points.first
+        total = jnp.zeros((*first.shape[1:], channels), dtype)
+        total = _compat.match_varying(total, first, rows)[0]
         total, _ = _scan(config, add, total, (points.rows(config), points.factors(config)))
         return None, total.astype(value.dtype)
 
@@ -116,7 +117,7 @@ def backward_points(
 ) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
     """Gradients with respect to locations and, if there are any, weights; or to what has both.
 
-    All follow from four dot products a sample, each pixel's channels with the gradient of the sum.
+    All follow from dot products, of each pixel's channels with the gradient of the sum.
     """
     config = params.op
     rows = _rows(config, value)
@@ -129,26 +130,23 @@ def backward_points(
         grad = grad.astype(dtype)
 
         def gradients(_, point):
-            (lines, columns), (ly, lx, slope_y, slope_x, weight) = point
+            (lines, columns), (fractions, slopes, weight) = point
             dots = [row_products_or_zeros(rows, i + j, grad) for i in lines for j in columns]
-            poison = 0 * (ly + lx)  # one NaN coordinate makes all gradients of the point NaN
+            poison = 0 * sum(fractions)  # one NaN coordinate makes all gradients of the point NaN
             if config.geometry.nearest:
-                return None, [poison, poison, dots[0] + poison]
-            d1, d2, d3, d4 = dots
-            grad_x = ((1 - ly) * (d2 - d1) + ly * (d4 - d3)) * slope_x
-            grad_y = ((1 - lx) * (d3 - d1) + lx * (d4 - d2)) * slope_y
-            if weight is not None:
-                grad_x, grad_y = grad_x * weight, grad_y * weight
-            grad_weight = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
-            return None, [grad_x + poison, grad_y + poison, grad_weight]
+                return None, ([poison] * config.dims, dots[0] + poison)
+            found = []
+            for axis, slope in enumerate(slopes):
+                # Steps from each pixel to the next one along the axis.
+                low, high = _halves(dots, axis)
+                steps = [after - before for before, after in zip(low, high, strict=True)]
+                gradient = _interpolated(steps, [*fractions[:axis], *fractions[axis + 1 :]]) * slope
+                found.append((gradient if weight is None else gradient * weight) + poison)
+            return None, (found, _interpolated(dots, fractions))
 
-        of_points = (
-            points.fraction_y, points.fraction_x, points.slope_y, points.slope_x, points.weight
-        )  # fmt: skip
-        _, (grad_x, grad_y, grad_weight) = _scan(
-            config, gradients, None, (points.rows(config), of_points)
-        )
-        grad_locations = points_last(jnp.stack([grad_x, grad_y], axis=-1))
+        of_points = points.fractions, points.slopes, points.weight
+        _, (of_axes, grad_weight) = _scan(config, gradients, None, (points.rows(config), of_points))
+        grad_locations = points_last(jnp.stack(of_axes[::-1], axis=-1))
         return None, (grad_locations, points_last(grad_weight))
 
     used = used_weights(config, weights)
@@ -168,6 +166,22 @@ def backward_points(
     if packed is None:
         return grad_locations, grad_weights, None
     return None, None, pack_gradients(grad_locations, grad_weights, packed.shape[-1])
+
+
+def _halves(corners: Sequence[Any], axis: int) -> tuple[list[Any], list[Any]]:
+    """Values at the corners of a cube, on its two sides along an axis; the last axis is fastest."""
+    distance = len(corners) >> (axis + 1)
+    low = [value for i, value in enumerate(corners) if not i & distance]
+    return low, [value for i, value in enumerate(corners) if i & distance]
+
+
+def _interpolated(corners: Sequence[Any], fractions: Sequence[jax.Array]) -> jax.Array:
+    """Values at the corners of a cube, interpolated along all of its axes, the last one first."""
+    for fraction in reversed(fractions):
+        pairs = zip(corners[::2], corners[1::2], strict=True)
+        corners = [(1 - fraction) * low + fraction * high for low, high in pairs]
+    (value,) = corners
+    return value
 
 
 def _scan(config: SamplingConfig, step: Callable[..., Any], carry: Any, points: Any) -> Any:

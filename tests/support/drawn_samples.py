@@ -169,12 +169,25 @@ def window(
 
 
 def in_grid(
-    coordinate: np.ndarray, size: int, mode: str, align_corners: bool, *, nearest: bool
+    coordinate: np.ndarray,
+    size: int,
+    mode: str,
+    align_corners: bool,
+    *,
+    nearest: bool,
+    coordinates: str = "normalized",
 ) -> Axis:
     """Positions of coordinates of `grid_sample`, in an image of some size."""
     last = size - 1
-    position = (coordinate + 1) / 2 * last if align_corners else ((coordinate + 1) * size - 1) / 2
-    slope = np.full(position.shape, (last if align_corners else size) / 2)
+    if coordinates == "pixel":
+        position, scale = coordinate, 1.0
+    elif coordinates == "unit":
+        position, scale = coordinate * size - 0.5, size
+    elif align_corners:
+        position, scale = (coordinate + 1) / 2 * last, last / 2
+    else:
+        position, scale = ((coordinate + 1) * size - 1) / 2, size / 2
+    slope = np.full(position.shape, scale)
     if mode == "reflection":
         low, high = (0.0, float(last)) if align_corners else (-0.5, last + 0.5)
         # There and back again: a triangle wave.

@@ -8,7 +8,9 @@ errors of that sum are measured by.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,12 +53,12 @@ class Axis:
 
 def samples(
     value: np.ndarray,
-    axes: tuple[Axis, Axis],
+    axes: Sequence[Axis],
     weights: np.ndarray | None,
     grad_y: np.ndarray | None,
     *,
-    levels: list[tuple[int, int]],
-    points: list[int],
+    levels: Sequence[tuple[int, ...]],
+    points: Sequence[int],
     normalize: bool = False,
     magnitudes: bool = False,
 ) -> dict[str, np.ndarray]:
@@ -64,66 +66,69 @@ def samples(
 
     Args:
       value: [N, S, M, D], the pixels of all levels.
-      axes: positions of y and x.
+      axes: positions along each axis of the images: of y and x, for example.
       weights: [N, Q, M, T]; None for 1.
       grad_y: the gradient of the sums [N, Q, M, D]; None for no gradients.
-      levels: height and width of each.
+      levels: the sizes of each.
       points: how many samples each level has; T in all.
       normalize: whether weights are the softmax of what is given.
       magnitudes: whether each term counts with its absolute value.
     """
     value = np.asarray(value, np.float64)
-    (y, x), (n, _, heads, channels) = (axis.position for axis in axes), value.shape
-    used = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
+    positions, (n, _, heads, channels) = [axis.position for axis in axes], value.shape
+    shape, dims = positions[0].shape, len(axes)
+    used = np.ones(shape) if weights is None else np.asarray(weights, np.float64)
     if normalize:
         used = np.exp(used - used.max(-1, keepdims=True))
         used = used / used.sum(-1, keepdims=True)
     grad = None if grad_y is None else np.asarray(grad_y, np.float64)
-    slopes = [np.broadcast_to(axis.slope, y.shape) for axis in axes]
+    slopes = [np.broadcast_to(axis.slope, shape) for axis in axes]
     minus = np.subtract
     if magnitudes:
         value, used, minus = np.abs(value), np.abs(used), np.add
         grad = None if grad is None else np.abs(grad)
         slopes = [np.abs(slope) for slope in slopes]
-    results = {"y": np.zeros((*y.shape[:3], channels))}
+    results: dict[str, Any] = {"y": np.zeros((*shape[:3], channels))}
     if grad is not None:
         results |= {
             "dvalue": np.zeros(value.shape),
-            "dcoordinates": np.zeros((*y.shape, 2)),  # x, y
-            "dweights": np.zeros(y.shape),
+            "dcoordinates": np.zeros((*shape, dims)),  # the last axis's first: x, y
+            "dweights": np.zeros(shape),
         }
     image, head = np.arange(n)[:, None, None], np.arange(heads)
-    starts = np.cumsum([0, *(h * w for h, w in levels)])
+    starts = np.cumsum([0, *(math.prod(level) for level in levels)])
     of_point = np.repeat(np.arange(len(levels)), points)
-    for t, level in enumerate(of_point):
-        (height, width), start = levels[level], starts[level]
-        rows, columns = np.floor(y[..., t]), np.floor(x[..., t])
-        ly, lx = (y[..., t] - rows)[..., None], (x[..., t] - columns)[..., None]
-        corners, pixels, inside = [], [], []
-        for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            row, column = rows + down, columns + right
-            ok = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            pixel = np.where(ok, row * width + column, 0).astype(int) + start
-            corners.append(np.where(ok[..., None], value[image, pixel, head], 0.0))
-            pixels.append(pixel)
-            inside.append(ok)
-        fractions = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
-        weight = used[..., t, None]
-        for f, corner in zip(fractions, corners, strict=True):
-            results["y"] += weight * f * corner
-        if grad is None:
-            continue
-        for f, pixel, ok in zip(fractions, pixels, inside, strict=True):
-            share = np.where(ok[..., None], weight * f * grad, 0.0)
+    for t, level in enumerate(of_point.tolist()):
+        size, weight = levels[level], used[..., t]
+        floors = [np.floor(position[..., t]) for position in positions]
+        # Of each axis the weights of its first and its second pixel.
+        pairs = [
+            (1 - (position[..., t] - floor), position[..., t] - floor)
+            for position, floor in zip(positions, floors, strict=True)
+        ]
+        for corner in itertools.product((0, 1), repeat=dims):
+            pixel: Any = 0
+            ok: Any = True
+            for floor, step, extent in zip(floors, corner, size, strict=True):
+                at = floor + step
+                pixel, ok = pixel * extent + at, ok & (at >= 0) & (at < extent)
+            pixel = np.where(ok, pixel, 0).astype(int) + starts[level]
+            found = np.where(ok[..., None], value[image, pixel, head], 0.0)
+            of_axes = [pair[step] for pair, step in zip(pairs, corner, strict=True)]
+            fraction = math.prod(of_axes)
+            results["y"] += (weight * fraction)[..., None] * found
+            if grad is None:
+                continue
+            share = np.where(ok[..., None], (weight * fraction)[..., None] * grad, 0.0)
             np.add.at(results["dvalue"], (image, pixel, head), share)
-        d1, d2, d3, d4 = ((c * grad).sum(-1) for c in corners)
-        ly, lx, weight = ly[..., 0], lx[..., 0], weight[..., 0]
-        along_y = (1 - lx) * minus(d3, d1) + lx * minus(d4, d2)
-        along_x = (1 - ly) * minus(d2, d1) + ly * minus(d4, d3)
-        results["dcoordinates"][..., t, 0] = weight * along_x * slopes[1][..., t]
-        results["dcoordinates"][..., t, 1] = weight * along_y * slopes[0][..., t]
-        for fraction, d in zip(fractions, (d1, d2, d3, d4), strict=True):
-            results["dweights"][..., t] += fraction[..., 0] * d
+            dot = (found * grad).sum(-1)
+            results["dweights"][..., t] += fraction * dot
+            for axis, (step, slope) in enumerate(zip(corner, slopes, strict=True)):
+                others = math.prod(of_axes[:axis] + of_axes[axis + 1 :])
+                change = weight * others * dot * slope[..., t]
+                add = np.add if step else minus
+                along = results["dcoordinates"][..., t, dims - 1 - axis]
+                add(along, change, out=along)
     if grad is not None and normalize:
         mean = (used * results["dweights"]).sum(-1, keepdims=True)
         results["dweights"] = used * minus(results["dweights"], mean)

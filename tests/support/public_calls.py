@@ -150,8 +150,24 @@ _OPERATORS = (
         *("grid_sample (bicubic)", {"method": "bicubic"}, "n h w c", "n q r x"),
         {"splits": "n h w c q r"},
     ),
+    (
+        *("grid_sample (volume)", {"coordinates": "unit"}, "n i h w c", "n q r j"),
+        {"splits": "n h w c q r", "uniform": (1,)},
+    ),
+    ("splat", {"size": LEVELS[0]}, "n q r c", "n q r x", {"splits": "n c q r"}),
+    (
+        *("map_coordinates", {"order": 1, "channel_axis": -1}, "h w c", "x q r"),
+        {"splits": "c q h"},
+    ),
+    (
+        *("roi_align", {"output_size": 2, "sampling_ratio": 2}, "n h w c", "n q o"),
+        {"splits": "n c q h"},
+    ),
     ("offset_statistics", {}, "n h w f", {"splits": "n h", "differentiable": False}),
 )
+
+
+_SAMPLED = ("deform_conv", "ms_deform_attn", "dcnv3", "dcnv4", "grid_sample", "map_coordinates")
 
 
 @functools.cache
@@ -164,7 +180,7 @@ def operator_calls() -> dict[str, PublicCall]:
         if hasattr(oxijax.reference, base):
             twin = f"reference.{name}"
             found[twin] = _call(twin, options, *dims, **more)
-        if which or base in ("conv", "conv_general_dilated", "gemm", "offset_statistics"):
+        if which or base not in _SAMPLED:
             continue
         operator = functools.partial(oxijax.sampling_locations, getattr(oxijax, base))
         found[f"sampling_locations ({name})"] = dataclasses.replace(

@@ -1,7 +1,7 @@
 """Results of PyTorch's code for the sampling operators in float64, and a formula of samples.
 
 Multi-scale deformable attention and DCNv3 are of the pure-PyTorch cores of Deformable DETR and
-InternImage, `grid_sample` of PyTorch 2.13.
+InternImage, `grid_sample` of PyTorch 2.13; `map_coordinates` is SciPy's, `roi_align` torchvision's.
 """
 
 import dataclasses
@@ -104,11 +104,39 @@ def _grid_sample(case: Mapping[str, np.ndarray]) -> Recorded:
     )
 
 
+def _map_coordinates(case: Mapping[str, np.ndarray]) -> Recorded:
+    mode, order, cval = case["config"].tolist()
+    options = {"order": int(order), "mode": mode, "cval": float(cval)}
+    return Recorded(
+        oxijax.map_coordinates,
+        {"input": case["input"]},
+        {"coordinates": case["coordinates"], **options},
+        case["grad_y"],
+        {name: case[name] for name in ("y", "dinput")},
+    )
+
+
+def _roi_align(case: Mapping[str, np.ndarray]) -> Recorded:
+    height, width, scale, ratio, aligned = case["config"].tolist()
+    last = {name: np.moveaxis(case[name], 1, -1) for name in ("x", "y", "grad_y", "dx")}
+    options = {
+        "boxes": case["boxes"],
+        "output_size": (int(height), int(width)),
+        "spatial_scale": float(scale),
+        "sampling_ratio": int(ratio),
+        "aligned": aligned == "1",
+    }
+    results = {name: last[name] for name in ("y", "dx")}
+    return Recorded(oxijax.roi_align, {"x": last["x"]}, options, last["grad_y"], results)
+
+
 RECORDED = {
     "msda": _msda,
     "dcnv3": _dcnv3,
     "grid_sample": _grid_sample,
-    "bicubic": _grid_sample,
+    "grids": _grid_sample,
+    "map_coordinates": _map_coordinates,
+    "roi_align": _roi_align,
 }
 
 

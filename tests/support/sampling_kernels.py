@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -51,11 +52,11 @@ def small(config: SamplingConfig) -> SamplingConfig:
         geometry = dataclasses.replace(geometry, out_size=(3, 5))
         return dataclasses.replace(config, levels=((15, 9),), geometry=geometry)
     corners = isinstance(geometry, Grid) and geometry.align_corners
-    sides, more = ((4, 8), (2, 4), (8, 2), (1, 1)), int(corners)
+    sides, more = ((2, 4, 8), (4, 2, 4), (1, 8, 2), (2, 1, 1)), int(corners)
     levels = tuple(
-        (
-            1 if level[HEIGHT] == 1 else sides[i % 4][HEIGHT] + more,
-            1 if level[WIDTH] == 1 else sides[i % 4][WIDTH] + more,
+        tuple(
+            1 if size == 1 else side + more
+            for size, side in zip(level, sides[i % 4][-config.dims :], strict=True)
         )
         for i, level in enumerate(config.levels)
     )
@@ -100,22 +101,25 @@ class SamplingCall(EmulatedCall):
         c, random = self.config, np.random.default_rng(self.seed)
         n, q, points = self.images, self.queries, sum(c.points)
         shape = n, q, c.heads, points
-        size = np.array([np.repeat([s[axis] for s in c.levels], c.points) for axis in (1, 0)])
+        size = np.array([np.repeat([s[axis] for s in c.levels], c.points) for axis in c.axes[::-1]])
         if isinstance(c.geometry, Window):
             locations = random.integers(-8, 9, (*shape, 2)) / 4
         else:
-            positions = random.integers(-10, 4 * size.T + 6, (*shape, 2)) / 4
-            if isinstance(c.geometry, Across):
+            positions = random.integers(-10, 4 * size.T + 6, (*shape, c.dims)) / 4
+            if isinstance(c.geometry, Across) or c.geometry.coordinates == "unit":
                 locations = (positions + 0.5) / size.T
+            elif c.geometry.coordinates == "pixel":
+                locations = positions
             elif c.geometry.align_corners:
                 locations = 2 * positions / np.maximum(size.T - 1, 1) - 1
             else:
                 locations = (2 * positions + 1) / size.T - 1
         if self.strange:
-            locations[n - 1, q // 2, c.heads - 1, points - 1, self.seed % 2] = np.nan
+            axis = self.seed % c.dims
+            locations[n - 1, q // 2, c.heads - 1, points - 1, axis] = np.nan
             if self._infinite_is_outside:
-                locations[0, 1, 0, 0, self.seed % 2] = np.inf
-                locations[0, 2, 0, points - 1, self.seed % 2] = -np.inf
+                locations[0, 1, 0, 0, axis] = np.inf
+                locations[0, 2, 0, points - 1, axis] = -np.inf
 
         def odd(*shape: int) -> np.ndarray:
             return random.choice([-3.0, -1.0, 1.0, 3.0], shape)
@@ -128,7 +132,7 @@ class SamplingCall(EmulatedCall):
             "locations": locations,
             "weights": weights,
             "grad_y": odd(n, q, c.heads, c.channels),
-            "packed": self._packed(locations, weights, padding=np.nan),
+            **({"packed": self._packed(locations, weights, padding=np.nan)} if c.packed else {}),
         }
 
     def _packed(self, locations: np.ndarray, weights: np.ndarray, padding: float) -> np.ndarray:
@@ -149,13 +153,13 @@ class SamplingCall(EmulatedCall):
         return isinstance(geometry, Window) or geometry.padding_mode != "border"
 
     @functools.cached_property
-    def axes(self) -> tuple[Axis, Axis]:
-        """Positions of y and x; far outside where a coordinate is not finite."""
+    def axes(self) -> tuple[Axis, ...]:
+        """Positions along each axis; far outside where a coordinate is not finite."""
         c, found = self.config, []
         locations = self.operands["locations"]
         nowhere = ~np.isfinite(locations).all(-1)
-        for axis, last in ((HEIGHT, 1), (WIDTH, 0)):
-            at = np.where(nowhere, 0.0, locations[..., last])
+        for axis in c.axes:
+            at = np.where(nowhere, 0.0, locations[..., -1 - axis])
             size = np.repeat([level[axis] for level in c.levels], c.points)
             g = c.geometry
             if isinstance(g, Window):
@@ -172,14 +176,15 @@ class SamplingCall(EmulatedCall):
                 along = Axis(position, g.offset_scale)
             elif isinstance(g, Grid):
                 along = in_grid(
-                    at, int(size[0]), g.padding_mode, g.align_corners, nearest=g.nearest
-                )
+                    at, int(size[0]), g.padding_mode, g.align_corners,
+                    nearest=g.nearest, coordinates=g.coordinates,
+                )  # fmt: skip
             elif g.nearest:
                 along = Axis(np.clip(np.floor(at * size + 0.5), 0, size - 1), 0.0)
             else:
                 along = Axis(at * size - 0.5, size)
             found.append(Axis(np.where(nowhere, _NOWHERE, along.position), along.slope))
-        return found[0], found[1]
+        return tuple(found)
 
     @functools.cached_property
     def expected(self) -> Mapping[str, np.ndarray]:
@@ -199,31 +204,31 @@ class SamplingCall(EmulatedCall):
         results["y"][invalid.any(-1)] = np.nan
         results["grad_locations"][invalid] = np.nan
         results["grad_weights"][invalid.any(-1) if c.normalize else invalid] = np.nan
-        gradients = results["grad_locations"], results["grad_weights"]
-        results["grad_packed"] = self._packed(*gradients, padding=0.0)
+        if c.packed:
+            gradients = results["grad_locations"], results["grad_weights"]
+            results["grad_packed"] = self._packed(*gradients, padding=0.0)
         return results
 
     @functools.cached_property
     def lists(self) -> Mapping[str, np.ndarray]:
         """What the gathering kernel reads, by name."""
-        c, (y, x) = self.config, (axis.position for axis in self.axes)
+        c = self.config
         starts = np.cumsum([0, *(math.prod(s + 4 for s in level) for level in c.levels)])
         level = np.repeat(np.arange(len(c.levels)), c.points)
-        cells, fractions = starts[level], []
-        pitch = np.array([size[WIDTH] + 2 * CELL_BORDER for size in c.levels])[level]
-        for axis, position, step in ((HEIGHT, y, pitch), (WIDTH, x, 1)):
+        cells, pairs = 0, []
+        for axis, position in enumerate(along.position for along in self.axes):
             floor = np.floor(position)
             size = np.array([s[axis] for s in c.levels])[level]
-            cells = cells + (np.clip(floor, -CELL_BORDER, size) + CELL_BORDER).astype(int) * step
-            fractions.append(position - floor)
+            cell = (np.clip(floor, -CELL_BORDER, size) + CELL_BORDER).astype(int)
+            cells = cells * (size + 2 * CELL_BORDER) + cell
+            pairs.append((1 - (position - floor), position - floor))
         image = np.arange(self.images).reshape(-1, 1, 1, 1) * cells_of(c)
-        cells = ((image + cells) * c.heads + np.arange(c.heads)[:, None]).ravel()
-        ly, lx = fractions
-        used = self.operands["weights"] if c.has_weights else np.ones_like(ly)
+        cells = ((image + starts[level] + cells) * c.heads + np.arange(c.heads)[:, None]).ravel()
+        used = self.operands["weights"] if c.has_weights else np.ones(self.axes[0].position.shape)
         if c.normalize:
             used = np.exp(used) / np.exp(used).sum(-1, keepdims=True)
-        weights = [(1 - ly) * (1 - lx), (1 - ly) * lx, ly * (1 - lx), ly * lx]
-        weights = np.stack(weights[: 1 if c.geometry.nearest else 4], -1) * used[..., None]
+        weights = [math.prod(corner) for corner in itertools.product(*pairs)]
+        weights = np.stack(weights[: c.corners], -1) * used[..., None]
         order = np.argsort(cells, kind="stable")
         boundaries = np.arange(self.sizes["z"])
         return {

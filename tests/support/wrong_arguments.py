@@ -28,6 +28,8 @@ __all__ = [
     "function",
     "implementation",
     "instance",
+    "is_big",
+    "is_zero",
     "mapping",
     "number",
     "operands",
@@ -96,6 +98,18 @@ def _junk(legal: Callable[[Any], bool], *more: Any) -> list[Any]:
 
 def _never(value: Any) -> bool:
     return False
+
+
+def is_zero(value: Any) -> bool:
+    """Whether it is an int that may be 0, or the last one of several by -1."""
+    return (
+        isinstance(value, int | np.integer) and not _refused_number(value) and int(value) in (0, -1)
+    )
+
+
+def is_big(value: Any) -> bool:
+    """Whether it is a positive int that a float may be."""
+    return isinstance(value, int | np.integer) and not _refused_number(value) and int(value) > 0
 
 
 def array(*shape: int, optional: bool = False, alone: bool = False, more: bool = False) -> Argument:

@@ -3,9 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec
-
-import jax
+from typing import Any, ParamSpec, TypeVar
 
 from oxijax._core.arguments.checks import parse_implementation, requires_ptx
 from oxijax._core.arguments.keywords import explain_keywords
@@ -14,16 +12,17 @@ from oxijax._core.arguments.precision import usual_promotion
 __all__ = ["reference_twin"]
 
 Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 
 def reference_twin(
-    function: Callable[Arguments, jax.Array],
-    compute: Callable[..., jax.Array],
+    function: Callable[Arguments, Returned],
+    compute: Callable[..., Returned],
     doc: str = """`oxijax.{}` in pure JAX: for any order and mode of differentiation.
 
     Same arguments, meaning, result and errors.
     """,
-) -> Callable[Arguments, jax.Array]:
+) -> Callable[Arguments, Returned]:
     """A function with another's name and signature, in pure JAX.
 
     Args:
@@ -35,7 +34,7 @@ def reference_twin(
 
     @explain_keywords
     @functools.wraps(function)
-    def twin(*args: Any, **kwargs: Any) -> jax.Array:
+    def twin(*args: Any, **kwargs: Any) -> Returned:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         if requires_ptx(parse_implementation(bound.arguments["implementation"])):

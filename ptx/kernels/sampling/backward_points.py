@@ -1,7 +1,9 @@
-"""Backward to locations and weights, from four dots a sample: each is written once."""
+"""Backward to locations and weights, from the dots of a sample's pixels: each is written once."""
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,22 +90,38 @@ def _halved(
     ]
 
 
-def _of_point(point: Point, dots: Sequence[Val]) -> tuple[Val, Val, Val]:
-    """The gradients to a point's weight, y and x.
+def _of_point(point: Point, dots: Sequence[Val]) -> tuple[Val, list[Val]]:
+    """The gradients to a point's weight, and to its coordinate along each axis.
 
     They follow from the dots of the gradient of the sum with the channels of each of its pixels.
     """
-    k, ly, lx = dots[0].kernel, point.ly, point.lx
+    k, fractions = dots[0].kernel, point.fractions
+    axes = range(len(fractions))
     if len(dots) == 1:
-        return dots[0] * (1.0 + ly * lx), ly + lx, ly + lx  # 0, or NaN, whatever the weight
-    d1, d2, d3, d4 = dots
-    hy, hx = 1.0 - ly, 1.0 - lx
-    upper, lower = k.fma(hx, d1, lx * d2), k.fma(hx, d3, lx * d4)
-    grad_y = k.fma(hx, d3 - d1, lx * (d4 - d2)) * point.slope_y
-    grad_x = k.fma(hy, d2 - d1, ly * (d4 - d3)) * point.slope_x
+        poison = functools.reduce(operator.add, fractions)  # 0, or NaN, whatever the weight
+        return dots[0] * (1.0 + functools.reduce(operator.mul, fractions)), [poison for _ in axes]
+    rest = [1.0 - fraction for fraction in fractions]
+
+    def interpolated(values: Sequence[Val], along: Sequence[int]) -> Val:
+        """Values at the corners of a cube along some axes, interpolated along all of them."""
+        for axis in reversed(along):
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [k.fma(rest[axis], low, fractions[axis] * high) for low, high in pairs]
+        (value,) = values
+        return value
+
+    gradients = []
+    of_weight = interpolated(dots, axes)
+    for axis, slope in enumerate(point.slopes):
+        distance = 1 << (len(axes) - 1 - axis)  # between neighbours along the axis
+        steps = [dots[i + distance] - dot for i, dot in enumerate(dots) if not i & distance]
+        gradient = interpolated(steps, [other for other in axes if other != axis]) * slope
+        gradients.append(gradient)
+    if len(axes) == 1:  # no other axis's fraction has NaN
+        gradients = [k.fma(fractions[0], 0.0, gradient) for gradient in gradients]
     if point.weight is not None:
-        grad_y, grad_x = grad_y * point.weight, grad_x * point.weight
-    return k.fma(hy, upper, ly * lower), grad_y, grad_x
+        gradients = [gradient * point.weight for gradient in gradients]
+    return of_weight, gradients
 
 
 class _Gradients:
@@ -132,11 +150,11 @@ class _Gradients:
     def store(self, chunk: Chunk, dots: Sequence[Val]) -> None:
         """Writes those of the lane's own point, from the dots of its pixels."""
         k, point, span = self.unit.k, chunk.point, chunk.span
-        grad_weight, grad_y, grad_x = _of_point(point, dots)
+        grad_weight, of_axes = _of_point(point, dots)
         dtype = self.written.locations.dtype
-        pair = [k.convert(value, dtype, "rn") for value in (grad_x, grad_y)]
-        place = self.written.pair(point.index)
-        self.written.store_pair(place, pair, self._writes(span))
+        values = [k.convert(value, dtype, "rn") for value in reversed(of_axes)]
+        place = self.written.place(point.index)
+        self.written.store_place(place, values, self._writes(span))
         if point.weight is None:
             return
         if self.softmax is None:

@@ -1,9 +1,10 @@
 """Backward to the images without atomics: each pixel gathers from the samples that read it.
 
 The lists of those samples are made beforehand, by sorting. A point lies in a cell: the square of
-four pixels that it interpolates, named by the one at the upper left, so that a pixel is a corner of
-four cells. A point that is a pixel lies in that one's cell, and has no other. All sums have an
-order that depends on the lists alone, and each result is written once.
+four pixels that it interpolates, or two pixels of a line or eight of a volume, named by the first
+one, so that a pixel is a corner of as many cells. A point that is a pixel lies in that one's cell,
+and has no other. All sums have an order that depends on the lists alone, and each result is written
+once.
 
 Cells are those of an image with a border of `CELL_BORDER` pixels, of all levels after each other
 and of all images, and for each the heads. The lists are:
@@ -11,11 +12,14 @@ and of all images, and for each the heads. The lists are:
 - starts [z], where the list of each cell starts, and in the end where the last one ends.
 - order [i], the points of all queries and heads, sorted by their cells.
 - corner_weights [i, u], in the same order, bilinear weights times the point's of the corners u:
-  (y, x), (y, x+1), (y+1, x), (y+1, x+1), or of the pixel.
+  (y, x), (y, x+1), (y+1, x), (y+1, x+1), for example, or of the pixel.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 from ptx.builder import Kernel, Val
@@ -24,7 +28,6 @@ from ptx.isa.dtypes import u32, u64
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
 from ptx.kernels.sampling.operations import GRAD_VALUE, GRAD_Y
 from ptx.kernels.sampling.parameters import BATCH_SIZE, IMAGE_SIZES, check, entry, text_config
 from ptx.kernels.sampling.plan import SamplingPlan, read_plan
@@ -41,15 +44,17 @@ def cells_of(config: SamplingConfig) -> int:
     return sum(_cells(level) for level in config.levels)
 
 
-def _cells(level: tuple[Any, Any]) -> Any:
-    """Cells of a level, whose height and width are ints or registers."""
-    return (level[HEIGHT] + 2 * CELL_BORDER) * (level[WIDTH] + 2 * CELL_BORDER)
+def _cells(level: Sequence[Any]) -> Any:
+    """Cells of a level, whose sizes are ints or registers."""
+    return functools.reduce(operator.mul, [size + 2 * CELL_BORDER for size in level])
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
     unit = Unit(k, config, plan, p, of_pixels=True)
-    cell, pitch = _cell(unit)
-    steps = [0] if config.geometry.nearest else [0, 1, pitch, pitch + 1]
+    cell, pitches = _cell(unit)
+    steps: list[Any] = [0] if config.geometry.nearest else [0, 1]
+    for pitch in () if config.geometry.nearest else pitches:
+        steps += [pitch if i == 0 else pitch + step for i, step in enumerate(steps)]
     of_unit = sum(config.points)
 
     def turn(channel: Val, channel_ok: Val | None) -> None:
@@ -75,21 +80,36 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
     each_turn(unit, turn)
 
 
-def _cell(unit: Unit) -> tuple[Val, Val]:
-    """The cell of the unit's pixel among those of a head of all images, and of a row of cells."""
+def _cell(unit: Unit) -> tuple[Val, list[Val]]:
+    """The cell of the unit's pixel among those of a head of all images, and pitches.
+
+    These are cells from one to the next one along the axes but the last, from the last but one on.
+    """
     k, (first, *others) = unit.k, unit.levels
-    width, pixel, cells = k.var(u32, first.size[WIDTH]), k.var(u32, unit.query), k.var(u32, 0)
+    sizes = [k.var(u32, size) for size in first.size[1:]]
+    pixel, cells = k.var(u32, unit.query), k.var(u32, 0)
     first_cell = _cells(first.size)
     for level in others:
         assert level.first_pixel is not None
         with k.if_(unit.query >= level.first_pixel):
-            width.set(level.size[WIDTH])
+            for size, own in zip(sizes, level.size[1:], strict=True):
+                size.set(own)
             pixel.set(unit.query - level.first_pixel)
             cells.set(first_cell)
         first_cell = first_cell + _cells(level.size)
-    pitch = width + 2 * CELL_BORDER
-    y, x = pixel // width + CELL_BORDER, pixel % width + CELL_BORDER
-    return unit.image * first_cell + cells + y * pitch + x, pitch
+    pitches: list[Val] = []
+    for size in reversed(sizes):
+        pitch = size + 2 * CELL_BORDER
+        pitches.append(pitch * pitches[-1] if pitches else pitch)
+    rest, places = pixel.value(), []
+    for size in reversed(sizes):
+        rest, place = rest // size, rest % size
+        places.append(place + CELL_BORDER)
+    *places, last = [rest + CELL_BORDER, *reversed(places)]
+    cell = unit.image * first_cell + cells
+    for place, pitch in zip(places, reversed(pitches), strict=True):
+        cell = cell + place * pitch
+    return cell + last, pitches
 
 
 def _grid(instance: Instance) -> tuple[int, int, int]:
@@ -111,7 +131,7 @@ def _check(instance: Instance) -> None:
 
 
 def _known(config: SamplingConfig) -> Sizes:
-    return {"u": 1 if config.geometry.nearest else 4}
+    return {"u": config.corners}
 
 
 BACKWARD_VALUE_GATHER = KernelDefinition(

@@ -22,8 +22,8 @@ def _window(heads: int, channels: int, size: int, window: Window | None = None, 
     return Layer(heads, channels, ((size, size),), (len(window.taps),), window, **fields)
 
 
-def _grid(channels: int, grid: Grid) -> Layer:
-    return Layer(1, channels, ((5, 6),), (1,), grid, use_weights=False)
+def _grid(channels: int, grid: Grid, *sizes: int) -> Layer:
+    return Layer(1, channels, (sizes or (5, 6),), (1,), grid, use_weights=False)
 
 
 _DDETR = Layer(8, 32, ((100, 167), (50, 84), (25, 42), (13, 21)), (4, 4, 4, 4), normalize=True)
@@ -61,6 +61,16 @@ _LAYERS = {
     "grid-reflection": _grid(4, Grid(padding_mode="reflection")),
     "grid-reflection-corners": _grid(4, Grid(align_corners=True, padding_mode="reflection")),
     "grid-nearest": _grid(16, Grid(nearest=True, padding_mode="border")),
+    "line": _grid(4, Grid(coordinates="pixel", padding_mode="border"), 9),
+    "volume": _grid(8, Grid(coordinates="unit"), 4, 5, 6),
+    "volumes": Layer(2, 16, ((4, 5, 6), (2, 3, 3)), (4, 2), normalize=True),
+    "volume-nearest": _grid(
+        1,
+        Grid(coordinates="pixel", align_corners=True, padding_mode="reflection", nearest=True),
+        3,
+        4,
+        5,
+    ),
     "30-channels": Layer(2, 30, ((4, 4),), (3,)),
     "71-channels": Layer(2, 71, ((4, 4), (2, 3)), (2, 9)),
     "1025-channels": Layer(1, 1025, ((3, 3),), (4,)),

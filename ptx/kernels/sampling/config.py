@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Self
 
 from ptx.isa.dtypes import DType, bf16, f16, f32, f64
@@ -17,13 +18,15 @@ __all__ = ["SamplingConfig", "packed_width"]
 class SamplingConfig(Description):
     """A weighted sum of samples of images, but for the numbers of images and queries.
 
-    Dimensions of arrays are called: images n with s pixels, of m heads with d channels; queries q;
-    points t, with k coordinates; p elements of a query that is packed.
+    Images have one, two or three dimensions. Dimensions of arrays are called: images n with s
+    pixels, of m heads with d channels; queries q; points t, with k coordinates; p elements of a
+    query that is packed.
 
     Attributes:
       heads: the heads of a query, each with points and channels of its own.
       channels: the channels of a head.
-      levels: height and width of the images of each level.
+      levels: the sizes of the images of each level: (width,), (height, width) or (depth, height,
+        width).
       points: the points of a query and head in each level.
       geometry: where points lie.
       normalize: weights are the softmax of what is given, over all points of a query and head.
@@ -36,7 +39,7 @@ class SamplingConfig(Description):
 
     heads: int
     channels: int
-    levels: tuple[tuple[int, int], ...]
+    levels: tuple[tuple[int, ...], ...]
     points: tuple[int, ...]
     geometry: Geometry = dataclasses.field(default_factory=Across)
     normalize: bool = False
@@ -50,16 +53,23 @@ class SamplingConfig(Description):
         for name in ("heads", "channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.levels or min(min(level) for level in self.levels) < 1:
-            raise ValueError(f"levels must be pairs of sizes of at least 1, got {self.levels}")
+        ranks = {len(level) for level in self.levels}
+        if not ranks or not ranks <= {1, 2, 3} or min(min(level) for level in self.levels) < 1:
+            raise ValueError(
+                f"levels must have 1, 2 or 3 sizes of at least 1 each, got {self.levels}"
+            )
+        if len(ranks) > 1:
+            raise ValueError(f"levels must have as many dimensions each, got {self.levels}")
         if len(self.points) != len(self.levels) or min(self.points) < 1:
             raise ValueError(
                 f"points must be one number of at least 1 for each of {len(self.levels)} levels, "
                 f"got {self.points}"
             )
-        self.geometry.validate(self.points)
+        self.geometry.validate(self.dims, self.points)
         if self.packed and (self.use_weights or self.weight_type is not None):
             raise ValueError("packed has no weights apart, nor a weight_type")
+        if self.packed and self.dims != 2:
+            raise ValueError(f"packed needs images of two dimensions, got levels {self.levels}")
         if self.normalize and not self.has_weights:
             raise ValueError("normalize needs weights")
         for name in ("float_type", "location_type", "weight_type"):
@@ -80,7 +90,7 @@ class SamplingConfig(Description):
             "m": self.heads,
             "d": self.channels,
             "t": sum(self.points),
-            "k": 2,
+            "k": self.dims,
             "p": self.packed_width,
         }
 
@@ -88,9 +98,24 @@ class SamplingConfig(Description):
         return dataclasses.replace(self, heads=sizes["m"], channels=sizes["d"])
 
     @property
+    def dims(self) -> int:
+        """The dimensions of an image."""
+        return len(self.levels[0])
+
+    @property
+    def axes(self) -> range:
+        """The axes of an image."""
+        return range(self.dims)
+
+    @property
     def pixels(self) -> int:
         """The pixels of all levels of an image."""
-        return sum(height * width for height, width in self.levels)
+        return sum(math.prod(level) for level in self.levels)
+
+    @property
+    def corners(self) -> int:
+        """The pixels that a point is interpolated from."""
+        return 1 if self.geometry.nearest else 2**self.dims
 
     @property
     def has_weights(self) -> bool:

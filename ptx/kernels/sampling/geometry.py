@@ -1,7 +1,7 @@
 """Sampling geometries: they map a coordinate along an axis of an image to a position in pixels.
 
-They are all that the sampling operators differ in. Pairs are (height, width). Sizes of images and
-outputs are known when a kernel is launched.
+They are all that the sampling operators differ in. Axes are counted from 0, as sizes are: the last
+one is the width. Sizes of images and outputs are known when a kernel is launched.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Across:
 
     nearest: bool = False
 
-    def validate(self, points: Sequence[int]) -> None:
+    def validate(self, dims: int, points: Sequence[int]) -> None:
         """Raises ValueError that names the field at fault, if one is."""
 
     def along(
@@ -74,7 +74,7 @@ class Across:
 
         Args:
           k: the kernel.
-          axis: HEIGHT or WIDTH.
+          axis: the axis of the image.
           coordinate: f32 or f64.
           extent: the size of the image, along the axis.
           pixel: the row or column of the query in the output of a window; else None.
@@ -89,6 +89,8 @@ class Across:
 @dataclasses.dataclass(frozen=True)
 class Window:
     """Offsets in pixels from the taps of a convolution's window, one query for each of its outputs.
+
+    Images have two dimensions, and pairs are (height, width).
 
     Offset and window are scaled together, about the window's middle. Taps are counted column by
     column.
@@ -123,8 +125,10 @@ class Window:
         """Pixels from the window's first tap to its middle."""
         return self.dilation[axis] * (self.kernel_size[axis] - 1) // 2
 
-    def validate(self, points: Sequence[int]) -> None:
+    def validate(self, dims: int, points: Sequence[int]) -> None:
         """See `Across.validate`."""
+        if dims != 2:
+            raise ValueError(f"levels of a window must have two sizes, got {dims}")
         for axis in (HEIGHT, WIDTH):
             reach = self.dilation[axis] * self.kernel_size[axis]
             if max(self.out_size[axis] * self.strides[axis], self.padding[axis]) + reach >= 2**30:
@@ -164,13 +168,16 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """From -1 to 1 across the image.
+    """From -1 to 1 across the image, or other coordinates.
 
     Attributes:
-      align_corners: whether -1 and 1 are the centres of the outermost pixels, not the edges.
+      align_corners: whether -1 and 1 are the centres of the outermost pixels, not the edges; also
+        where mirrors are, whatever the coordinates.
       padding_mode: what is outside of the image: "zeros", "border" for the nearest pixel inside, or
         "reflection" for what a mirror at the edge shows.
       nearest: whether a point is the nearest pixel, halves being rounded to even ones.
+      coordinates: "normalized", from -1 to 1; "unit", from 0 to 1 from edge to edge; or "pixel",
+        from 0, the centre of the first pixel.
     """
 
     label: ClassVar[str] = "grid"
@@ -178,12 +185,17 @@ class Grid:
     align_corners: bool = False
     padding_mode: str = "zeros"
     nearest: bool = False
+    coordinates: str = "normalized"
 
-    def validate(self, points: Sequence[int]) -> None:
+    def validate(self, dims: int, points: Sequence[int]) -> None:
         """See `Across.validate`."""
         if self.padding_mode not in ("zeros", "border", "reflection"):
             raise ValueError(
                 f'padding_mode must be "zeros", "border" or "reflection", got {self.padding_mode!r}'
+            )
+        if self.coordinates not in ("normalized", "unit", "pixel"):
+            raise ValueError(
+                f'coordinates must be "normalized", "unit" or "pixel", got {self.coordinates!r}'
             )
 
     def along(
@@ -192,7 +204,11 @@ class Grid:
         """See `Across.along`."""
         last = extent.real - 1.0
         slope: Val | float
-        if self.align_corners:
+        if self.coordinates == "pixel":
+            real, slope = coordinate, 1.0
+        elif self.coordinates == "unit":
+            real, slope = coordinate * extent.real - 0.5, extent.real
+        elif self.align_corners:
             real, slope = (coordinate + 1.0) * 0.5 * last, last * 0.5
         elif extent.is_one:  # exactly, as in the program for XLA, which would cancel the ones
             real, slope = coordinate * 0.5, 0.5

@@ -15,7 +15,7 @@ from ptx.kernels.sampling.backward_value import BACKWARD_VALUE
 from ptx.kernels.sampling.catalog import NETWORKS
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.forward import FORWARD
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Window
+from ptx.kernels.sampling.geometry import Window
 from ptx.testing.call import numpy_dtype
 
 __all__ = ["MODEL", "centers"]
@@ -47,20 +47,19 @@ def _locations(
     """Locations that deviate from their queries by random values."""
     if isinstance(config.geometry, Window):
         return OFFSET_DEVIATION * values
-    sizes = [(size[WIDTH], size[HEIGHT]) for size in config.levels]
+    sizes = [size[::-1] for size in config.levels]
     queries = values.shape[1]
-    points = random.random((queries, 2), np.float32)
+    points = random.random((queries, config.dims), np.float32)
     if queries == config.pixels:
         points = centers(config.levels)
     pixel = np.repeat(sizes, config.points, axis=0).astype(np.float32)
     return points[:, None, None] + OFFSET_DEVIATION / pixel * values
 
 
-def centers(levels: Sequence[tuple[int, int]]) -> np.ndarray:
-    """The centres of the pixels of all levels in order, as (x, y) from 0 to 1."""
+def centers(levels: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """The centres of the pixels of all levels in order, as (x, y), say, from 0 to 1."""
     points = [
-        (np.indices(size)[::-1].reshape(2, -1).T + 0.5) / (size[WIDTH], size[HEIGHT])
-        for size in levels
+        (np.indices(size)[::-1].reshape(len(size), -1).T + 0.5) / size[::-1] for size in levels
     ]
     return np.concatenate(points).astype(np.float32)
 

@@ -39,14 +39,16 @@ def text_config(config: SamplingConfig) -> SamplingConfig:
     if isinstance(geometry, Window):
         geometry = dataclasses.replace(geometry, out_size=(1, 1))
     known = 2 if isinstance(geometry, Grid) else 1
-    levels = tuple((min(height, known), min(width, known)) for height, width in config.levels)
+    levels = tuple(tuple(min(size, known) for size in level) for level in config.levels)
     return dataclasses.replace(config, levels=levels, geometry=geometry)
 
 
 def _level_sizes(name: str, axis: int) -> Size:
+    """The sizes of all levels along an axis, counted from the last one, -1."""
     return Size(
         name,
         lambda instance: [level[axis] for level in instance.config.levels],
+        lambda config, plan: config.dims >= -axis,
         count=lambda config: len(config.levels),
     )
 
@@ -62,7 +64,8 @@ def _out_size(name: str, axis: int) -> Size:
 BATCH_SIZE = Size("batch_size", lambda instance: instance.sizes["n"])
 IMAGE_SIZES = (
     Size("image_pixels", lambda instance: instance.config.pixels),
-    *(_level_sizes("level_heights", HEIGHT), _level_sizes("level_widths", WIDTH)),
+    _level_sizes("level_depths", -3),
+    *(_level_sizes("level_heights", -2), _level_sizes("level_widths", -1)),
 )
 SIZES = (
     *(BATCH_SIZE, Size("queries", lambda instance: instance.sizes["q"]), *IMAGE_SIZES),
@@ -87,5 +90,10 @@ def grid(instance: Instance) -> tuple[int, int, int]:
 
 
 def entry(kernel: str) -> Callable[[SamplingConfig, Any], str]:
-    """Names the PTX entry of a kernel: sampling_forward_f32_across, for example."""
-    return lambda config, plan: f"sampling_{kernel}_{config.float_type}_{config.geometry.label}"
+    """Names the PTX entry of a kernel: sampling_forward_f32_across, or _across_3d, for example."""
+
+    def name(config: SamplingConfig, plan: Any) -> str:
+        dims = "" if config.dims == 2 else f"_{config.dims}d"
+        return f"sampling_{kernel}_{config.float_type}_{config.geometry.label}{dims}"
+
+    return name

@@ -17,13 +17,14 @@ class PointArrays:
 
     Args:
       unit: the unit.
-      locations: pairs (x, y) of all points of all units; None where they are packed.
+      locations: the coordinates of all points of all units, the last axis's first: (x, y), for
+        example; None where they are packed.
       weights: the weights of all points of all units; None for 1, or where they are packed.
       packed: a row for each query, of all pairs and then all weights of each of its heads, and
         padding; None where there are arrays of their own.
 
     Attributes:
-      locations: from which pairs are counted by `index`.
+      locations: from which places are counted by `index`.
       weights: from which weights are counted by `index`; None for 1.
     """
 
@@ -38,7 +39,9 @@ class PointArrays:
         k, config = unit.k, unit.config
         # A vector lies at a multiple of its size: no pair does where a head has an odd number of
         # elements, and starts behind another one.
-        self.pairs = packed is None or config.heads == 1 or sum(config.points) % 2 == 0
+        self.pairs = config.dims == 2 and (
+            packed is None or config.heads == 1 or sum(config.points) % 2 == 0
+        )
         if packed is not None:
             of_head = k.convert(unit.head * (3 * sum(config.points)), u64)
             locations = packed + k.mad_wide(unit.row, config.packed_width, of_head)
@@ -62,24 +65,27 @@ class PointArrays:
             return self.weights
         return self.weights + unit.k.mul_wide(unit.index, sum(unit.config.points))
 
-    def pair(self, index: Val) -> Pointer:
-        """Where x and y of a point are."""
-        return (self.locations + index) + index
+    def place(self, index: Val) -> Pointer:
+        """Where the coordinates of a point are."""
+        place = self.locations
+        for _ in range(self.unit.config.dims):
+            place = place + index
+        return place
 
-    def load_pair(self, index: Val, where: Val) -> list[Val]:
-        """Reads x and y of a point, as f32 or f64."""
-        place, words = self.pair(index), []
+    def load_place(self, index: Val, where: Val) -> list[Val]:
+        """Reads the coordinates of a point, as f32 or f64."""
+        place, words = self.place(index), []
         width = 2 if self.pairs else 1
-        for i in range(0, 2, width):
+        for i in range(0, self.unit.config.dims, width):
             words += load_words(place + i, width, where=where)
         return widen(self.unit.k, words)
 
-    def store_pair(self, place: Pointer, pair: Sequence[Val], where: Val) -> None:
-        """Writes x and y of a point, in the type that they have there."""
+    def store_place(self, place: Pointer, values: Sequence[Val], where: Val) -> None:
+        """Writes the coordinates of a point, in the type that they have there."""
         if self.pairs:
-            place.store(0, pair, where=where)
+            place.store(0, values, where=where)
             return
-        for i, value in enumerate(pair):
+        for i, value in enumerate(values):
             place.store(i, value, where=where)
 
     def store_padding(self) -> None:

@@ -7,11 +7,14 @@ the pixels of all of its points, each its own channels, with what it is told by 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
+import operator
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DType, s32, u32
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.softmax import Softmax
 from ptx.kernels.sampling.units import Span, Unit, each_span
@@ -36,18 +39,16 @@ class Point:
       index: in its arrays.
       pixel: the first of its pixels in the image: s32, possibly outside.
       inside: a bit for each of its pixels, whether it is in the image and the point exists: u32.
-      ly, lx: fractions, in the type of sums; both NaN if a coordinate is.
-      slope_y, slope_x: of the position, with respect to the coordinate.
+      fractions: along each axis, in the type of sums; all NaN if a coordinate is.
+      slopes: of the position, with respect to the coordinate, along each axis.
       weight: in the type of sums; None for 1.
     """
 
     index: Val
     pixel: Val
     inside: Val
-    ly: Val
-    lx: Val
-    slope_y: Val | float
-    slope_x: Val | float
+    fractions: Sequence[Val]
+    slopes: Sequence[Val | float]
     weight: Val | None
 
 
@@ -59,21 +60,22 @@ class Sample:
       pixel: the first of its pixels in the image: s32, possibly outside.
       inside: predicates, for each of its pixels.
       factors: the factors of its pixels, with the weight, in the type of sums.
-      width: pixels from one to the one below it; None where a point is one pixel.
+      steps: pixels from one to the next one, along each axis but the last; None where a point is
+        one pixel.
     """
 
     pixel: Val
     inside: Sequence[Val]
     factors: Sequence[Val]
-    width: Val | None
+    steps: Sequence[Val] | None
 
     def addresses(self, first: Pointer, pitch: int) -> list[Pointer]:
         """The addresses of its pixels, from the first pixel and the elements between neighbours."""
         k, pixels = first.kernel, [self.pixel]
-        if self.width is not None:
-            pixels.append(self.pixel + self.width)
+        for step in self.steps or ():
+            pixels = [at for pixel in pixels for at in (pixel, pixel + step)]
         rows = [first + k.mul_wide(pixel, pitch) for pixel in pixels]
-        return rows if self.width is None else [row + at for row in rows for at in (0, pitch)]
+        return rows if self.steps is None else [row + at for row in rows for at in (0, pitch)]
 
 
 class Chunk:
@@ -102,20 +104,25 @@ class Chunk:
         bits = told(self.point.inside)
         inside = [(bits & (1 << i)).ne(0) for i in self.pixels]
         factors = [told(factor) for factor in self.factors]
-        width = None
+        steps = None
         if not self.config.geometry.nearest:
-            width = self.k.bitcast(self.span.level.size[WIDTH], s32)
-        return Sample(told(self.point.pixel), inside, factors, width)
+            sizes = self.span.level.size[1:]
+            steps = [
+                self.k.bitcast(functools.reduce(operator.mul, sizes[axis:]), s32)
+                for axis in range(len(sizes))
+            ]
+        return Sample(told(self.point.pixel), inside, factors, steps)
 
     def _factors(self) -> list[Val]:
-        ly, lx, weight = self.point.ly, self.point.lx, self.point.weight
+        fractions, weight = self.point.fractions, self.point.weight
         if self.config.geometry.nearest:
-            one = 1.0 + ly * lx  # NaN stays
+            one = 1.0 + functools.reduce(operator.mul, fractions)  # NaN stays
             return [one if weight is None else one * weight]
-        hy, hx = 1.0 - ly, 1.0 - lx
-        if weight is not None:
-            hy, ly = hy * weight, ly * weight
-        return [hy * hx, hy * lx, ly * hx, ly * lx]
+        first, *others = [(1.0 - fraction, fraction) for fraction in fractions]
+        factors = [factor if weight is None else factor * weight for factor in first]
+        for pair in others:
+            factors = [factor * of_axis for factor in factors for of_axis in pair]
+        return factors
 
 
 def each_chunk(
@@ -136,21 +143,23 @@ def point_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Spa
     """The lane's own point of a span."""
     k, config = unit.k, unit.config
     index = arrays.index(span)
-    pair = arrays.load_pair(index, span.exists)
-    x, y = (k.convert(v, config.coordinate_type) for v in pair)
+    place = arrays.load_place(index, span.exists)
+    coordinates = [k.convert(v, config.coordinate_type) for v in place]
     # One NaN coordinate makes the whole sample NaN. Its pixels are outside.
-    poison = k.select(k.isnan(x) | k.isnan(y), float("nan"), 0.0, config.sum_type)
-    first_y, ly, inside_y, slope_y = _along(unit, span, HEIGHT, y)
-    first_x, lx, inside_x, slope_x = _along(unit, span, WIDTH, x)
-    level = span.level
-    in_image = k.bitcast(level.size[WIDTH], s32) * first_y + first_x
+    invalid = functools.reduce(operator.or_, [k.isnan(v) for v in coordinates])
+    poison = k.select(invalid, float("nan"), 0.0, config.sum_type)
+    axes = [_along(unit, span, axis, at) for axis, at in enumerate(reversed(coordinates))]
+    level, in_image = span.level, axes[0].first
+    for size, axis in zip(level.size[1:], axes[1:], strict=True):
+        in_image = k.bitcast(size, s32) * in_image + axis.first
     pixel = in_image if level.first_pixel is None else in_image + k.bitcast(level.first_pixel, s32)
     inside = k.var(u32, 0)
-    for i, (row_ok, column_ok) in enumerate((r, c) for r in inside_y for c in inside_x):
-        inside.set(inside | k.select(span.exists & row_ok & column_ok, 1 << i, 0, u32))
+    for i, along in enumerate(itertools.product(*(axis.inside for axis in axes))):
+        exists = functools.reduce(operator.and_, along, span.exists)
+        inside.set(inside | k.select(exists, 1 << i, 0, u32))
     return Point(
-        index, pixel, inside.value(), ly + poison, lx + poison, slope_y, slope_x,
-        weight_of(unit, arrays, softmax, span),
+        index, pixel, inside.value(), [axis.fraction + poison for axis in axes],
+        [axis.slope for axis in axes], weight_of(unit, arrays, softmax, span),
     )  # fmt: skip
 
 
@@ -165,10 +174,16 @@ def weight_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Sp
     return _rounded(k, weight, unit.config.sum_type)
 
 
-def _along(
-    unit: Unit, span: Span, axis: int, coordinate: Val
-) -> tuple[Val, Val, list[Val], Val | float]:
-    """First pixel, fraction, which pixels are inside, and the slope, along an axis."""
+class _Along(NamedTuple):
+    """A point along an axis: its first pixel, its fraction, which pixels are inside; the slope."""
+
+    first: Val
+    fraction: Val
+    inside: list[Val]
+    slope: Val | float
+
+
+def _along(unit: Unit, span: Span, axis: int, coordinate: Val) -> _Along:
     k, config, extent = unit.k, unit.config, span.level.extents[axis]
     pixel = None if unit.out_pixel is None else unit.out_pixel[axis]
     position = config.geometry.along(k, axis, coordinate, extent, pixel, span.own)
@@ -183,7 +198,7 @@ def _along(
     slope = position.slope
     if isinstance(slope, Val):
         slope = _rounded(k, slope, config.sum_type)
-    return first, _rounded(k, fraction, config.sum_type), inside, slope
+    return _Along(first, _rounded(k, fraction, config.sum_type), inside, slope)
 
 
 def _rounded(k: Kernel, value: Val, dtype: DType) -> Val:

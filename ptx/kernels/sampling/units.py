@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
 from ptx.kernels.sampling.config import SamplingConfig
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Extent, Window
+from ptx.kernels.sampling.geometry import Extent, Window
 from ptx.kernels.sampling.plan import SamplingPlan
 
 __all__ = ["Level", "Span", "Unit", "across_chunk", "each_span", "each_turn"]
@@ -81,25 +82,26 @@ class Level:
     """A level of the images.
 
     Attributes:
-      size: height and width: u32.
+      size: along each axis: u32.
       extents: the same, for a geometry.
       first_pixel: the first pixel of the level, u32; None for the first level, which has 0.
     """
 
-    size: tuple[Val, Val]
-    extents: tuple[Extent, Extent]
+    size: tuple[Val, ...]
+    extents: tuple[Extent, ...]
     first_pixel: Val | None
 
 
 def _levels(k: Kernel, config: SamplingConfig, p: Any) -> list[Level]:
     levels, first_pixel = [], None
-    for i, size in enumerate(zip(p.level_heights, p.level_widths, strict=True)):
-        height, width = (
+    sizes = (p.level_depths, p.level_heights, p.level_widths)[-config.dims :]
+    for i, size in enumerate(zip(*sizes, strict=True)):
+        extents = tuple(
             Extent(number, k.convert(number, config.coordinate_type, "rn"), known == 1)
             for number, known in zip(size, config.levels[i], strict=True)
         )
-        levels.append(Level(size, (height, width), first_pixel))
-        pixels = size[HEIGHT] * size[WIDTH]
+        levels.append(Level(size, extents, first_pixel))
+        pixels = functools.reduce(operator.mul, size)
         first_pixel = pixels if first_pixel is None else first_pixel + pixels
     return levels
 

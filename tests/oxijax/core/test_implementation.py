@@ -22,7 +22,7 @@ X = jnp.ones((1, 4, 5, 4))
 WEIGHT = jnp.ones((3, 3, 4, 2))
 LEVELS = ((4, 5),)
 # Each operator, and what it is called with: arrays with gradients, and what is static.
-OPERATORS: dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...], dict[str, Any]]] = {
+OPERATORS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     "deform_conv": (oxijax.deform_conv, (X, jnp.zeros((1, 4, 5, 18)), WEIGHT), {}),
     "conv": (oxijax.conv, (X, WEIGHT), {}),
     "conv_general_dilated": (
@@ -51,6 +51,12 @@ OPERATORS: dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...], dict[str, 
         {"kernel_size": 3, "groups": 1},
     ),
     "grid_sample": (oxijax.grid_sample, (X, jnp.zeros((1, 3, 2))), {}),
+    "map_coordinates": (oxijax.map_coordinates, (X[0, :, :, 0], jnp.zeros((2, 3))), {"order": 1}),
+    "roi_align": (
+        *(oxijax.roi_align, (X, jnp.ones((1, 2, 4)))),
+        {"output_size": 2, "sampling_ratio": 1},
+    ),
+    "splat": (oxijax.splat, (jnp.ones((1, 3, 2)), jnp.zeros((1, 3, 2))), {"size": (4, 5)}),
 }  # fmt: skip
 KERNEL_PLATFORMS, XLA_PLATFORMS = ("cuda",), ("cpu", "tpu", "rocm", "METAL")
 CANNOT = (
@@ -146,7 +152,7 @@ def test_gemm_of_unknown_sizes():
         export(a, b)
 
 
-@pytest.mark.parametrize("name", ["deform_conv", "conv", "gemm", "grid_sample"])
+@pytest.mark.parametrize("name", ["deform_conv", "conv", "gemm", "grid_sample", "splat"])
 def test_reference_has_no_kernel(name):
     _, operands, options = OPERATORS[name]
     reference = functools.partial(getattr(oxijax.reference, name), *operands, **options)

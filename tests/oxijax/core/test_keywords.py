@@ -22,7 +22,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(oxijax, name)
     for name in (
         *("conv", "conv_general_dilated", "dcnv3", "dcnv4", "deform_conv", "draw_samples", "gemm"),
-        *("grid_sample", "ms_deform_attn", "offset_statistics", "roofline"),
+        *("grid_sample", "map_coordinates", "ms_deform_attn", "offset_statistics", "roi_align"),
+        *("roi_levels", "roofline", "splat"),
     )
 }
 TWINS = {name: getattr(oxijax.reference, name) for name in oxijax.reference.__all__}

@@ -20,6 +20,10 @@ LINEAR = {
     "dcnv3": (0, 2),
     "dcnv4": (0,),
     "grid_sample": (0,),
+    "grid_sample (volume)": (0,),
+    "map_coordinates": (0,),
+    "roi_align": (0,),
+    "splat": (0,),
 }
 CASES = [(name, position) for name, positions in LINEAR.items() for position in positions]
 

@@ -102,10 +102,68 @@ GRID_SAMPLE = {
     "x": wrong.array(2, 5, 7, 3, alone=True),
     "grid": wrong.array(2, 4, 3, 2, alone=True, more=True),
     "method": wrong.choice("bilinear", "nearest", "bicubic", wrong=["cubic"]),
-    "padding_mode": wrong.choice("zeros", "border", "reflection", wrong=["reflect"]),
+    "padding_mode": wrong.choice("zeros", "border", "reflection", "wrap", wrong=["reflect"]),
     "align_corners": wrong.boolean(False),
-    "data_format": wrong.choice("NHWC", wrong=["NCWH", "nhwc", "NDHWC"]),
+    "coordinates": wrong.choice("normalized", "unit", "pixel", wrong=["pixels"]),
+    "data_format": wrong.instance(
+        *("NHWC", None), wrong=["NCWH", "nhwc", "NDHWC"], legal=lambda v: v is None
+    ),
     "implementation": wrong.implementation(),
+}
+SPLAT = {name: GRID_SAMPLE[name] for name in GRID_SAMPLE if name != "x"} | {
+    "values": wrong.array(2, 4, 3, 5, alone=True),
+    "grid": wrong.array(2, 4, 3, 2, alone=True),
+    "size": wrong.instance(
+        *((5, 7), [5, 7], np.array([5, 7])),
+        wrong=[5, (5,), (5, 7, 3), (5, 0), (5, True), (5.0, 7), (5, 2**31), "57", {5: 7}],
+    ),
+    "return_weights": wrong.boolean(False),
+}
+MAP_COORDINATES = {
+    "input": wrong.instance(
+        *(spec(5, 7), spec(5, 7, dtype=jnp.int32), np.ones((5, 7), np.float16)),
+        wrong=[spec(5, 7, 3), spec(5), spec(5, 7, dtype=bool), spec(5, 7, dtype=jnp.complex64)],
+    ),
+    "coordinates": wrong.instance(
+        *(spec(2, 4, 3), spec(2, 4, 3, dtype=jnp.int32), [np.ones(3, np.float16)] * 2),
+        wrong=[
+            spec(3, 4),
+            spec(2, 4, dtype=bool),
+            [np.ones(3)],
+            [1.0, 2.0],
+            [np.ones(3, bool)] * 2,
+        ],
+    ),
+    "order": wrong.instance(1, 0, np.int64(1), wrong=[2, 3, 1.0, "0"], legal=wrong.is_zero),
+    "mode": wrong.choice("constant", "nearest", "wrap", "mirror", "reflect", wrong=["grid-wrap"]),
+    "cval": wrong.factor(0.0, 2),
+    "channel_axis": wrong.instance(
+        *(None,), wrong=[2, "0", 0.0], legal=lambda v: v is None or wrong.is_zero(v)
+    ),
+    "implementation": wrong.implementation(),
+}
+ROI_ALIGN = {
+    "x": wrong.array(2, 5, 7, 3, alone=True),
+    "boxes": wrong.array(2, 6, 4, alone=True),
+    "output_size": wrong.pair(2),
+    "spatial_scale": wrong.number(1.0, 0.5),
+    "sampling_ratio": wrong.instance(2, np.int64(2), wrong=[2.0, "2"], legal=wrong.is_zero),
+    "max_sampling_ratio": wrong.instance(
+        *(None, 3), wrong=[3.0, "3", [3]], legal=lambda v: v is None
+    ),
+    "aligned": wrong.boolean(False),
+    "levels": wrong.instance(*(None,), wrong=[np.zeros((2, 6), int)], legal=lambda v: v is None),
+    "implementation": wrong.implementation(),
+}
+ROI_LEVELS = {
+    "boxes": wrong.array(2, 6, 4, alone=True, more=True),
+    "count": wrong.count(4),
+    "canonical_size": wrong.instance(
+        *(224.0, np.float32(2), np.int64(3)),
+        wrong=[0, -1.0, "1", spec()],
+        legal=lambda v: (isinstance(v, float | np.floating) and np.isfinite(v)) or wrong.is_big(v),
+    ),
+    "canonical_level": wrong.instance(2, 0, -3, wrong=[2.0, "2"], legal=wrong.is_zero),
 }
 
 ONNX_DEFORM_CONV = {
@@ -223,6 +281,9 @@ TABLE: dict[str, Entry] = dict(
         *functions("dcnv3", DCNV3, "x", "offset", "mask", "kernel_size", "groups"),
         *functions("dcnv4", DCNV4, "x", "offset_mask", "kernel_size", "groups"),
         *functions("grid_sample", GRID_SAMPLE, "x", "grid"),
+        *functions("splat", SPLAT, "values", "grid", "size"),
+        *functions("map_coordinates", MAP_COORDINATES, "input", "coordinates", "order"),
+        *functions("roi_align", ROI_ALIGN, "x", "boxes", "output_size", "sampling_ratio"),
         *functions("gemm", GEMM, "a", "b", "c", "alpha", "beta"),
     ],
     conv_general_dilated=Entry(
@@ -240,6 +301,7 @@ TABLE: dict[str, Entry] = dict(
             ONNX_DEFORM_CONV,
         )
     },
+    roi_levels=Entry(oxijax.roi_levels, operands(ROI_LEVELS, "boxes", "count"), ROI_LEVELS),
     roofline=Entry(
         oxijax.roofline,
         operands(ROOFLINE, "m", "n", "k", "dtype", "device"),

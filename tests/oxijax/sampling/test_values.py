@@ -32,7 +32,8 @@ def moved(call: Recorded, distance: float) -> Recorded:
 
 def test_every_recorded_call_is_listed():
     counts = {family: len(recorded_names(family)) for family in RECORDED}
-    assert counts == {"msda": 60, "dcnv3": 60, "grid_sample": 60, "bicubic": 18}
+    of_grids = {"grid_sample": 60, "grids": 60, "map_coordinates": 30, "roi_align": 48}
+    assert counts == {"msda": 60, "dcnv3": 60, **of_grids}
 
 
 @pytest.mark.spread(4, rest="proof")
@@ -56,7 +57,7 @@ def test_recorded(name):
 @pytest.mark.spread(2, rest="proof")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(
-    "name", ["msda-3", "msda-17", "dcnv3-4", "dcnv3-21", "grid_sample-14", "bicubic-1"]
+    "name", ["msda-3", "msda-17", "dcnv3-4", "dcnv3-21", "grid_sample-14", "grids-1", "grids-40"]
 )
 def test_dtypes(name, dtype):
     call = recorded(name)
