@@ -1,7 +1,7 @@
 """Deformable operators, convolution and memory-bound matrix products for JAX, as primitives.
 
-Operators: `deform_conv`, `ms_deform_attn`, `dcnv3`, `dcnv4`, `grid_sample`, `conv`,
-`conv_general_dilated`, `gemm`; `reference` has them in pure JAX.
+Operators: `deform_conv`, `ms_deform_attn`, `dcnv3`, `dcnv4`, `grid_sample`, `map_coordinates`,
+`splat`, `roi_align`, `conv`, `conv_general_dilated`, `gemm`; `reference` has them in pure JAX.
 
 Layers: `nnx`, `linen`, `equinox` and `keras` each have `DeformConv` (in Keras `DeformConv2D`),
 `MSDeformAttn`, `DCNv3` and `DCNv4`; `keras.accelerate` is for others' detectors.

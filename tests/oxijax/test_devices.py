@@ -19,7 +19,9 @@ from oxijax.testing import emulate_gpu
 TOLERANCE = 2e-6  # float32, sums in another order
 OPERATORS = [name for name, call in operator_calls().items() if call.differentiable]
 # Operators, and the dimensions along which every part of a call is a call of its own.
-SPLITS = [(name, "n") for name in OPERATORS] + [("ms_deform_attn", "q"), ("grid_sample", "q")]
+QUERIES = ("ms_deform_attn", "grid_sample", "map_coordinates")
+SPLITS = [(name, "n") for name in OPERATORS if "n" in operator_calls()[name].dims[0]]
+SPLITS += [(name, "q") for name in QUERIES]
 
 
 def mesh_of(**axes: int) -> jax.sharding.Mesh:
