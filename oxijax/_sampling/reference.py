@@ -65,7 +65,7 @@ def forward(
         return None, total.astype(value.dtype)
 
     queries = Queries.of(locations, used_weights(config, weights))
-    _, y = scan_blocks(block, None, queries, _query_bytes(locations, channels))
+    _, y = scan_blocks(block, None, queries, _query_bytes(locations, channels, is_fused=True))
     return (y.reshape(*locations.shape[:2], heads, channels),)
 
 
@@ -210,7 +210,13 @@ def _flat(array: jax.Array) -> jax.Array:
     return array.reshape(n * q, *rest)
 
 
-def _query_bytes(locations: jax.Array, channels: Any) -> int:
-    """Bytes that one query works with: its sums, and some ten numbers of each point."""
+def _query_bytes(locations: jax.Array, channels: Any, *, is_fused: bool = False) -> int:
+    """Bytes that one query works with: its sums, and some ten numbers of each point.
+
+    Of one point XLA finds these where it uses them, in all passes over queries; where a pass is
+    fused with what follows, nothing at all is held.
+    """
     heads, points = locations.shape[2:4]
+    if points == 1:
+        return 1 if is_fused else 4 * heads * channels
     return 4 * heads * (channels + 10 * points)

@@ -174,12 +174,16 @@ def test_normalize_is_a_softmax_over_all_points(function):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("queries", [8, 64])
-def test_images_are_not_copied(dtype, queries):
-    """Whatever the dtype, with a loop and without one: large images need little beside them."""
-    images = jax.ShapeDtypeStruct((2, 256, 256, 64), dtype)
-    grid = jax.ShapeDtypeStruct((2, queries, queries, 2), jnp.float32)
-    compiled = jax.jit(oxijax.grid_sample).lower(images, grid).compile()
-    assert (" while(" in str(compiled.as_text())) == (queries == 64)
+@pytest.mark.parametrize("points", [1, 2])
+def test_images_are_not_copied(dtype, queries, points):
+    """Whatever the dtype, with a loop over blocks and without: large images need little beside."""
+    images = jax.ShapeDtypeStruct((2, 512 * 512, 1, 64), dtype)
+    of_points = 2, queries**2, 1, 1, points
+    locations = jax.ShapeDtypeStruct((*of_points, 2), jnp.float32)
+    attend = functools.partial(oxijax.ms_deform_attn, spatial_shapes=((512, 512),))
+    weights = jax.ShapeDtypeStruct(of_points, jnp.float32)
+    compiled = jax.jit(attend).lower(images, locations, weights).compile()
+    assert (" while(" in str(compiled.as_text())) == (points == 2)
     analysis = compiled.memory_analysis()
     assert analysis is not None
     assert analysis.temp_size_in_bytes < images.size // 10
