@@ -161,7 +161,7 @@ def parse_roi_align(
     corners = boxes[..., -4:].astype(accumulator(boxes)) * of_boxes - (0.5 if aligned else 0.0)
     start, sides = corners[..., :2], corners[..., 2:] - corners[..., :2]
     if not aligned:
-        sides = jnp.maximum(sides, 1)
+        sides = jax.lax.max(sides, jnp.ones_like(sides))
     most = _most_samples(sides, size, sampling_ratio, max_sampling_ratio)
     along = []
     for axis, last in ((0, 1), (1, 0)):
@@ -257,11 +257,12 @@ def _bins(
         count = jnp.clip(jnp.ceil(jax.lax.stop_gradient(width)), 0, most)
     number = np.arange(most, dtype=width.dtype)
     of_bin = np.arange(bins, dtype=width.dtype)[:, None]
-    at = start + (of_bin + (number + 0.5) / jnp.maximum(count, 1)) * width
+    share = 1 / jax.lax.max(count, jnp.ones_like(count))
+    at = start + (of_bin + (number + 0.5) * share) * width
     extent = jnp.asarray(extent, width.dtype)[..., None, None]
     counts = (number < count) & ~(at < -1) & ~(at > extent)
     # NaN stays, and is in the sample.
-    return _Bins(jnp.clip(at, 0, extent - 1), jnp.where(counts, 1 / jnp.maximum(count, 1), 0))
+    return _Bins(jnp.clip(at, 0, extent - 1), jnp.where(counts, share, 0))
 
 
 def _points(along: list[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:

@@ -70,7 +70,9 @@ def attention(**options) -> Operator:
 
 def grid_sample(**options) -> Operator:
     function = functools.partial(oxijax.grid_sample, **options)
-    nodes = {"GridSample": 1, "Mul": 0, "ReduceSum": 0}
+    nodes = {"GridSample": 1, "ReduceSum": 0}
+    if "coordinates" not in options:
+        nodes["Mul"] = 0
     return Operator(function, (("B", 5, 6, 3), ("B", 4, 3, 2)), nodes)
 
 
@@ -120,6 +122,23 @@ CASES = {
     "grid_sample-bicubic": Operator(
         functools.partial(oxijax.grid_sample, method="bicubic"),
         (("B", 5, 6, 3), ("B", 4, 3, 2)),
+        {"GridSample": 1},
+    ),
+    "grid_sample-pixel": grid_sample(coordinates="pixel"),
+    "grid_sample-unit": grid_sample(coordinates="unit", padding_mode="reflection"),
+    "grid_sample-wrap": Operator(
+        functools.partial(oxijax.grid_sample, padding_mode="wrap"),
+        (("B", 5, 6, 3), ("B", 4, 3, 2)),
+        {"GridSample": 1},
+    ),
+    "grid_sample-line": Operator(
+        functools.partial(oxijax.grid_sample, padding_mode="border"),
+        (("B", 6, 3), ("B", 4, 3, 1)),
+        {"GridSample": 1},
+    ),
+    "map_coordinates": Operator(
+        functools.partial(oxijax.map_coordinates, order=1, mode="mirror"),
+        ((5, 6), (2, 4, 3)),
         {"GridSample": 1},
     ),
     "dcnv3": Operator(
@@ -191,6 +210,17 @@ def check(name: str, opset: int) -> None:
         y = run(model, *arrays)
         assert y.dtype == np.float32
         assert_close(y, expected, TOLERANCE)
+
+
+def test_volumes():
+    """From opset 20 on, which is said where a model has an earlier one."""
+    shapes = ("B", 4, 5, 6, 2), ("B", 7, 3)
+    sample = functools.partial(oxijax.grid_sample, coordinates="pixel")
+    arrays = [np.random.default_rng(0).uniform(0, 5, (2, *shape[1:])) for shape in shapes]
+    arrays = [array.astype(np.float32) for array in arrays]
+    assert_close(run(exported(sample, shapes, opset=20), *arrays), sample(*arrays), TOLERANCE)
+    with pytest.raises(ValueError, match="opset must be at least 20 for volumes, got 19"):
+        exported(sample, shapes, opset=19)
 
 
 @pytest.mark.spread(4)
