@@ -143,7 +143,7 @@ def parse_map_coordinates(
         weights=weights,
         implementation=parse_implementation(implementation),
     )
-    outside = None
+    outside: Any = None
     if mode == "constant" and not (isinstance(cval, float) and cval == 0):
         outside = cval * (1 - _coverage(along, sizes))
     return MapInputs(samples, outside, dtype, axis)

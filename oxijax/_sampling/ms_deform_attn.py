@@ -170,7 +170,7 @@ def parse_spatial_shapes(
         length = len(sizes) if isinstance(sizes, Sequence | np.ndarray) else None
         if length not in (ranks if rank is None else [rank]) or not all(map(checks.is_int, sizes)):
             raise TypeError(f"{name} must be {expected}, got {checks.shown(sizes)}")
-        checks.check_range(name, sizes, sizes, 1)
+        checks.check_range(name, list(sizes), sizes, 1)
         rank = length
         levels.append(tuple(map(int, sizes)))
     return tuple(levels)

@@ -118,8 +118,8 @@ def test_splat_shares_values_or_a_grid(shared):
     both = np.broadcast_to(one, kept.shape[:1] + one.shape[1:])
     pair = (kept, one) if shared == "grid" else (one, kept)
     full = (kept, both) if shared == "grid" else (both, kept)
-    found = oxijax.splat(*map(jnp.asarray, pair), (5, 6))
-    assert_close(found, oxijax.splat(*map(jnp.asarray, full), (5, 6)), 1e-6)
+    splat = functools.partial(oxijax.splat, size=(5, 6))
+    assert_close(splat(*map(jnp.asarray, pair)), splat(*map(jnp.asarray, full)), 1e-6)
 
 
 @pytest.mark.usefixtures("x64")

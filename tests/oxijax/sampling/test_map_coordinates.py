@@ -52,7 +52,7 @@ def test_integers_are_rounded(dtype, mode, order):
     image = np.abs(image).astype(dtype)
     halves = np.round(2 * coordinates) / 2  # of which some results are halves
     found = oxijax.map_coordinates(image, halves, order, mode=mode, cval=3)
-    expected = jax.scipy.ndimage.map_coordinates(image, halves, order, mode=mode, cval=3)
+    expected = jax.scipy.ndimage.map_coordinates(image, list(halves), order, mode=mode, cval=3)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, expected)
 

@@ -1,6 +1,7 @@
 """`roi_align` for boxes of each image, of images by number, and of levels of a pyramid."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from support.helpers import assert_close
 
 import oxijax
 
-SIZE = {"output_size": (2, 3)}
+SIZE: dict[str, Any] = {"output_size": (2, 3)}
 
 
 def boxes_of(n: int, count: int, extent: float, seed: int = 0) -> np.ndarray:
