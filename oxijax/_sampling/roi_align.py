@@ -1,5 +1,6 @@
 """Means of samples in regions of interest."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -144,7 +145,11 @@ def parse_roi_align(
     """Checks all arguments."""
     images, scales = _parse_levels(x, spatial_scale)
     n, channels = images[0].shape[0], images[0].shape[-1]
-    boxes = checks.as_float_array("boxes", boxes)
+    # In a program that is traced, what is made of known boxes is known as well.
+    known = not any(isinstance(array, Tracer) for array in (boxes, levels))
+    evaluated = jax.ensure_compile_time_eval if known else contextlib.nullcontext
+    with evaluated():
+        boxes = checks.as_float_array("boxes", boxes)
     by_image = boxes.ndim == 3
     if not (by_image and boxes.shape[0] == n and boxes.shape[2] == 4) and not (
         boxes.ndim == 2 and boxes.shape[1] == 5
@@ -154,14 +159,18 @@ def parse_roi_align(
         )
     size = checks.parse_pair("output_size", output_size)
     aligned = checks.parse_bool("aligned", aligned)
-    levels = _check_levels(levels, boxes, x)
+    with evaluated():
+        levels = _check_levels(levels, boxes, x)
     scale = np.asarray(scales, accumulator(boxes))
     extents = np.array([image.shape[1:3] for image in images])
-    of_boxes = scale[0] if levels is None else jnp.take(scale, levels, mode="clip")[..., None]
-    corners = boxes[..., -4:].astype(accumulator(boxes)) * of_boxes - (0.5 if aligned else 0.0)
-    start, sides = corners[..., :2], corners[..., 2:] - corners[..., :2]
-    if not aligned:
-        sides = jax.lax.max(sides, jnp.ones_like(sides))
+    with evaluated():
+        of_boxes = scale[0]
+        if levels is not None:
+            of_boxes = jnp.take(scale, levels, mode="clip")[..., None]
+        corners = boxes[..., -4:].astype(accumulator(boxes)) * of_boxes - (0.5 if aligned else 0.0)
+        start, sides = corners[..., :2], corners[..., 2:] - corners[..., :2]
+        if not aligned:
+            sides = jax.lax.max(sides, jnp.ones_like(sides))
     most = _most_samples(sides, size, sampling_ratio, max_sampling_ratio)
     along = []
     for axis, last in ((0, 1), (1, 0)):

@@ -94,7 +94,10 @@ def test_traced_boxes_need_a_bound():
     with pytest.raises(ValueError, match=r"sampling_ratio 0 takes .*: give max_sampling_ratio"):
         jax.jit(functools.partial(oxijax.roi_align, **SIZE))(x, boxes)
     bounded = jax.jit(functools.partial(oxijax.roi_align, max_sampling_ratio=5, **SIZE))
-    assert_close(bounded(x, boxes), oxijax.roi_align(x, boxes, **SIZE), 1e-6)
+    y = oxijax.roi_align(x, boxes, **SIZE)
+    assert_close(bounded(x, boxes), y, 1e-6)
+    # Boxes that a traced program holds are known.
+    assert_close(jax.jit(lambda x: oxijax.roi_align(x, boxes, **SIZE))(x), y, 1e-6)
 
 
 @pytest.mark.parametrize(
