@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
-from oxijax._core.arguments.precision import accumulator
+from oxijax._core.arguments.precision import accumulator, usual_promotion
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
@@ -100,6 +100,7 @@ class MapInputs(NamedTuple):
     channel_axis: int | None
 
 
+@usual_promotion()
 def parse_map_coordinates(
     input, coordinates, order, mode, cval, channel_axis, implementation
 ) -> MapInputs:

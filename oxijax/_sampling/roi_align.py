@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
-from oxijax._core.arguments.precision import accumulator
+from oxijax._core.arguments.precision import accumulator, usual_promotion
 from oxijax._core.arguments.sizes import is_known
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.explicit import reshape
@@ -138,6 +138,7 @@ class _Bins(NamedTuple):
     weight: jax.Array
 
 
+@usual_promotion()
 def parse_roi_align(
     x, boxes, output_size, spatial_scale, sampling_ratio, max_sampling_ratio, aligned, levels,
     implementation,
