@@ -163,6 +163,7 @@ _OPERATORS = (
         *("roi_align", {"output_size": 2, "sampling_ratio": 2}, "n h w c", "n q o"),
         {"splits": "n c q h"},
     ),
+    ("roi_levels", {"count": 3}, "n q o", {"splits": "n q", "differentiable": False}),
     ("offset_statistics", {}, "n h w f", {"splits": "n h", "differentiable": False}),
 )
 
