@@ -120,10 +120,10 @@ def roi_levels(
         raise TypeError(f"canonical_level must be an int, got {checks.shown(canonical_level)}")
     checks.check_range("canonical_level", [canonical_level], canonical_level, -(2**30))
     sides = (boxes[..., 2:] - boxes[..., :2]).astype(accumulator(boxes))
-    scale = jnp.sqrt(sides[..., 0] * sides[..., 1]) / size
-    level = jnp.floor(canonical_level + jnp.log2(scale) + 1e-6)
-    # A box without a size, whose logarithm is none, is in the finest level.
-    return jnp.where(level > 0, jnp.minimum(level, count - 1), 0).astype(jnp.int32)
+    # A box without a size, whose logarithm would be none, is in the finest level.
+    area = jnp.where((sides > 0).all(-1), sides[..., 0] * sides[..., 1], 1e-30)
+    level = jnp.floor(canonical_level + jnp.log2(jnp.sqrt(area) / size) + 1e-6)
+    return jnp.clip(level, 0, count - 1).astype(jnp.int32)
 
 
 class _Bins(NamedTuple):
