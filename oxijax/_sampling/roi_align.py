@@ -121,7 +121,8 @@ def roi_levels(
     checks.check_range("canonical_level", [canonical_level], canonical_level, -(2**30))
     sides = (boxes[..., 2:] - boxes[..., :2]).astype(accumulator(boxes))
     # A box without a size, whose logarithm would be none, is in the finest level.
-    area = jnp.where((sides > 0).all(-1), sides[..., 0] * sides[..., 1], 1e-30)
+    least = np.asarray(1e-30, sides.dtype)
+    area = jnp.where((sides > 0).all(-1), sides[..., 0] * sides[..., 1], least)
     level = jnp.floor(canonical_level + jnp.log2(jnp.sqrt(area) / size) + 1e-6)
     return jnp.clip(level, 0, count - 1).astype(jnp.int32)
 
