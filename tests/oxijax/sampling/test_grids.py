@@ -1,7 +1,6 @@
 """Grids of one, two and three dimensions: their coordinates, periodic images, and the adjoint."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,12 @@ import oxijax
 SIZES = {"line": (7,), "image": (5, 6), "volume": (3, 4, 5)}
 METHODS = ("bilinear", "nearest", "bicubic")
 PADDING = ("zeros", "border", "reflection", "wrap")
+# "bicubic" has no volumes.
+KINDS = [
+    pytest.param(sizes, method, id=f"{name}-{method}")
+    for name, sizes in SIZES.items()
+    for method in METHODS[: 2 if name == "volume" else 3]
+]
 
 
 def operands(sizes: tuple[int, ...], *, beyond: float = 0.3, seed: int = 0):
@@ -40,11 +45,8 @@ def test_coordinates(sizes, padding_mode):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize(("sizes", "method"), KINDS)
 def test_wrap_is_the_image_again_and_again(sizes, method):
-    if method == "bicubic" and len(sizes) == 3:
-        return
     x, unit, _ = operands(sizes, beyond=0.9)
     tiled = np.tile(x, (1, *[5] * len(sizes), 1))
     pixel = unit * np.array(sizes[::-1]) - 0.5
@@ -56,12 +58,10 @@ def test_wrap_is_the_image_again_and_again(sizes, method):
 @pytest.mark.spread(8)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("data_format", [None, "first"])
-@pytest.mark.parametrize(("method", "padding_mode"), itertools.product(METHODS, PADDING))
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("padding_mode", PADDING)
+@pytest.mark.parametrize(("sizes", "method"), KINDS)
 def test_splat_is_the_adjoint(sizes, method, padding_mode, data_format):
     """Its values are the gradient of `grid_sample`, and its gradients `grid_sample`'s results."""
-    if method == "bicubic" and len(sizes) == 3:
-        return
     x, grid, values = operands(sizes)
     options = {"method": method, "padding_mode": padding_mode, "coordinates": "unit"}
     if data_format:
