@@ -82,7 +82,8 @@ def _stencil(real: jax.Array, method: str) -> tuple[jax.Array, jax.Array | None]
         steps, weights = np.arange(-1, 3), _cubic_weights(fraction)
     else:
         steps, weights = np.arange(2), jnp.concatenate([1 - fraction, fraction], -1)
-    return first + steps.astype(first.dtype), weights
+    steps = np.expand_dims(steps.astype(first.dtype), tuple(range(first.ndim - 1)))
+    return first + steps, weights
 
 
 def _inside(pixel: jax.Array, extent: np.ndarray, geometry: Grid, wrap: bool) -> jax.Array:
