@@ -28,8 +28,9 @@ SECTIONS = {
     "smoke": Section("smoke", 50, "a test of each path of each family's kernels"),
     "times-torch": Section("times_torch", 35, "torchvision's deform_conv2d"),
     "times-oxijax": Section("times_oxijax", 95, "deform_conv, and each gradient"),
-    "times-sampling": Section("times_sampling", 90, "sampling beside plain JAX"),
-    "tests": Section("device_tests", 180, "pytest -m gpu, all families"),
+    "times-peers": Section("times_peers", 110, "sampling beside kernels of others"),
+    "times-sampling": Section("times_sampling", 180, "sampling beside plain JAX"),
+    "tests": Section("device_tests", 200, "pytest -m gpu, all families"),
     "sanitizer": Section("sanitizer", 30, "compute-sanitizer on small layers of all families"),
     "times-gemm": Section("times_gemm", 50, "gemm beside XLA's product"),
     "times-conv": Section("times_conv", 270, "conv beside XLA's convolution"),
@@ -38,7 +39,7 @@ SECTIONS = {
 }
 # All sections in commands of at most nine minutes, any of which can be the last.
 COMMANDS = (
-    ("info", "smoke", "times-torch", "times-oxijax", "times-sampling"),
+    ("info", "smoke", "times-torch", "times-oxijax", "times-peers", "times-sampling"),
     ("tests", "sanitizer", "times-gemm"),
     ("times-conv", "times-xla"),
     ("tuning",),

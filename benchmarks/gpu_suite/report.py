@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpu_suite.report_against_xla import pages
+from gpu_suite.report_peers import peers
 from gpu_suite.report_tuning import tuning
 from gpu_suite.tables import microseconds, number, results, table
 
@@ -70,7 +71,7 @@ def markdown(report: dict[str, Any]) -> str:
     lines = ["# The GPU suite", ""]
     if words := _WITHOUT_TIMES.get(report["mode"]):
         lines += [f"**{words}: no time in it means anything.**", ""]
-    for part in (_head, _status, _errors, _sanitizer, _comparison, _kernels, pages, tuning):
+    for part in (_head, _status, _errors, _sanitizer, _comparison, _kernels, pages, peers, tuning):
         lines += part(report)
     return "\n".join(lines).rstrip() + "\n"
 

@@ -6,10 +6,9 @@ in float32 may be TF32's, as oxijax's are.
 
 # pyright: reportMissingImports=false
 import math
-import statistics
-import time
 from typing import Any
 
+from gpu_suite.cuda_events import time_calls
 from gpu_suite.deform_conv_layers import layers, trains, work
 from gpu_suite.layers import set_count
 from gpu_suite.recorder import Recorder
@@ -19,8 +18,6 @@ from ptx.kernels.layer_model import OFFSET_DEVIATION
 __all__ = ["run"]
 
 _DTYPES = ("float16", "float32")
-_SAMPLES = 9
-_SAMPLE_SECONDS = 0.04
 _LEAST_SECONDS = 3.0  # with less left nothing more is started
 
 
@@ -90,7 +87,7 @@ def _measure_layer(recorder: Recorder, case: DeformConvCase, dtype: str) -> None
     for name, function in (("forward", forward), ("forward_backward", both)):
         if name == "forward_backward" and not trains(case):
             continue
-        found = _time(function, sets)
+        found = time_calls(function, sets)
         recorder.put("times", case.name, dtype, name, value=found)
 
 
@@ -122,38 +119,3 @@ def _operands(case: DeformConvCase, dtype: str, count: int) -> list[tuple]:
         )
 
     return [one() for _ in range(count)]
-
-
-def _time(function, sets: list[tuple]) -> dict[str, Any]:
-    """Microseconds of one call, between two events around many."""
-    import torch
-
-    def series(rounds: int) -> tuple[float, float]:
-        """Seconds on the device, and until all calls were handed over."""
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        start.record()
-        for _ in range(rounds):
-            for operands in sets:
-                function(*operands)
-        stop.record()
-        handed_over = time.perf_counter() - began
-        torch.cuda.synchronize()
-        return start.elapsed_time(stop) / 1e3, handed_over
-
-    series(2)
-    each = series(2)[0] / 2
-    rounds = max(2, min(400, round(_SAMPLE_SECONDS / each)))
-    measured = [series(rounds) for _ in range(_SAMPLES)]
-    calls = rounds * len(sets)
-    samples = [1e6 * seconds / calls for seconds, _ in measured]
-    return {
-        "median_us": statistics.median(samples),
-        "min_us": min(samples),
-        "max_us": max(samples),
-        "samples": len(samples),
-        "calls_in_a_sample": calls,
-        # Near the median: the host, not the GPU, is what was timed.
-        "handed_over_us": statistics.median(1e6 * host / calls for _, host in measured),
-    }

@@ -1,0 +1,1 @@
+"""Kernels of others for the sampling operators, where they are installed or their sources lie."""
