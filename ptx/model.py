@@ -8,20 +8,21 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ptx import emulator
 from ptx.definition import KernelDefinition, PlanLike
-from ptx.emulator import Buffer
+from ptx.emulator import Buffer, Report
 from ptx.emulator.trace import Trace, WarpTrace
 from ptx.isa.assembler import assemble
-from ptx.launch import BufferAddress, Launch
+from ptx.launch import BufferAddress
 from ptx.replay import Machine, Memory, Replayed, compile_code, replay
 from ptx.testing.call import launch, numpy_dtype
 
-__all__ = ["Image", "Modelled", "floor_us", "model", "second_pass_us"]
+__all__ = ["Image", "Modelled", "floor_us", "model", "model_text", "second_pass_us"]
 
 Image = tuple[int, int, int]  # number of images, height, width
 
@@ -83,34 +84,51 @@ def model(
     """
     target = machine.target
     planned = kernel.launch(config, target, list(shapes.values()), plan=plan)
-    (assembled,) = assemble(planned.text, target).values()
-    resident = assembled.blocks_per_sm(None, planned.dynamic_shared)
-    blocks = math.prod(planned.grid)
-    if not blocks:
-        return Modelled(0.0, assembled.registers, assembled.shared_bytes, resident, {})
-    of_sm = -(-blocks // machine.sms)  # of the SM with the most
-    chosen = _chosen(blocks, machine.sms, min(of_sm, 2 * resident))
     buffers = _buffers(kernel, config, operands, shapes)
-    trace = launch(
-        kernel, config, target, buffers, plan=plan, blocks=chosen, report=Trace, check_races=False
-    )
-    assert isinstance(trace, Trace)
-    warps = -(-math.prod(planned.block) // 32)
-    traces = [[trace.warps[block, warp] for warp in range(warps)] for block in chosen]
-    shared = assembled.shared_bytes + planned.dynamic_shared
-    carved = resident * (shared + machine.reserved_shared if shared else 0)
-    cold = _cold(traces, _sizes(planned, list(buffers.values())), blocks)
-    memory = Memory(machine, min(blocks, machine.sms), machine.l1_and_shared - carved, cold)
-    replayed = replay(compile_code(planned.text, target), memory, traces, resident=resident)
-    cycles = _extrapolated(replayed, resident, of_sm)
-    us = machine.launch_us + 1e6 * cycles / machine.clock
-    return Modelled(
-        us=us + second_pass_us(later_bytes, machine),
-        registers=assembled.registers,
-        shared_bytes=shared,
-        blocks_per_sm=resident,
-        busy=replayed.busy,
-    )
+    passed = [
+        list(buffers.values())[a.buffer] for a in planned.arguments if isinstance(a, BufferAddress)
+    ]
+    of_grid = planned.text, planned.grid, planned.block, planned.dynamic_shared
+    options = {"report": Trace, "check_races": False}
+    modelled = _modelled(
+        *of_grid, passed, machine,
+        lambda blocks: launch(kernel, config, target, buffers, plan=plan, blocks=blocks, **options),
+    )  # fmt: skip
+    return dataclasses.replace(modelled, us=modelled.us + second_pass_us(later_bytes, machine))
+
+
+def model_text(
+    text: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    arguments: Sequence[Buffer | int | float],
+    machine: Machine,
+    *,
+    dynamic_shared: int = 0,
+) -> Modelled:
+    """Models one launch of a kernel by its PTX text, as `model` does.
+
+    Args:
+      text: a module with one kernel.
+      grid: the number of blocks in x, y and z.
+      block: the number of threads of a block, likewise.
+      arguments: a buffer or number for each parameter.
+      machine: the GPU.
+      dynamic_shared: bytes of dynamic shared memory.
+
+    Raises:
+      ToolNotFoundError: there is no ptxas here, or no nvdisasm.
+      TraceError: the machine code goes another way than the PTX text.
+    """
+    buffers = [argument for argument in arguments if isinstance(argument, Buffer)]
+    return _modelled(
+        *(text, grid, block, dynamic_shared, buffers, machine),
+        lambda blocks: emulator.launch(
+            *(text, grid, block, arguments),
+            dynamic_shared=dynamic_shared, blocks=blocks, report=Trace, check_races=False,
+            lenient=True,
+        ),
+    )  # fmt: skip
 
 
 def second_pass_us(moved_bytes: float, machine: Machine) -> float:
@@ -131,6 +149,52 @@ def floor_us(products: float, memory_bytes: float, tflops: float, machine: Machi
 
 
 _MOSTLY = 0.6
+
+
+def _modelled(
+    text: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    dynamic_shared: int,
+    buffers: Sequence[Buffer],
+    machine: Machine,
+    traced: Callable[[list[int]], Report | None],
+) -> Modelled:
+    """Models a launch.
+
+    Args:
+      text: a module with one kernel.
+      grid: the number of blocks in x, y and z.
+      block: the number of threads of a block, likewise.
+      dynamic_shared: bytes of dynamic shared memory.
+      buffers: those that are passed, in the order of the parameters.
+      machine: the GPU.
+      traced: makes the trace of the blocks of some numbers.
+    """
+    blocks, threads = math.prod(grid), math.prod(block)
+    (assembled,) = assemble(text, machine.target).values()
+    resident = assembled.blocks_per_sm(threads, dynamic_shared)
+    if not blocks:
+        return Modelled(0.0, assembled.registers, assembled.shared_bytes, resident, {})
+    of_sm = -(-blocks // machine.sms)  # of the SM with the most
+    chosen = _chosen(blocks, machine.sms, min(of_sm, 2 * resident))
+    trace = traced(chosen)
+    assert isinstance(trace, Trace)
+    warps = -(-threads // 32)
+    traces = [[trace.warps[block, warp] for warp in range(warps)] for block in chosen]
+    shared = assembled.shared_bytes + dynamic_shared
+    carved = resident * (shared + machine.reserved_shared if shared else 0)
+    cold = _cold(traces, _sizes(buffers), blocks)
+    memory = Memory(machine, min(blocks, machine.sms), machine.l1_and_shared - carved, cold)
+    replayed = replay(compile_code(text, machine.target), memory, traces, resident=resident)
+    cycles = _extrapolated(replayed, resident, of_sm)
+    return Modelled(
+        us=machine.launch_us + 1e6 * cycles / machine.clock,
+        registers=assembled.registers,
+        shared_bytes=shared,
+        blocks_per_sm=resident,
+        busy=replayed.busy,
+    )
 
 
 def _chosen(blocks: int, sms: int, count: int) -> list[int]:
@@ -161,9 +225,8 @@ def _buffers(
     return buffers
 
 
-def _sizes(planned: Launch, buffers: Sequence[Buffer]) -> list[int]:
+def _sizes(passed: Sequence[Buffer]) -> list[int]:
     """Bytes of each allocation, in the order in which the emulator numbers them."""
-    passed = [buffers[a.buffer] for a in planned.arguments if isinstance(a, BufferAddress)]
     distinct = {id(buffer): buffer.array.nbytes for buffer in passed}
     return [size for size in distinct.values() if size]
 

@@ -7,7 +7,11 @@ from gpu_suite.tables import microseconds, number, results, table
 
 __all__ = ["peers"]
 
-_TITLES = {"forward": "forward", "forward_backward": "forward and backward"}
+# Of oxijax and of others.
+_OPERATIONS = (
+    ("forward", "forward", "forward"),
+    ("forward_backward", "both", "forward and backward"),
+)
 
 
 def peers(report: dict[str, Any]) -> Iterable[str]:
@@ -19,13 +23,13 @@ def peers(report: dict[str, Any]) -> Iterable[str]:
     if not others:
         return
     yield from ("## times-peers", "")
-    for operation, title in _TITLES.items():
+    for operation, of_others, title in _OPERATIONS:
         rows = []
         for layer, dtypes in found.get("times", {}).items():
             for dtype in dtypes:
                 ours = microseconds(found["times"], layer, dtype, operation)
                 for name, times in others.items():
-                    theirs = microseconds(times, layer, dtype, operation)
+                    theirs = microseconds(times, layer, dtype, of_others)
                     if ours and theirs:
                         cells = (number(ours), number(theirs), f"{theirs / ours:.2f}")
                         rows.append([layer, dtype, name, *cells])

@@ -97,9 +97,11 @@ def _measure(
         recorder.put("differences", peer.name, layer.name, dtype, value=differences)
         if not max(differences) <= _LARGEST_DIFFERENCE[dtype]:
             recorder.fail(name, f"its results differ from oxijax's by {differences}")
-        for operation, place in (("forward", "forward"), ("forward_backward", "both")):
-            times = time_calls(lambda call: call(), [(getattr(one, place),) for one in calls])
-            recorder.put("peers", peer.name, layer.name, dtype, operation, value=times)
+        for operation in ("forward", "backward", "both"):
+            functions = [(getattr(one, operation),) for one in calls]
+            if functions[0][0] is not None:
+                times = time_calls(lambda call: call(), functions)
+                recorder.put("peers", peer.name, layer.name, dtype, operation, value=times)
     except Exception as error:
         recorder.fail(name, f"{type(error).__name__}: {error}")
     torch.cuda.empty_cache()

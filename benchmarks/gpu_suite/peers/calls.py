@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpu_suite.peers.sizes import threads_of_dcnv4, window
 from gpu_suite.peers.sources import compile_kernels
 from gpu_suite.sampling_layers import SamplingLayer
 
@@ -43,11 +44,13 @@ class Calls:
     Attributes:
       forward: makes the result.
       both: makes the result, and the gradients to the operands.
+      backward: adds the gradients to what is there; None where that cannot be called alone.
       arrange: makes of the latter the gradients to images, places and weights.
     """
 
     forward: Callable[[], Any]
     both: Callable[[], tuple[Any, Sequence[Any]]]
+    backward: Callable[[], Any] | None = None
     arrange: Callable[[Sequence[Any]], Sequence[Any]] = tuple
 
 
@@ -134,7 +137,7 @@ def _dcnv3() -> Callable:
 
     def prepare(layer, dtype, operands, grad_y):
         given = [operand.to(operands[0].dtype) for operand in operands]
-        return _by_pointers(library, "dcnv3", dtype, _window(layer), given, grad_y, (0, 1, 2))
+        return _by_pointers(library, "dcnv3", dtype, window(layer), given, grad_y, (0, 1, 2))
 
     return prepare
 
@@ -151,7 +154,8 @@ def _dcnv4() -> Callable:
         packed = torch.cat(of_group, -1).reshape(*pixels, -1)
         row = -(-packed.shape[-1] // 8) * 8
         packed = torch.nn.functional.pad(packed, (0, row - packed.shape[-1])).to(x.dtype)
-        sizes = (*_window(layer), *_threads(layer, 8, 512), *_threads(layer, 1, 256), row)
+        threads = [*threads_of_dcnv4(layer, back=False), *threads_of_dcnv4(layer, back=True)]
+        sizes = (*window(layer), *threads, row)
 
         def unpack(gradients):
             of_group = gradients[1][..., : layer.heads * 27].reshape(*pixels, layer.heads, 27)
@@ -161,22 +165,6 @@ def _dcnv4() -> Callable:
         return dataclasses.replace(calls, arrange=unpack)
 
     return prepare
-
-
-def _window(layer: SamplingLayer) -> tuple[int, ...]:
-    ((height, width),) = layer.levels
-    return layer.images, height, width, layer.heads, layer.channels
-
-
-def _threads(layer: SamplingLayer, channels: int, limit: int) -> tuple[int, int]:
-    """Channels of a thread, and threads of a block, by the rule of DCNv4's Python code.
-
-    That rule lets blocks go across images; these do not.
-    """
-    ((height, width),) = layer.levels
-    of_pixel = layer.heads * layer.channels // channels
-    fitting = (n for n in range(1, 65) if height * width % n == 0 and n * of_pixel <= limit)
-    return channels, max(fitting) * of_pixel
 
 
 def _library(function: str) -> ctypes.CDLL:
@@ -222,14 +210,17 @@ def _by_pointers(
         run_forward(_pointers(*given, y), numbers, None)
         return y
 
+    def backward():
+        run_backward(_pointers(*given, grad_y, *gradients), numbers, None)
+
     def both():
         forward()
         for gradient in gradients:
             gradient.zero_()
-        run_backward(_pointers(*given, grad_y, *gradients), numbers, None)
+        backward()
         return y, gradients
 
-    return Calls(forward, both)
+    return Calls(forward, both, backward)
 
 
 def _pointers(*tensors: Any) -> ctypes.Array:

@@ -1,12 +1,7 @@
 """CUDA kernels whose sources a user has cloned: compiled with nvcc, called by pointers.
 
 The folder that `OXIJAX_PEERS` names, or `.peers` at the top of this repository, has clones of
-
-    https://github.com/fundamentalvision/Deformable-DETR
-    https://github.com/OpenGVLab/InternImage
-    https://github.com/OpenGVLab/DCNv4
-
-or some of them. Nothing of them is part of this project.
+`REPOSITORIES`, or of some of them. Nothing of them is part of this project.
 """
 
 import ctypes
@@ -17,9 +12,15 @@ import shutil
 import subprocess
 import tempfile
 
-__all__ = ["FILES", "compile_kernels", "folder", "ptx_texts"]
+__all__ = ["FILES", "REPOSITORIES", "compile_kernels", "folder", "ptx_texts"]
 
 _HERE = pathlib.Path(__file__).parent
+# By the names in `gpu_suite.peers.calls.PEERS`.
+REPOSITORIES = {
+    "Deformable DETR, CUDA": "https://github.com/fundamentalvision/Deformable-DETR",
+    "DCNv3, CUDA": "https://github.com/OpenGVLab/InternImage",
+    "DCNv4, CUDA": "https://github.com/OpenGVLab/DCNv4",
+}
 # What kernels.cu includes, by the macro that names it there.
 FILES = {
     "DEFORMABLE_DETR": "Deformable-DETR/models/ops/src/cuda/ms_deform_im2col_cuda.cuh",
