@@ -187,7 +187,7 @@ def _modelled(
     cold = _cold(traces, _sizes(buffers), blocks)
     memory = Memory(machine, min(blocks, machine.sms), machine.l1_and_shared - carved, cold)
     replayed = replay(compile_code(text, machine.target), memory, traces, resident=resident)
-    cycles = _extrapolated(replayed, resident, of_sm)
+    cycles = _extrapolated(replayed, of_sm)
     return Modelled(
         us=machine.launch_us + 1e6 * cycles / machine.clock,
         registers=assembled.registers,
@@ -253,11 +253,6 @@ def _cold(
     }
 
 
-def _extrapolated(replayed: Replayed, resident: int, blocks: int) -> float:
+def _extrapolated(replayed: Replayed, blocks: int) -> float:
     """Cycles of an SM that has so many blocks, of which some were replayed."""
-    ends = replayed.ends
-    if blocks <= len(ends):
-        return ends[-1]
-    return ends[-1] + (blocks - len(ends)) * (ends[-1] - ends[resident - 1]) / (
-        len(ends) - resident
-    )
+    return replayed.ends[-1] * max(1.0, blocks / len(replayed.ends))

@@ -90,7 +90,7 @@ def _measure(
         return
     try:
         seeds = [jnp.int32(i) for i in range(_sets(layer, dtype, tiny=False))]
-        given = jax.block_until_ready([operands(layer, dtype, seed) for seed in seeds])
+        given = jax.block_until_ready([_rounded(layer, dtype, seed) for seed in seeds])
         tensors = [[torch.from_dlpack(array).clone() for array in arrays] for arrays in given]
         calls = [prepare(layer, dtype, tuple(arrays[:-1]), arrays[-1]) for arrays in tensors]
         differences = _differences(layer, given[0], calls[0])
@@ -105,6 +105,17 @@ def _measure(
     except Exception as error:
         recorder.fail(name, f"{type(error).__name__}: {error}")
     torch.cuda.empty_cache()
+
+
+def _rounded(layer: SamplingLayer, dtype: str, seed: jax.Array) -> tuple[jax.Array, ...]:
+    """Operands whose places and weights a peer can have in the type of the images.
+
+    Locations stay as they are: all peers take them in float32.
+    """
+    images, places, weights, grad_y = operands(layer, dtype, seed)
+    if layer.queries is None:
+        places = places.astype(dtype).astype(places.dtype)
+    return images, places, weights.astype(dtype).astype(weights.dtype), grad_y
 
 
 def _differences(layer: SamplingLayer, given: tuple[jax.Array, ...], calls: Any) -> list[float]:

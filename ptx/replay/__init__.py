@@ -10,5 +10,15 @@ from ptx.replay.code import Code, compile_code
 from ptx.replay.machine import MACHINES, Machine
 from ptx.replay.memory import Memory
 from ptx.replay.sm import Replayed, replay
+from ptx.replay.warps import TraceError
 
-__all__ = ["MACHINES", "Code", "Machine", "Memory", "Replayed", "compile_code", "replay"]
+__all__ = [
+    "MACHINES",
+    "Code",
+    "Machine",
+    "Memory",
+    "Replayed",
+    "TraceError",
+    "compile_code",
+    "replay",
+]

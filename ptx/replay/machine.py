@@ -14,7 +14,7 @@ __all__ = ["MACHINES", "ByWidth", "Machine"]
 
 @dataclasses.dataclass(frozen=True)
 class ByWidth:
-    """Cycles of an access, by how many bytes of a lane it has.
+    """A figure of accesses, by how many bytes of a lane they have.
 
     Attributes:
       words: up to 4 bytes.
@@ -27,7 +27,7 @@ class ByWidth:
     quads: float
 
     def of(self, width: int) -> float:
-        """The cycles of an access of so many bytes a lane."""
+        """The figure of an access of so many bytes a lane."""
         return self.words if width <= 4 else self.pairs if width == 8 else self.quads
 
 
@@ -59,7 +59,7 @@ class Machine:
       l2_port: bytes that an SM gets from L2 in a cycle.
       l2: bytes a second that all SMs get from L2.
       memory: bytes a second that all SMs get from memory.
-      additions: sectors a second that all SMs can add to, atomically.
+      additions: sectors a second that all SMs can add to, atomically, by bytes of a lane.
       l1_and_shared: bytes of an SM's L1 and shared memory together.
       reserved_shared: bytes of shared memory that a block takes for the system.
       launch_us: microseconds of a launch, its start and its end.
@@ -88,7 +88,7 @@ class Machine:
     l2_port: float = 64
     l2: float
     memory: float
-    additions: float
+    additions: ByWidth
     l1_and_shared: int
     reserved_shared: int = 1024
     launch_us: float = 3.0
@@ -125,17 +125,25 @@ _HALF = {Pipe.FMA: (Pipe.IMAD, 1.0), Pipe.IMAD: (Pipe.FMA, 0.5)}
 # Microbenchmarking and Multiple Level Analysis", 2025); every 6.26 cycles one of 2,048 products
 # (flash-vla, unit-mma.md, 2026). Atomic additions: 65.6e9 to 85e9 sectors a second on an H100
 # (flash-vla, unit-atomic.md, 2026) and 125e9 on a B300 (QuickRunCUDA, 07_atomics.md, 2025); on
-# others as many in a cycle of an SM as on an H100, which nobody has measured. A launch is an
+# others as many in a cycle of an SM as on an H100, which nobody has measured. Those of 16 bytes:
+# sectors over the time that L2 was busy, by Nsight Compute
+# (benchmarks/results/runs/2026-11-28-h100-counters.json). A launch is an
 # assumption: a kernel that does nothing takes 1.2 to 1.5 microseconds.
+
+
+def _any_width(figure: float) -> ByWidth:
+    return ByWidth(figure, figure, figure)
+
+
 _HOPPER = Machine(
     sheet=DATA_SHEETS["H100 SXM"], sms=132, clock=1.755e9, intervals=_TWICE, shares=_HALF,
     tensor_cycles=3.13, l2_latency=380, memory_latency=655, l2=8.6e12, memory=3.0e12,
-    additions=75e9, l1_and_shared=256 << 10,
+    additions=ByWidth(75e9, 75e9, 95e9), l1_and_shared=256 << 10,
 )  # fmt: skip
 _A100 = Machine(
     sheet=DATA_SHEETS["A100 40GB"], sms=108, clock=1.41e9, intervals=_AMPERE, shares=_ALL,
     tensor_cycles=4.1, l2_latency=310, memory_latency=570, l2=5.4e12, memory=1.4e12,
-    additions=75e9 * (108 * 1.41) / (132 * 1.755), l1_and_shared=192 << 10,
+    additions=_any_width(75e9 * (108 * 1.41) / (132 * 1.755)), l1_and_shared=192 << 10,
 )  # fmt: skip
 
 MACHINES = {
@@ -150,7 +158,7 @@ MACHINES = {
         Machine(
             sheet=DATA_SHEETS["RTX 4090"], sms=128, clock=2.52e9, intervals=_GEFORCE, shares=_HALF,
             tensor_cycles=16.4, pass_cycles=2, l2_latency=277, memory_latency=630, l2=5.0e12,
-            memory=0.92e12, additions=75e9 * (128 * 2.52) / (132 * 1.755),
+            memory=0.92e12, additions=_any_width(75e9 * (128 * 2.52) / (132 * 1.755)),
             l1_and_shared=128 << 10,
         ),
         # Latencies and rates of a B300 (QuickRunCUDA), where `mma.sync` is slower than on a Hopper;
@@ -158,7 +166,7 @@ MACHINES = {
         Machine(
             sheet=DATA_SHEETS["B200"], sms=148, clock=1.85e9, intervals=_TWICE, shares=_HALF,
             tensor_cycles=4.25, l2_latency=420, memory_latency=850, l2=16e12, memory=7.2e12,
-            additions=125e9, l1_and_shared=256 << 10,
+            additions=_any_width(125e9), l1_and_shared=256 << 10,
         ),
     )
 }  # fmt: skip
