@@ -67,7 +67,7 @@ def gpu_page(readings: Mapping[str, Reading]) -> Page:
             lines += _torchvision(reading.content, ratios)
         else:
             lines += paragraph("Not measured beside torchvision: the report has no times of it.")
-        lines += _xla(reading.content)
+        lines += [*_xla(reading.content), *_peers(reading.content)]
     return Page(lines, charts)
 
 
@@ -78,7 +78,7 @@ def _outcome(report: Mapping[str, Any]) -> Iterable[str]:
         yield "- Tests on this GPU: " + ", ".join(f"{n} {what}" for what, n in counts.items()) + "."
     for key, words in (("failures", "failed"), ("cut", "left out for lack of time")):
         names = [
-            f"{section}: {one['what']}"
+            f"{section}: {one['what']}" + (f" ({one['why']})" if key == "failures" else "")
             for section, found in report["sections"].items()
             for one in found[key]
         ]
@@ -89,7 +89,10 @@ def _outcome(report: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _time(report: Mapping[str, Any], section: str, *keys: str) -> Interval | None:
-    place: Any = results(dict(report), section).get("times", {})
+    return _interval(results(dict(report), section).get("times", {}), *keys)
+
+
+def _interval(place: Any, *keys: str) -> Interval | None:
     for key in keys:
         place = place.get(key, {})
     if "median_us" not in place:
@@ -170,3 +173,30 @@ def _xla(report: Mapping[str, Any]) -> Iterable[str]:
         yield ""
         headings = ["family", "dtype", "operation", "layers", "how many", "ratio"]
         yield from table(headings, rows)
+
+
+def _peers(report: Mapping[str, Any]) -> Iterable[str]:
+    """The sampling operators beside kernels of others."""
+    found = results(dict(report), "times-peers")
+    rows = []
+    for layer, dtypes in found.get("times", {}).items():
+        for dtype in dtypes:
+            for peer, times in found["peers"].items():
+                cells = [layer, dtype, peer]
+                for of_ours, of_theirs in (("forward", "forward"), ("forward_backward", "both")):
+                    ours = _interval(found["times"], layer, dtype, of_ours)
+                    theirs = _interval(times, layer, dtype, of_theirs)
+                    if ours and theirs:
+                        values = (ours.value, theirs.value, ours.value / theirs.value)
+                        cells += map(number, values)
+                if len(cells) > 3:
+                    rows.append(cells)
+    if rows:
+        yield from paragraph("""
+            The sampling operators beside kernels of others on the same operands, without a softmax,
+            measured: forward, then forward + backward. CUDA kernels are called with pointers, where
+            oxijax's time has JAX's:
+        """)
+        parts = ["oxijax, µs", "theirs, µs", "ratio"]
+        both = [f"both: {part}" for part in parts]
+        yield from table(["layer", "dtype", "kernels of", *parts, *both], rows)

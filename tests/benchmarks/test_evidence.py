@@ -202,6 +202,13 @@ def gpu_report(**changes):
         "times-conv": {
             "times": {"conv1": {"float16": conv}}, "compared_layers": ["conv1"], "small_layers": [],
         },
+        "times-peers": {
+            "times": {"encoder": {"float16": {"forward": times(10.0)}}},
+            "peers": {
+                "one": {"encoder": {"float16": {"forward": times(40.0)}}},
+                "two": {"not_measured": "it is not there"},
+            },
+        },
     }  # fmt: skip
     sections = {name: {**section, "results": results} for name, results in found.items()}
     sections["tests"]["failures"] = [{"what": "test_one", "why": "it is wrong"}]
@@ -232,11 +239,12 @@ class TestGpu:
             "on 2026-11-30, on this machine: NVIDIA H100.",
             "Versions: jax 0.10.2, driver 580.1.",
             "Tests on this GPU: 71 passed.",
-            "Failed: tests: test_one.",
+            "Failed: tests: test_one (it is wrong).",
             # Fastest over slowest: 90 over 480, and 120 over 360.
             "| R50-c3 | float16 | 100 (90.0 to 120) | 400 (360 to 480) | 0.250 (0.188 to 0.333) |",
             "| geometric mean | float16 |  |  | 0.250 |",
             "| conv | float16 | forward | memory-bound or small | 1 | 2.00 |",
+            "| encoder | float16 | one | 10.0 | 40.0 | 0.250 |",
         ):
             assert said in page.text
         assert "forward + backward, measured" not in page.text  # no time of it
