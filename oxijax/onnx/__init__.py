@@ -1,9 +1,11 @@
-"""ONNX, both ways: models with oxijax's operators are exported, and DeformConv nodes are run."""
+"""ONNX, both ways: models with oxijax's operators are exported, and nodes of them are run."""
 
 from oxijax._core.install import install_command
-from oxijax.onnx._deform_conv import deform_conv, run_node
+from oxijax.onnx._deform_conv import deform_conv
+from oxijax.onnx._run_node import run_node
+from oxijax.onnx._sampling_nodes import grid_sample, roi_align
 
-__all__ = ["deform_conv", "register", "run_node"]
+__all__ = ["deform_conv", "grid_sample", "register", "roi_align", "run_node"]
 
 
 def register() -> None:

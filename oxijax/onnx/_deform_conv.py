@@ -1,23 +1,16 @@
 """DeformConv of ONNX, run by `oxijax.deform_conv`."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.typing import ArrayLike
 
 from oxijax import _deform_conv
 from oxijax._core.arguments import checks
-from oxijax._core.install import install_command
 from ptx.kernels import convolution
 
-if TYPE_CHECKING:
-    import onnx
-
-__all__ = ["deform_conv", "run_node"]
-
-_INPUTS = ("X", "W", "offset", "B", "mask")
-_ATTRIBUTES = ("dilations", "group", "kernel_shape", "offset_group", "pads", "strides")
+__all__ = ["deform_conv"]
 
 
 def deform_conv(
@@ -111,53 +104,6 @@ def deform_conv(
         dilation=dilation,
         data_format="NCHW",
     )
-
-
-def run_node(node: "onnx.NodeProto", inputs: Mapping[str, ArrayLike]) -> jax.Array:
-    """Runs a DeformConv node of an ONNX model by `oxijax.deform_conv`.
-
-    Args:
-      node: an `onnx.NodeProto`.
-      inputs: arrays by the names that the node's inputs have in the model.
-
-    Returns:
-      The node's output.
-
-    Raises:
-      ValueError: another node than DeformConv, an attribute that DeformConv does not have, or what
-        `oxijax.onnx.deform_conv` raises it for.
-      KeyError: `inputs` lacks an input of the node.
-      TypeError: what `oxijax.onnx.deform_conv` raises it for.
-    """
-    try:
-        from onnx import NodeProto, helper
-    except ImportError as error:
-        message = f"oxijax.onnx.run_node needs onnx: {install_command('onnx', 'onnx')}"
-        raise ImportError(message) from error
-    if not isinstance(node, NodeProto):
-        raise TypeError(f"node must be an onnx.NodeProto, got {checks.shown(node)}")
-    if node.op_type != "DeformConv" or node.domain not in ("", "ai.onnx"):
-        raise ValueError(
-            f"node must be a DeformConv of ONNX's own operators, got {node.op_type!r} of domain "
-            f"{node.domain!r}"
-        )
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    unknown = sorted(attributes.keys() - _ATTRIBUTES)
-    if unknown:
-        raise ValueError(
-            f"node must have attributes out of {', '.join(_ATTRIBUTES)}, got {unknown}"
-        )
-    if len(node.input) > len(_INPUTS):
-        raise ValueError(f"node must have inputs {', '.join(_INPUTS)}, got {[*node.input]}")
-    missing = [name for name in node.input if name and name not in inputs]
-    if missing:
-        raise KeyError(f"inputs must have all inputs of the node, {[*node.input]}, lacks {missing}")
-    pairs = zip(_INPUTS, node.input, strict=False)
-    arrays: dict[str, Any] = {of_node: inputs[name] for of_node, name in pairs if name}
-    absent = [name for name in _INPUTS[:3] if name not in arrays]
-    if absent:
-        raise ValueError(f"node must have inputs X, W and offset, lacks {', '.join(absent)}")
-    return deform_conv(**arrays, **attributes)
 
 
 def _parse_pads(value: Any) -> checks.Pads:

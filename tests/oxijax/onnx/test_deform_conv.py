@@ -137,7 +137,13 @@ def test_wrong_arguments(changes, error, message):
 @pytest.mark.parametrize(
     ("operator", "inputs", "attributes", "error", "message"),
     [
-        ("Conv", ["X", "W"], {}, ValueError, "node must be a DeformConv"),
+        (
+            "Conv",
+            ["X", "W"],
+            {},
+            ValueError,
+            "node must be one of DeformConv, ",
+        ),
         ("DeformConv", ["X", "W", "offset"], {"auto_pad": "SAME_UPPER"}, ValueError, "auto_pad"),
         ("DeformConv", ["X", "W", "elsewhere"], {}, KeyError, "elsewhere"),
         ("DeformConv", ["X", "W"], {}, ValueError, "lacks offset"),
