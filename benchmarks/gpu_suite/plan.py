@@ -30,6 +30,9 @@ SECTIONS = {
     "times-oxijax": Section("times_oxijax", 95, "deform_conv, and each gradient"),
     "times-peers": Section("times_peers", 110, "sampling beside kernels of others"),
     "times-sampling": Section("times_sampling", 180, "sampling beside plain JAX"),
+    "times-launch": Section(
+        "times_launch", 25, "a call of a few pixels, with and without CUDA graphs"
+    ),
     "tests": Section("device_tests", 200, "pytest -m gpu, all families"),
     "sanitizer": Section("sanitizer", 30, "compute-sanitizer on small layers of all families"),
     "times-gemm": Section("times_gemm", 50, "gemm beside XLA's product"),
@@ -40,7 +43,7 @@ SECTIONS = {
 # All sections in commands of at most nine minutes, any of which can be the last.
 COMMANDS = (
     ("info", "smoke", "times-torch", "times-oxijax", "times-peers", "times-sampling"),
-    ("tests", "sanitizer", "times-gemm"),
+    ("times-launch", "tests", "sanitizer", "times-gemm"),
     ("times-conv", "times-xla"),
     ("tuning",),
 )
