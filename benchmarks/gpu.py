@@ -132,7 +132,7 @@ class _Suite:
             brief["sections"].get(section, {}).get("results", {}).pop("tests", None)
         for section in brief["sections"].values():
             _drop(section, ("output_tail", "log_tail"))
-        (self.out / f"{name}.json").write_text(json.dumps(brief, indent=1) + "\n")
+        (self.out / f"{name}.json").write_text(_as_json(brief))
         (self.out / f"{name}.md").write_text(page)
         print(page)
         sections = self.report["sections"].values()
@@ -202,8 +202,13 @@ class _Suite:
         self.report["against_xla"] = against_xla(self.report)
         file = self.out / "gpu-results.json"
         part = file.with_suffix(".part")
-        part.write_text(json.dumps(self.report, indent=1) + "\n")
+        part.write_text(_as_json(self.report))
         os.replace(part, file)
+
+
+def _as_json(report: dict[str, Any]) -> str:
+    """The report as text, in which the checkout is "." wherever it lies."""
+    return json.dumps(report, indent=1).replace(str(ROOT), ".") + "\n"
 
 
 def _drop(place: Any, keys: tuple[str, ...]) -> None:

@@ -85,6 +85,12 @@ def _outcome(report: Mapping[str, Any]) -> Iterable[str]:
         shown = "; ".join(names[:_SHOWN]) or "nothing"
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         yield f"- {words[0].upper()}{words[1:]}: {shown}{more}."
+    earlier: dict[str, list[str]] = {}
+    for section, found in report["sections"].items():
+        if found.get("date", report["date"]) != report["date"]:
+            earlier.setdefault(found["date"], []).append(section)
+    for date, sections in earlier.items():
+        yield f"- Of {date}, with oxijax as it was then: {', '.join(sections)}."
     yield ""
 
 

@@ -11,7 +11,7 @@ __all__ = ["merged"]
 
 
 def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The last run of each section, with the last run's date.
+    """The last run of each section, with its date, and the last run's date for all.
 
     Raises:
       ValueError: A report is of a rehearsal, none says on which GPU or with which versions, or one
@@ -23,7 +23,8 @@ def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"reports must have the mode 'measure', got {report['mode']!r}")
         whole["date"] = report["date"]
         whole["layers"] = report["layers"] or whole["layers"]
-        whole["sections"] |= copy.deepcopy(report["sections"])
+        dated = {name: {"date": report["date"], **s} for name, s in report["sections"].items()}
+        whole["sections"] |= copy.deepcopy(dated)
     for name, found in (
         ("GPUs", {gpu for report in reports for gpu in _gpus(report)}),
         ("versions", {str(v) for r in reports if (v := results(r, "info").get("versions"))}),

@@ -126,8 +126,8 @@ _HALF = {Pipe.FMA: (Pipe.IMAD, 1.0), Pipe.IMAD: (Pipe.FMA, 0.5)}
 # (flash-vla, unit-mma.md, 2026). Atomic additions: 65.6e9 to 85e9 sectors a second on an H100
 # (flash-vla, unit-atomic.md, 2026) and 125e9 on a B300 (QuickRunCUDA, 07_atomics.md, 2025); on
 # others as many in a cycle of an SM as on an H100, which nobody has measured. Those of 16 bytes:
-# sectors over the time that L2 was busy, by Nsight Compute
-# (benchmarks/results/runs/2026-11-28-h100-counters.json). A launch is an
+# of whole lines, in sampling_backward_value, where kernels that add to one or two sectors of a line
+# have 49e9 to 79e9 (benchmarks/results/runs/2026-11-28-h100-counters.json). A launch is an
 # assumption: a kernel that does nothing takes 1.2 to 1.5 microseconds.
 
 

@@ -306,7 +306,11 @@ class TestReport:
         own |= {"times": {}, "device": "NVIDIA H200"}
         second["date"] = "2026-01-03"
         whole = merged([first, second])
-        assert whole["sections"] == {**first["sections"], **second["sections"]}
+        dated = [
+            {name: {"date": one["date"], **section} for name, section in one["sections"].items()}
+            for one in (first, second)
+        ]
+        assert whole["sections"] == {**dated[0], **dated[1]}
         assert whole["date"] == "2026-01-03"
         own["device"] = "NVIDIA H100"
         with pytest.raises(ValueError, match="the same GPUs"):

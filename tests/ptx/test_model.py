@@ -7,7 +7,8 @@ import pytest
 
 from ptx import f32
 from ptx.definition import In, Instance, KernelDefinition, Out, Size
-from ptx.model import Modelled, floor_us, model, second_pass_us
+from ptx.emulator import Buffer
+from ptx.model import Modelled, floor_us, model, model_text, second_pass_us
 from ptx.replay import MACHINES
 
 pytestmark = pytest.mark.slow
@@ -49,6 +50,14 @@ def test_a_copy_is_bounded_by_memory():
     assert 1.0 < (copy.us - H200.launch_us) / bound < 1.25
     # Twice as many blocks, of which no more were replayed, take twice as long.
     assert modelled(2 * elements).us - copy.us == pytest.approx(copy.us - H200.launch_us, rel=0.03)
+
+
+def test_a_text_is_modelled_as_its_kernel():
+    elements = 128 * 132
+    launch = COPY.launch(Config(), H200.target, [(elements,), (elements,)])
+    arguments = [Buffer(np.ones(elements, np.float32)), Buffer(np.zeros(elements, "f4")), elements]
+    found = model_text(launch.text, launch.grid, launch.block, arguments, H200)
+    assert found == modelled(elements)
 
 
 def test_a_small_launch_waits():

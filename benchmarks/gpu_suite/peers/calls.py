@@ -28,7 +28,7 @@ class Peer:
       windows: whether it is one of windows, as DCNv3; otherwise it is attention.
       dtypes: those that it has.
       load: makes the function (layer, dtype, set of operands, gradient of the result) -> calls.
-        Raises ImportError, FileNotFoundError or RuntimeError where the operator is not there.
+        Raises ImportError or FileNotFoundError where the operator is not there.
     """
 
     name: str
@@ -87,7 +87,10 @@ def _deformops(backend: str) -> Callable:
             os.environ.setdefault("DEFORMOPS_COMPILE", "fallback")
         registry = importlib.import_module("deformops.registry")
         chosen = registry.Backend[backend]
-        registry.msda.load(chosen)
+        try:
+            registry.msda.load(chosen)
+        except RuntimeError as error:  # its kernels are not there, or could not be made
+            raise ImportError(str(error)) from error
 
         def prepare(layer, dtype, operands, grad_y):
             shapes, starts = _levels(layer)

@@ -5,11 +5,11 @@ import pytest
 
 from ptx import Kernel, f32, u32
 from ptx.emulator import Buffer, launch
-from ptx.emulator.trace import ALL, NONE, Trace
+from ptx.emulator.trace import ALL, NONE, Accessed, Trace
 from ptx.isa.sass import Instruction, parse
 from ptx.replay import MACHINES, Memory, Replayed, compile_code, replay
 from ptx.replay.code import Kind, Pipe
-from ptx.replay.warps import TraceError
+from ptx.replay.warps import Block, TraceError
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +67,27 @@ def test_what_l1_has_no_room_for_comes_from_l2_again():
 def test_more_lines_take_more_passes():
     one, many = (run(kernel(8, stride)) for stride in (1, 33))
     assert many.busy["L1"] * many.cycles > 6 * one.busy["L1"] * one.cycles
+
+
+@pytest.mark.parametrize(
+    ("width", "lines", "passes"), [(16, 4, 4), (16, 32, 4 + 0.6 * 28), (4, 1, 1), (4, 33, 9)]
+)
+def test_passes_of_an_access_to_some_lines(width, lines, passes):
+    """Lanes of 16 bytes fill four passes, and what lies in more lines takes longer."""
+    sectors = tuple(4 * line for line in range(lines))
+    accessed = Accessed(sectors, buffer=0, passes=1, lanes=32, width=width)
+    memory = Memory(H200, 1, 1 << 16, {})
+    memory.load(0.0, Block([], 0), accessed, through_l1=True)
+    assert memory.busy["L1"] == pytest.approx(passes * H200.pass_cycles)
+
+
+def test_additions_of_16_bytes_have_a_rate_of_their_own():
+    busy = []
+    for width in (4, 16):
+        memory = Memory(H200, 132, 1 << 16, {})
+        memory.add(0.0, Block([], 0), Accessed((0, 1, 2, 3), 0, 1, 32, width))
+        busy.append(memory.busy["atomics"])
+    assert busy[0] / busy[1] == pytest.approx(H200.additions.quads / H200.additions.words)
 
 
 def test_blocks_come_one_after_the_other_or_together():
