@@ -19,7 +19,7 @@ from oxijax._sampling.ms_deform_attn import check_method, ms_deform_attn, parse_
 
 __all__ = ["Attention", "Names"]
 
-Levels = tuple[tuple[int, ...], ...]  # height and width of each
+Levels = tuple[tuple[int, ...], ...]  # the sizes of each, of which the width is the last
 
 
 class Names(NamedTuple):
@@ -43,6 +43,7 @@ class Attention:
       project: whether values and the result are projected.
       method: `method` of `oxijax.ms_deform_attn`.
       implementation: `implementation` of `oxijax.ms_deform_attn`.
+      dims: the dimensions of the images, 1, 2 or 3.
     """
 
     names: Names
@@ -53,12 +54,13 @@ class Attention:
     project: bool
     method: str
     implementation: Implementation = None
+    dims: int = 2
 
     @classmethod
     def parse(
         cls, names: Names, features: Any, num_heads: Any, num_levels: Any,
         num_points: int | Sequence[int], offset_scale: Any, project: Any, method: Any,
-        implementation: Any,
+        implementation: Any, dims: Any,
     ) -> "Attention":  # fmt: skip
         """The static part of a layer with these arguments, which are checked."""
         heads, features = parse_divisor("num_heads", num_heads, (names.features, features))
@@ -77,7 +79,9 @@ class Attention:
         project = checks.parse_bool("project", project)
         check_method(method)
         implementation = parse_implementation(implementation)
-        return cls(names, features, heads, points, offset_scale, project, method, implementation)
+        dims = checks.parse_int("dims", dims, 3)
+        of_calls = (offset_scale, project, method, implementation, dims)
+        return cls(names, features, heads, points, *of_calls)
 
     @property
     def weight_features(self) -> int:
@@ -85,15 +89,14 @@ class Attention:
 
     @property
     def offset_features(self) -> int:
-        return 2 * self.weight_features
+        return self.dims * self.weight_features
 
     def init_offset_bias(self, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Initializer of the offsets that a new layer has for every query.
 
         Each head has a direction of its own, and point after point is a pixel farther away.
         """
-        angles = np.arange(self.heads) * (2 * math.pi / self.heads)
-        directions = np.stack([np.cos(angles), np.sin(angles)], -1)
+        directions = _directions(self.heads, self.dims)
         directions /= np.abs(directions).max(-1, keepdims=True)
         steps = np.concatenate([np.arange(1, count + 1) for count in self.points])
         return jnp.asarray((directions[:, None] * steps[:, None]).reshape(shape), dtype)
@@ -142,7 +145,7 @@ class Attention:
     def sampling_points(
         self, query: Any, reference_points: Any, spatial_shapes: Any, sublayers: Any
     ) -> tuple[jax.Array, jax.Array]:
-        """Locations [..., Q, M, sum(points), 2] and weights [..., Q, M, sum(points)]."""
+        """Locations [..., Q, M, sum(points), K] and weights [..., Q, M, sum(points)]."""
         levels, query, references = self._parse_points(query, reference_points, spatial_shapes)
         locations = self._locations(sublayers.sampling_offsets(query), references, levels)
         logits = reshape(sublayers.attention_weights(query), locations.shape[:-1])
@@ -150,26 +153,26 @@ class Attention:
 
     @usual_promotion()
     def _locations(self, offsets: jax.Array, references: jax.Array, levels: Levels) -> jax.Array:
-        """Locations of predicted offsets [..., Q, M * sum(points) * 2]."""
+        """Locations of predicted offsets [..., Q, M * sum(points) * K]."""
         counts = np.array(self.points)
         level = np.repeat(np.arange(len(counts)), counts)
-        offsets = reshape(offsets, (*offsets.shape[:-1], self.heads, len(level), 2))
+        offsets = reshape(offsets, (*offsets.shape[:-1], self.heads, len(level), self.dims))
         level_or_all = np.minimum(level, references.shape[-2] - 1)
         references = references.astype(offsets.dtype)[..., None, level_or_all, :]
-        if references.shape[-1] == 2:
-            sizes = np.array([(width, height) for height, width in levels])[level]
+        if references.shape[-1] == self.dims:
+            sizes = np.array([sizes[::-1] for sizes in levels])[level]
             return references + offsets / sizes.astype(offsets.dtype)
         reach = (self.offset_scale / counts[level])[:, None].astype(offsets.dtype)
-        return references[..., :2] + offsets * reach * references[..., 2:]
+        return references[..., : self.dims] + offsets * reach * references[..., self.dims :]
 
     def _parse_points(
         self, query: Any, reference_points: Any, spatial_shapes: Any
     ) -> tuple[Levels, jax.Array, jax.Array]:
         """Levels, queries and reference points, which are checked."""
-        levels = parse_spatial_shapes(spatial_shapes, ranks=(2,))
+        levels = parse_spatial_shapes(spatial_shapes, ranks=(self.dims,))
         if len(levels) != len(self.points):
             raise ValueError(
-                f"spatial_shapes must have num_levels = {len(self.points)} pairs, "
+                f"spatial_shapes must have num_levels = {len(self.points)} levels, "
                 f"got {checks.shown(spatial_shapes)}"
             )
         features, name, _ = self.names
@@ -181,10 +184,13 @@ class Attention:
             )
         references = checks.as_float_array("reference_points", reference_points)
         shapes = [
-            (*query.shape[:-1], count, size) for count in (len(self.points), 1) for size in (2, 4)
+            (*query.shape[:-1], count, size)
+            for count in (len(self.points), 1)
+            for size in (self.dims, 2 * self.dims)
         ]
         check_shape(
-            "reference_points", references, "..., queries, num_levels or 1, 2 or 4",
+            "reference_points", references,
+            f"..., queries, num_levels or 1, {self.dims} or {2 * self.dims}",
             *dict.fromkeys(shapes),
         )  # fmt: skip
         return levels, query, references
@@ -192,7 +198,7 @@ class Attention:
     def _as_value(self, value: Any, query: jax.Array, levels: Levels) -> jax.Array:
         features, _, name = self.names
         value = as_real_array(name, value)
-        pixels = sum(height * width for height, width in levels)
+        pixels = sum(map(math.prod, levels))
         shape = (*query.shape[:-2], pixels, self.features)
         check_shape(name, value, f"..., pixels of spatial_shapes, {features}", shape)
         return value
@@ -209,3 +215,19 @@ class Attention:
             )
         check_shape("padding_mask", padding_mask, "..., pixels", value.shape[:-1])
         return padding_mask
+
+
+def _directions(count: int, dims: int) -> np.ndarray:
+    """Directions [count, dims] that are spread evenly.
+
+    Those in a volume lie on a spiral around a sphere, a golden angle after each other.
+    """
+    if dims == 1:
+        return np.resize([[1.0], [-1.0]], (count, 1))
+    if dims == 2:
+        angles = np.arange(count) * (2 * math.pi / count)
+        return np.stack([np.cos(angles), np.sin(angles)], -1)
+    angles = np.arange(count) * (math.pi * (3 - math.sqrt(5)))
+    z = 1 - (2 * np.arange(count) + 1) / count
+    radius = np.sqrt(1 - z**2)
+    return np.stack([radius * np.cos(angles), radius * np.sin(angles), z], -1)

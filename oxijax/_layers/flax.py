@@ -204,7 +204,7 @@ class AttentionCalls:
         reference_points: jax.Array,
         inputs_v: jax.Array,
         *,
-        spatial_shapes: tuple[tuple[int, int], ...],
+        spatial_shapes: tuple[tuple[int, ...], ...],
         padding_mask: jax.Array | None = None,
         out_sharding: Any = None,
     ) -> jax.Array:
@@ -218,7 +218,8 @@ class AttentionCalls:
             times a box divided by the number of points.
           inputs_v: values [..., S, features], the pixels of all levels, row by row and level
             after level.
-          spatial_shapes: height and width of each level, ints.
+          spatial_shapes: height and width of each level, ints; (width,) or (depth, height, width)
+            with dims 1 or 3, for which coordinates are (x) and (x, y, z), and boxes accordingly.
           padding_mask: [..., S], True where values count as zeros: the inverse of Hugging Face's
             attention_mask.
           out_sharding: how the result is sharded over Explicit mesh axes, of NNX's layer alone:
@@ -246,15 +247,15 @@ class AttentionCalls:
         inputs_q: jax.Array,
         reference_points: jax.Array,
         *,
-        spatial_shapes: tuple[tuple[int, int], ...],
+        spatial_shapes: tuple[tuple[int, ...], ...],
     ) -> tuple[jax.Array, jax.Array]:
         """Tells where a call looks and how much it weighs what it sees, to draw both.
 
         Arguments and errors are those of a call.
 
         Returns:
-          locations [..., Q, num_heads, points of all levels, 2] as (x, y) from 0 to 1, and weights
-          [..., Q, num_heads, points of all levels], whose sums are 1.
+          locations [..., Q, num_heads, points of all levels, dims] as (x, y) from 0 to 1, and
+          weights [..., Q, num_heads, points of all levels], whose sums are 1.
         """
         return self.attention.sampling_points(inputs_q, reference_points, spatial_shapes, self)
 

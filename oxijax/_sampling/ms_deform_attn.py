@@ -162,16 +162,17 @@ def parse_spatial_shapes(
             "spatial_shapes must be known when a program is traced: a tuple of pairs of ints, got "
             f"{checks.shown(spatial_shapes)}"
         )
-    levels, rank = [], None
+    levels, first = [], ""
     for i, sizes in enumerate(checks.parse_sequence("spatial_shapes", spatial_shapes)):
-        name, expected = f"spatial_shapes[{i}]", "a pair of ints"
-        if rank is not None and rank != 2:
-            expected = f"{rank} ints, as spatial_shapes[0] has"
-        length = len(sizes) if isinstance(sizes, Sequence | np.ndarray) else None
-        if length not in (ranks if rank is None else [rank]) or not all(map(checks.is_int, sizes)):
+        name = f"spatial_shapes[{i}]"
+        length = len(sizes) if isinstance(sizes, Sequence | np.ndarray) else 0
+        if length not in ranks or not all(map(checks.is_int, sizes)):
+            expected = (
+                "a pair of ints" if 2 in ranks else f"ints, in a sequence of {ranks[0]}{first}"
+            )
             raise TypeError(f"{name} must be {expected}, got {checks.shown(sizes)}")
         checks.check_range(name, list(sizes), sizes, 1)
-        rank = length
+        ranks, first = (length,), ", as spatial_shapes[0] is"
         levels.append(tuple(map(int, sizes)))
     return tuple(levels)
 

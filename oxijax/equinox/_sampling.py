@@ -39,7 +39,7 @@ class MSDeformAttn(eqx.Module):
       (10, 64)
 
     Attributes:
-      sampling_offsets: `equinox.nn.Linear` to num_heads * points * 2 features.
+      sampling_offsets: `equinox.nn.Linear` to num_heads * points * dims features.
       attention_weights: `equinox.nn.Linear` to num_heads * points features.
       value_proj: `equinox.nn.Linear`, or None.
       output_proj: `equinox.nn.Linear`, or None.
@@ -51,6 +51,7 @@ class MSDeformAttn(eqx.Module):
       num_heads: number of heads, which divides query_size.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
+      dims: number of dimensions of the feature maps: 1, 2 or 3.
       offset_scale: offsets from the middle of a reference box count in so many of its sizes,
         divided by the number of points.
       project: whether values and the result are projected; D-FINE and DEIMv2 do without.
@@ -84,6 +85,7 @@ class MSDeformAttn(eqx.Module):
         offset_scale: float = 0.5,
         project: bool = True,
         method: str = "bilinear",
+        dims: int = 2,
         dtype: Any = None,
         key: jax.Array,
         offset_dtype: Any = jnp.float32,
@@ -91,7 +93,7 @@ class MSDeformAttn(eqx.Module):
     ):
         self.attention = attention = Attention.parse(
             *(_NAMES, query_size, num_heads, num_levels, num_points),
-            *(offset_scale, project, method, implementation),
+            *(offset_scale, project, method, implementation, dims),
         )
         make = Sublayers.parse(attention.features, dtype, key)
         self.offset_dtype = checks.parse_float_dtype("offset_dtype", offset_dtype)
@@ -110,7 +112,7 @@ class MSDeformAttn(eqx.Module):
         reference_points: jax.Array,
         value: jax.Array,
         *,
-        spatial_shapes: tuple[tuple[int, int], ...],
+        spatial_shapes: tuple[tuple[int, ...], ...],
         padding_mask: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
@@ -124,7 +126,8 @@ class MSDeformAttn(eqx.Module):
             a box divided by the number of points.
           value: [S, query_size], the pixels of all levels, row by row and level after level, in
             the parameters' dtype.
-          spatial_shapes: height and width of each level, ints.
+          spatial_shapes: height and width of each level, ints; (width,) or (depth, height, width)
+            with dims 1 or 3, for which coordinates are (x) and (x, y, z), and boxes accordingly.
           padding_mask: [S], True where values count as zeros: the inverse of Hugging Face's
             attention_mask.
           key: ignored, as in `equinox.nn.Linear`.
@@ -147,14 +150,14 @@ class MSDeformAttn(eqx.Module):
         query: jax.Array,
         reference_points: jax.Array,
         *,
-        spatial_shapes: tuple[tuple[int, int], ...],
+        spatial_shapes: tuple[tuple[int, ...], ...],
     ) -> tuple[jax.Array, jax.Array]:
         """Tells where a call looks and how much it weighs what it sees, to draw both.
 
         Arguments and errors are those of a call.
 
         Returns:
-          locations [Q, num_heads, points of all levels, 2] as (x, y) from 0 to 1, and weights
+          locations [Q, num_heads, points of all levels, dims] as (x, y) from 0 to 1, and weights
           [Q, num_heads, points of all levels], whose sums are 1.
         """
         self._check("query", query)

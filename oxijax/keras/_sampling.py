@@ -40,7 +40,7 @@ class MSDeformAttn(Layer):
       (1, 10, 64)
 
     Attributes:
-      sampling_offsets: `keras.layers.Dense` to num_heads * points * 2 features.
+      sampling_offsets: `keras.layers.Dense` to num_heads * points * dims features.
       attention_weights: `keras.layers.Dense` to num_heads * points features.
       value_proj: `keras.layers.Dense`, or None.
       output_proj: `keras.layers.Dense`, or None.
@@ -50,6 +50,7 @@ class MSDeformAttn(Layer):
       num_heads: number of heads, which divides features.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
+      dims: number of dimensions of the feature maps: 1, 2 or 3.
       offset_scale: offsets from the middle of a reference box count in so many of its sizes,
         divided by the number of points.
       project: whether values and the result are projected; D-FINE and DEIMv2 do without.
@@ -77,12 +78,13 @@ class MSDeformAttn(Layer):
         method: str = "bilinear",
         kernel_initializer: Any = "glorot_uniform",
         implementation: ImplementationLike = None,
+        dims: int = 2,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.attention: Attention = Attention.parse(
             *(_NAMES, features, num_heads, num_levels, num_points),
-            *(offset_scale, project, method, implementation),
+            *(offset_scale, project, method, implementation, dims),
         )
         self.features, self.num_heads = self.attention.features, self.attention.heads
         self.num_levels = len(self.attention.points)
@@ -91,6 +93,7 @@ class MSDeformAttn(Layer):
         )
         self.offset_scale, self.project = self.attention.offset_scale, self.attention.project
         self.method, self.implementation = method, self.attention.implementation
+        self.dims = self.attention.dims
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, query_shape: Shape | None = None) -> None:
@@ -121,17 +124,17 @@ class MSDeformAttn(Layer):
             place of num_levels is for all. Offsets count in pixels of the level, or in offset_scale
             times a box divided by the number of points.
           value: [B, S, features], the pixels of all levels, row by row and level after level.
-          spatial_shapes: height and width of each level, ints.
+          spatial_shapes: height and width of each level, ints; (width,) or (depth, height, width)
+            with dims 1 or 3, for which coordinates are (x) and (x, y, z), and boxes accordingly.
           padding_mask: [B, S], True where values count as zeros: the inverse of Hugging Face's
             attention_mask.
 
         Returns:
           [B, Q, features].
         """
-        shapes = tuple((height, width) for height, width in spatial_shapes)
         value, dtype = ops.convert_to_tensor(value), self.compute_dtype
         y = self.attention(
-            *(query, reference_points, ops.cast(value, dtype), padding_mask, shapes),
+            *(query, reference_points, ops.cast(value, dtype), padding_mask, spatial_shapes),
             sublayers=self,
         )
         return ops.cast(y, dtype)
@@ -144,7 +147,7 @@ class MSDeformAttn(Layer):
         Arguments and errors are those of a call.
 
         Returns:
-          locations [B, Q, num_heads, points of all levels, 2] as (x, y) from 0 to 1, and weights
+          locations [B, Q, num_heads, points of all levels, dims] as (x, y) from 0 to 1, and weights
           [B, Q, num_heads, points of all levels], whose sums are 1.
         """
         return self.attention.sampling_points(query, reference_points, spatial_shapes, self)

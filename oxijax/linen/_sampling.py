@@ -46,7 +46,7 @@ class MSDeformAttn(AttentionCalls, Layer):
       (1, 10, 64)
 
     Sublayers:
-      sampling_offsets: `nn.Dense` to num_heads * points * 2 features.
+      sampling_offsets: `nn.Dense` to num_heads * points * dims features.
       attention_weights: `nn.Dense` to num_heads * points features.
       value_proj: `nn.Dense`, or None.
       output_proj: `nn.Dense`, or None.
@@ -59,6 +59,7 @@ class MSDeformAttn(AttentionCalls, Layer):
       num_heads: number of heads, which divides features.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
+      dims: number of dimensions of the feature maps: 1, 2 or 3.
       offset_scale: offsets from the middle of a reference box count in so many of its sizes,
         divided by the number of points.
       project: whether values and the result are projected; D-FINE and DEIMv2 do without.
@@ -83,12 +84,14 @@ class MSDeformAttn(AttentionCalls, Layer):
     kernel_init: Initializer = XAVIER
     offset_dtype: Dtype = jnp.float32
     implementation: ImplementationLike = None
+    dims: int = 2
     takes_out_sharding: ClassVar[bool] = False
 
     def setup(self) -> None:
         self.attention: Attention = Attention.parse(
             *(_NAMES, self.features, self.num_heads, self.num_levels),
-            *(self.num_points, self.offset_scale, self.project, self.method, self.implementation),
+            *(self.num_points, self.offset_scale, self.project, self.method),
+            *(self.implementation, self.dims),
         )
         make = make_sublayers(self.attention.features, self)
         self.sampling_offsets: nn.Dense = make.predictor(

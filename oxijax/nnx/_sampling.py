@@ -40,7 +40,7 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
       (1, 10, 64)
 
     Attributes:
-      sampling_offsets: `nnx.Linear` to num_heads * points * 2 features.
+      sampling_offsets: `nnx.Linear` to num_heads * points * dims features.
       attention_weights: `nnx.Linear` to num_heads * points features.
       value_proj: `nnx.Linear`, or None.
       output_proj: `nnx.Linear`, or None.
@@ -52,6 +52,7 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
       num_heads: number of heads, which divides in_features.
       num_levels: number of feature maps.
       num_points: number of points of a head in each level; an int, or one for each level.
+      dims: number of dimensions of the feature maps: 1, 2 or 3.
       offset_scale: offsets from the middle of a reference box count in so many of its sizes,
         divided by the number of points.
       project: whether values and the result are projected; D-FINE and DEIMv2 do without.
@@ -77,6 +78,7 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
         offset_scale: float = 0.5,
         project: bool = True,
         method: str = "bilinear",
+        dims: int = 2,
         dtype: Dtype | None = None,
         param_dtype: Dtype = jnp.float32,
         precision: PrecisionLike = None,
@@ -87,7 +89,7 @@ class MSDeformAttn(AttentionCalls, nnx.Module):
     ):
         self.attention: Attention = Attention.parse(
             *(_NAMES, in_features, num_heads, num_levels, num_points),
-            *(offset_scale, project, method, implementation),
+            *(offset_scale, project, method, implementation, dims),
         )
         options = (dtype, param_dtype, precision, kernel_init, offset_dtype)
         make = make_sublayers(self.attention.features, rngs, *options)

@@ -1,5 +1,6 @@
 """Keras layers: PyTorch's results with PyTorch's weights, and what Keras's users expect."""
 
+import math
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from flax import nnx
 from support import deform_conv_modules, sampling_layers
 from support.helpers import assert_close
-from support.sampling_layers import SHAPES, of_transformers, recorded
+from support.sampling_layers import SHAPES, SHAPES_OF, of_transformers, recorded
 
 import oxijax
 import oxijax.keras
@@ -190,6 +191,33 @@ def test_attention_in_a_functional_model(tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     expected, found = (each.predict(inputs, verbose=0) for each in (model, loaded))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dims", [1, 3])
+def test_attention_over_lines_and_volumes(dims, tmp_path):
+    """The values of NNX's layer, before and after saving."""
+    shapes = SHAPES_OF[dims]
+    random = np.random.default_rng(0)
+    pixels = sum(map(math.prod, shapes))
+    arrays = [
+        random.random((1, *shape), np.float32)
+        for shape in ((QUERIES, FEATURES), (QUERIES, 2, dims), (pixels, FEATURES))
+    ]
+    symbols = [keras.Input(x.shape[1:]) for x in arrays]
+    layer = attention(dims=dims)
+    model = keras.Model(symbols, layer(*symbols, spatial_shapes=shapes))
+    state = {w.path.split("/", 1)[1]: np.asarray(w.value) for w in layer.weights}
+    other = oxijax.nnx.MSDeformAttn(FEATURES, 2, 2, (3, 2), dims=dims, rngs=nnx.Rngs(0))
+    for name in ("sampling_offsets", "attention_weights", "value_proj", "output_proj"):
+        sublayer = getattr(other, name)
+        sublayer.kernel[...], sublayer.bias[...] = (
+            state[f"{name}/{part}"] for part in ("kernel", "bias")
+        )
+    expected = other(*map(jnp.asarray, arrays), spatial_shapes=shapes)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        np.testing.assert_allclose(each.predict(arrays, verbose=0), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_regularizers_constraints_and_activation():

@@ -1,5 +1,6 @@
 """The layers of sampling operators against PyTorch's modules, and in their libraries."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.sampling_layers import (
     KINDS,
     LIBRARIES,
     SHAPES,
+    SHAPES_OF,
     apply,
     filled,
     layer_of,
@@ -290,3 +292,48 @@ def test_points_of_each_level(library):
     y = apply(layer, inputs)
     assert y.shape == (2, 5, 12)
     assert np.all(np.isfinite(y))
+
+
+@each_library
+@pytest.mark.parametrize("dims", SHAPES_OF)
+@pytest.mark.parametrize("size", [1, 2], ids=["points", "boxes"])
+def test_attention_over_lines_and_volumes(library, dims, size):
+    shapes, points = SHAPES_OF[dims], (2, 3)
+    layer = layer_of(
+        library, "MSDeformAttn", features=12, num_heads=3, num_levels=2, num_points=points,
+        project=False, dims=dims,
+    )  # fmt: skip
+    random = np.random.default_rng(dims)
+    pixels = sum(map(math.prod, shapes))
+    arrays = {"query": (5, 12), "reference_points": (5, 2, size * dims), "value": (pixels, 12)}
+    inputs = {name: random.random((1, *shape), np.float32) for name, shape in arrays.items()}
+    flat = {name: value[0] for name, value in inputs.items()}
+    query, references = (flat[name] for name in ("query", "reference_points"))
+    locations, weights = layer.sampling_points(query, references, spatial_shapes=shapes)
+    # A new layer has directions for offsets, whatever the query, and weighs all points alike.
+    np.testing.assert_allclose(weights, np.full((5, 3, 5), 0.2), rtol=1e-6)
+    level = np.repeat([0, 1], points)
+    offsets = locations - references[:, None, level, :dims]
+    if size == 1:
+        offsets = offsets * np.array([sizes[::-1] for sizes in shapes])[level]
+    else:
+        offsets = offsets / (0.5 * references[:, None, level, dims:])
+        offsets = offsets * np.array(points)[level][:, None]
+    steps = np.concatenate([np.arange(1, count + 1) for count in points])
+    np.testing.assert_allclose(np.abs(offsets).max(-1), np.tile(steps, (5, 3, 1)), rtol=1e-4)
+    expected = oxijax.reference.ms_deform_attn(
+        inputs["value"].reshape(1, pixels, 3, 4), locations[None], weights[None],
+        spatial_shapes=shapes, points=points,
+    )  # fmt: skip
+    found = apply(layer, inputs, shapes)
+    assert_close(found, np.asarray(expected).reshape(1, 5, 12), 1e-6)
+
+
+def test_directions_of_heads():
+    """No two heads of a volume look the same way, and none looks where many do."""
+    layer = layer_of("nnx", "MSDeformAttn", features=16, num_heads=8, num_points=1, dims=3)
+    directions = np.asarray(layer.sampling_offsets.bias[...]).reshape(8, 4, 3)[:, 0]
+    directions = directions / np.linalg.norm(directions, axis=-1, keepdims=True)
+    cosines = directions @ directions.T - 2 * np.eye(8)
+    assert cosines.max() < 0.7
+    np.testing.assert_allclose(directions.mean(0), np.zeros(3), atol=0.1)

@@ -28,6 +28,7 @@ ATTENTION = {
     "offset_scale": wrong.number(1.0, 2),
     "project": wrong.boolean(True),
     "method": wrong.choice("bilinear", "nearest", wrong=["cubic"]),
+    "dims": wrong.count(2, 4),
 }
 WINDOW = {
     "kernel_size": wrong.pair(3),

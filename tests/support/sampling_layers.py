@@ -8,6 +8,7 @@ modules' own code in float64 on PyTorch 2.13, with its pure PyTorch functions in
 
 import dataclasses
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "KINDS",
     "LIBRARIES",
     "SHAPES",
+    "SHAPES_OF",
     "apply",
     "filled",
     "layer_of",
@@ -37,6 +39,7 @@ __all__ = [
 LIBRARIES = ("nnx", "linen", "equinox")
 KINDS = ("MSDeformAttn", "DCNv3", "DCNv4")
 SHAPES = ((5, 7), (3, 4))  # of the levels
+SHAPES_OF = {1: ((9,), (4,)), 2: SHAPES, 3: ((2, 5, 3), (3, 2, 4))}  # by their dimensions
 KEY = jax.random.key(0, impl="unsafe_rbg")  # the default generator takes long to compile
 
 # What Linen's layers call an argument of a module. They have no padding: they keep the size.
@@ -67,7 +70,7 @@ def layer_of(library: str, kind: str, *, abstract: bool = False, **config: Any) 
         inputs = _example(kind, config)
 
         def init(key: jax.Array) -> Any:
-            return layer.init(key, *inputs.values(), **_options(kind))
+            return layer.init(key, *inputs.values(), **_options(kind, config))
 
         return layer.bind(jax.eval_shape(init, KEY) if abstract else jax.jit(init)(KEY))
     if library == "nnx":
@@ -98,23 +101,24 @@ def split(library: str, layer: Any) -> tuple[Any, Callable[[Any], Any]]:
     return importlib.import_module(f"oxijax.{library}._parameters").split(layer)
 
 
-def _options(kind: str) -> dict[str, Any]:
-    return {"spatial_shapes": SHAPES} if kind == "MSDeformAttn" else {}
+def _options(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"spatial_shapes": SHAPES_OF[config.get("dims", 2)]} if kind == "MSDeformAttn" else {}
 
 
 def _example(kind: str, config: Mapping[str, Any]) -> dict[str, jax.Array]:
     features, dtype = config["features"], config.get("param_dtype")
     if kind != "MSDeformAttn":
         return {"input": jnp.zeros((1, 3, 3, features), dtype)}
-    pixels = sum(height * width for height, width in SHAPES)
+    dims = config.get("dims", 2)
+    pixels = sum(map(math.prod, SHAPES_OF[dims]))
     return {
         "query": jnp.zeros((1, 2, features), dtype),
-        "reference_points": jnp.zeros((1, 2, len(SHAPES), 2), dtype),
+        "reference_points": jnp.zeros((1, 2, len(SHAPES), dims), dtype),
         "value": jnp.zeros((1, pixels, features), dtype),
     }
 
 
-def apply(layer: Any, inputs: Mapping[str, Any]) -> jax.Array:
+def apply(layer: Any, inputs: Mapping[str, Any], shapes: Any = SHAPES) -> jax.Array:
     """A layer's result for a batch, channels last, whatever its library."""
     if "input" in inputs:
         x = inputs["input"]
@@ -126,7 +130,7 @@ def apply(layer: Any, inputs: Mapping[str, Any]) -> jax.Array:
     query, references, value, mask = (inputs.get(name) for name in names)
 
     def run(query: Any, references: Any, value: Any, mask: Any) -> jax.Array:
-        return layer(query, references, value, spatial_shapes=SHAPES, padding_mask=mask)
+        return layer(query, references, value, spatial_shapes=shapes, padding_mask=mask)
 
     if isinstance(layer, eqx.Module):
         run = jax.vmap(run, in_axes=(0, 0, 0, None if mask is None else 0))
