@@ -1,7 +1,7 @@
 """Arguments, layouts and folds that the convolution operators share."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,16 @@ from ptx.kernels.convolution import ConvolutionConfig
 
 __all__ = [
     "ConvParams",
+    "Window",
     "conv_params",
     "from_nhwc",
     "more_channels",
     "more_groups",
     "parallel_dimensions",
     "parse_arguments",
+    "parse_window",
     "to_nhwc",
+    "window_params",
 ]
 
 ConvParams = OpParams[Any]  # of a `ConvolutionConfig`
@@ -31,13 +34,13 @@ Config = TypeVar("Config", bound=ConvolutionConfig)
 
 def conv_params(
     kind: type[Config],
-    x: jax.Array,
+    x: jax.Array | jax.ShapeDtypeStruct,
     weight: jax.Array,
     *,
-    strides: tuple[int, int],
+    strides: tuple[int, ...],
     padding: checks.Pads,
-    dilation: tuple[int, int],
-    output_size: tuple[Any, Any],
+    dilation: tuple[int, ...],
+    output_size: tuple[Any, ...],
     precision: lax.Precision,
     groups: int | None = None,
     implementation: Implementation = None,
@@ -56,10 +59,10 @@ def conv_params(
       groups: None is what the shapes say.
       implementation: which programs may run.
     """
-    (kernel_h, kernel_w, in_group, outputs), channels = weight.shape, x.shape[-1]
+    (*kernel_size, in_group, outputs), channels = weight.shape, x.shape[-1]
     (top, bottom), (left, right) = padding
     op = kind(
-        channels, outputs, kernel_h, kernel_w, *strides, top, left, *dilation,
+        channels, outputs, *(*kernel_size, *strides, top, left, *dilation),
         groups=channels // in_group if groups is None else groups,
         float_type=ptx_dtype(x.dtype),
         exact=is_exact(precision, x.dtype),
@@ -75,7 +78,7 @@ def parse_arguments(
     x, weight, bias, strides, padding, dilation, data_format, precision, implementation,
     *, data_formats,
 ) -> tuple[OpParams[Config], jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
-    """Checks the arguments that all convolutions have: `data_format` is one of `data_formats`.
+    """Checks the arguments that all convolutions of one or two dimensions have.
 
     Returns:
       The parameters, with a description of class `kind`, then x and weight in NHWC, with a height
@@ -85,6 +88,48 @@ def parse_arguments(
       ValueError: a shape or another argument that does not fit, by name.
       TypeError: an argument of the wrong type or dtype, by name.
     """
+    window = parse_window(
+        x, weight, bias, strides, padding, dilation, data_format, data_formats=data_formats
+    )
+    params = window_params(
+        kind, window, parse_precision(precision), parse_implementation(implementation)
+    )
+    return params, window.x, window.weight, window.bias
+
+
+def window_params(
+    kind: type[Config],
+    window: "Window",
+    precision: lax.Precision,
+    implementation: Implementation,
+) -> OpParams[Config]:
+    """The parameters of a convolution of one or two dimensions."""
+    return conv_params(
+        kind, window.x, window.weight, strides=window.strides, padding=window.padding,
+        dilation=window.dilation, output_size=window.output_size, precision=precision,
+        implementation=implementation,
+    )  # fmt: skip
+
+
+class Window(NamedTuple):
+    """Operands of a convolution with channels last, and how its window moves.
+
+    Images of one dimension have a height of 1. Sizes are in the order of the images' dimensions.
+    """
+
+    x: jax.Array
+    weight: jax.Array
+    bias: jax.Array | None
+    strides: tuple[int, ...]
+    padding: checks.Pads
+    dilation: tuple[int, ...]
+    output_size: tuple[Any, ...]
+
+
+def parse_window(
+    x, weight, bias, strides, padding, dilation, data_format, *, data_formats
+) -> Window:
+    """Checks what all convolutions have: `data_format` is one of `data_formats`."""
     checks.check_choice("data_format", data_format, data_formats)
     ndim, rank = len(data_format), len(data_format) - 2
     why = f" with data_format {data_format!r}"
@@ -103,7 +148,7 @@ def parse_arguments(
         *size, channels = x.shape[1:]
         *kernel, in_group, out_channels = weight.shape
     if any(extent < 1 for extent in (channels, *size)):
-        extents = "channels, height and width" if rank == 2 else "channels and width"
+        extents = f"channels{' and' if rank == 1 else ','} {checks.sizes_of(rank)}"
         raise ValueError(f"x must have {extents}, got shape {x.shape}")
     if min(weight.shape) < 1:
         raise ValueError(f"weight must have no dimension of size 0, got shape {weight.shape}")
@@ -111,35 +156,27 @@ def parse_arguments(
     if bias is not None:
         checks.check_shape("bias", bias, ("Co",), (out_channels,))
 
-    height, width = [1, *size][-2:]
-    kernel_height, kernel_width = [1, *kernel][-2:]
-    image_size, kernel_size = (height, width), (kernel_height, kernel_width)
-    strides = checks.parse_pair("strides", strides, rank)
-    dilation = checks.parse_pair("dilation", dilation, rank)
+    image_size, kernel_size = ((1,) * (2 - rank) + tuple(sizes) for sizes in (size, kernel))
+    strides = checks.parse_extents("strides", strides, rank)
+    dilation = checks.parse_extents("dilation", dilation, rank)
     pads = checks.parse_padding(padding, image_size, kernel_size, strides, dilation, rank)
     size = checks.output_size(image_size, kernel_size, strides, pads, dilation, rank)
     if data_format[1] == "C":
         weight = weight.transpose(*range(2, ndim), 1, 0)
     if rank == 1:
         weight = jnp.expand_dims(weight, 0)
-    x = to_nhwc(x, data_format)
-    params = conv_params(
-        kind, x, weight, strides=strides, padding=pads, dilation=dilation, output_size=size,
-        precision=parse_precision(precision),
-        implementation=parse_implementation(implementation),
-    )  # fmt: skip
-    return params, x, weight, bias
+    return Window(to_nhwc(x, data_format), weight, bias, strides, pads, dilation, size)
 
 
 def to_nhwc(images: jax.Array, data_format: str) -> jax.Array:
-    """Images of any `data_format` as [N, H, W, C], with a height of 1 for one dimension."""
+    """Images of any `data_format` with channels last; with a height of 1 for one dimension."""
     if data_format[1] == "C":
         images = jnp.moveaxis(images, 1, -1)
     return jnp.expand_dims(images, 1) if len(data_format) == 3 else images
 
 
 def from_nhwc(y: jax.Array, data_format: str) -> jax.Array:
-    """[N, H, W, C] as images of `data_format`."""
+    """Images with channels last, and a height of 1 for one dimension, as those of `data_format`."""
     if len(data_format) == 3:
         y = y.squeeze(1)
     return jnp.moveaxis(y, -1, 1) if data_format[1] == "C" else y

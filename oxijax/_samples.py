@@ -15,6 +15,7 @@ from oxijax._core.arguments.keywords import explain_keywords, unknown_keywords
 from oxijax._core.arguments.precision import accumulator, usual_promotion
 from oxijax._core.primitive.explicit import reshape
 from oxijax._deform_conv import deform_conv, parse_deform_conv
+from oxijax._deform_conv.volumes import VolumeInputs
 from oxijax._sampling import SampleInputs
 from oxijax._sampling.dcn import dcnv3, dcnv4, parse_dcnv3, parse_dcnv4
 from oxijax._sampling.grid_sample import grid_sample, parse_grid_sample
@@ -121,7 +122,33 @@ def offset_statistics(offset: ArrayLike) -> dict[str, jax.Array]:
     }
 
 
-def _of_deform_conv(params: ConvParams, operands: Any) -> Samples:
+def _of_deform_conv(*values: Any) -> Samples:
+    inputs = parse_deform_conv(*values)
+    if isinstance(inputs, VolumeInputs):
+        return _of_volumes(inputs)
+    *_, data_format, _, _ = values
+    samples = _of_images(*inputs)
+    if len(data_format) == 4:
+        return samples
+    locations, weights = samples.locations[:, 0, ..., 1:], samples.weights[:, 0]
+    return samples._replace(locations=locations, weights=weights)
+
+
+def _of_volumes(inputs: VolumeInputs) -> Samples:
+    locations, weights = inputs.samples.locations, inputs.samples.weights
+    assert locations is not None
+    taps, n, _, groups, *_ = locations.shape
+
+    def taps_last(array: jax.Array, *shape: int) -> jax.Array:
+        return reshape(jnp.moveaxis(array, 0, 3), (n, *inputs.out_size, groups, taps, *shape))
+
+    if weights is None:
+        weights = jnp.ones(locations.shape[:-1], locations.dtype)
+    weights = taps_last(weights.astype(accumulator(weights)))
+    return Samples(taps_last(jnp.flip(locations, -1), 3), weights, np.zeros(taps, int))
+
+
+def _of_images(params: ConvParams, operands: Any) -> Samples:
     _, offset, _, mask, _ = operands
     dtype = accumulator(offset)
     n, *size, channels = offset.shape
@@ -166,7 +193,7 @@ def _of_inputs(inputs: SampleInputs) -> Samples:
 
 # What makes of an operator's arguments, in their order, where it samples.
 _READERS: dict[Callable[..., jax.Array], Callable[..., Samples]] = {
-    deform_conv: lambda *values: _of_deform_conv(*parse_deform_conv(*values)),
+    deform_conv: _of_deform_conv,
     ms_deform_attn: lambda *values: _of_inputs(parse_ms_deform_attn(*values)),
     dcnv3: lambda *values: _of_inputs(parse_dcnv3(*values)),
     dcnv4: lambda *values: _of_inputs(parse_dcnv4(*values)),

@@ -25,7 +25,7 @@ from oxijax._core.primitive.kernel_primitive import Fold, Product, map_present
 from oxijax._core.primitive.operation import OperationPrimitive
 from ptx.kernels.conv import BACKWARD_INPUT, FORWARD, ConvConfig, operations
 
-__all__ = ["conv", "conv_nhwc", "conv_reference"]
+__all__ = ["conv", "conv_nhwc", "conv_nhwc_reference", "conv_reference"]
 
 _DATA_FORMATS = ("NHWC", "NCHW", "NWC", "NCW")
 
@@ -95,11 +95,9 @@ def conv(
 
 
 def _reference(*values) -> jax.Array:
-    params, x, weight, bias = parse_arguments(ConvConfig, *values, data_formats=_DATA_FORMATS)
-    (y,) = conv_forward.call_reference(params, x, weight, bias)
-    assert y is not None
     *_, data_format, _, _ = values
-    return from_nhwc(y, data_format)
+    operands = parse_arguments(ConvConfig, *values, data_formats=_DATA_FORMATS)
+    return from_nhwc(conv_nhwc_reference(*operands), data_format)
 
 
 conv_reference = reference_twin(
@@ -117,6 +115,15 @@ def conv_nhwc(
 ) -> jax.Array:
     """Convolution by the primitives: operands in NHWC, and their parameters."""
     (y,) = conv_forward(params, *map_present(_compat.match_varying, x, weight, bias))
+    assert y is not None
+    return y
+
+
+def conv_nhwc_reference(
+    params: ConvParams, x: jax.Array, weight: jax.Array, bias: jax.Array | None
+) -> jax.Array:
+    """`conv_nhwc` in pure JAX."""
+    (y,) = conv_forward.call_reference(params, x, weight, bias)
     assert y is not None
     return y
 

@@ -1,5 +1,6 @@
 """Deformable convolution: the public function, its primitives and their wiring."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,24 +11,33 @@ from jax.typing import ArrayLike
 
 from oxijax._convolution import (
     ConvParams,
+    Window,
     from_nhwc,
     more_channels,
     more_groups,
     parallel_dimensions,
-    parse_arguments,
+    parse_window,
     to_nhwc,
+    window_params,
 )
 from oxijax._core import compat as _compat
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.checks import ImplementationLike
+from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
-from oxijax._core.arguments.precision import accumulator
+from oxijax._core.arguments.precision import accumulator, parse_precision
 from oxijax._core.arguments.twin import reference_twin
+from oxijax._core.primitive.explicit import reshape
 from oxijax._core.primitive.gradients import define_gradients
 from oxijax._core.primitive.kernel_primitive import Fold, map_present
 from oxijax._core.primitive.operation import OperationPrimitive
 from oxijax._deform_conv import cuda as cuda_kernels
 from oxijax._deform_conv import reference as kernels
+from oxijax._deform_conv.volumes import (
+    VolumeInputs,
+    convolve_volumes,
+    convolve_volumes_reference,
+    volume_inputs,
+)
 from ptx.kernels.deform_conv import BACKWARD_OFFSET, FORWARD, DeformConvConfig, operations
 
 __all__ = ["deform_conv", "deform_conv_reference", "parse_deform_conv"]
@@ -41,9 +51,9 @@ def deform_conv(
     mask: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     *,
-    strides: int | tuple[int, int] = 1,
+    strides: int | tuple[int, ...] = 1,
     padding: checks.PaddingLike = "SAME",
-    dilation: int | tuple[int, int] = 1,
+    dilation: int | tuple[int, ...] = 1,
     data_format: str = "NHWC",
     precision: lax.PrecisionLike = None,
     implementation: ImplementationLike = None,
@@ -70,21 +80,35 @@ def deform_conv(
     | bias     | [Co]                     | [Co]                     |
     | result   | [N, Ho, Wo, Co]          | [N, Co, Ho, Wo]          |
 
+    Of lines and of volumes, for "NWC" and "NDHWC" (or "NCW" and "NCDHW", likewise):
+
+    | argument | NWC             | NDHWC                            |
+    |----------|-----------------|----------------------------------|
+    | x        | [N, W, C]       | [N, D, H, W, C]                  |
+    | offset   | [N, Wo, OG*K]   | [N, Do, Ho, Wo, OG*Kd*Kh*Kw*3]   |
+    | weight   | [K, C/G, Co]    | [Kd, Kh, Kw, C/G, Co]            |
+    | mask     | [N, Wo, OG*K]   | [N, Do, Ho, Wo, OG*Kd*Kh*Kw]     |
+    | bias     | [Co]            | [Co]                             |
+    | result   | [N, Wo, Co]     | [N, Do, Ho, Wo, Co]              |
+
     The numbers of groups G and of offset groups OG are read off the shapes.
 
     Args:
       x: images; float16, bfloat16, float32 or float64.
       offset: offsets in pixels, any of these dtypes; channel (g*K + i*Kw + j)*2 is the
         vertical offset of tap (i, j) for offset group g and the next one the horizontal
-        offset, with K = Kh*Kw.
+        offset, with K = Kh*Kw. Those of volumes are triples (depth, vertical, horizontal), those
+        of lines single numbers.
       weight: convolution kernel, in x's dtype.
       mask: modulation of each sample, any of these dtypes; channel g*K + i*Kw + j.
       bias: added to each output channel, in x's dtype.
-      strides: pixels from one output to the next; an int, or (vertical, horizontal).
-      padding: zeros around the image: "SAME", "SAME_LOWER", "VALID", an int, or for height
-        and width an int or a pair (before, after) each.
-      dilation: pixels from one tap to the next; an int, or (vertical, horizontal).
-      data_format: "NHWC" or "NCHW".
+      strides: pixels from one output to the next; an int, or (vertical, horizontal), one for each
+        dimension.
+      padding: zeros around the image: "SAME", "SAME_LOWER", "VALID", an int, or for each dimension
+        an int or a pair (before, after).
+      dilation: pixels from one tap to the next; an int, or (vertical, horizontal), one for each
+        dimension.
+      data_format: "NHWC" or "NCHW", "NWC" or "NCW" for lines, "NDHWC" or "NCDHW" for volumes.
       precision: the precision of the matrix products, as in `jax.lax`; None is JAX's
         `default_matmul_precision`.
       implementation: "ptx" for kernels, which raises where none can run, "xla" for XLA's program,
@@ -98,6 +122,9 @@ def deform_conv(
       weight, offset and mask, but adds nothing to the gradient with respect to x. An
       infinite or huge offset reads zeros and has finite gradients.
 
+      In 16 bits the products of each tap of a volume are rounded before their sum. Volumes have
+      sizes that are known when a program is traced, and positions in float32 as a whole.
+
     Differentiable in forward and reverse mode, any number of times.
 
     Raises:
@@ -107,20 +134,26 @@ def deform_conv(
     Source: Dai et al., "Deformable Convolutional Networks", 2017; Zhu et al., "Deformable
     ConvNets v2: More Deformable, Better Results", 2019.
     """
-    params, operands = parse_deform_conv(
+    inputs = parse_deform_conv(
         *(x, offset, weight, mask, bias),
         *(strides, padding, dilation, data_format, precision, implementation),
     )
+    if isinstance(inputs, VolumeInputs):
+        return from_nhwc(convolve_volumes(inputs), data_format)
+    params, operands = inputs
     # The casts are outside of what has rules of its own: theirs see the operands.
     operands = map_present(_compat.match_varying, *operands)
     return from_nhwc(_forward(params, *operands), data_format)
 
 
 def _reference(*values) -> jax.Array:
-    params, operands = parse_deform_conv(*values)
+    *_, data_format, _, _ = values
+    inputs = parse_deform_conv(*values)
+    if isinstance(inputs, VolumeInputs):
+        return from_nhwc(convolve_volumes_reference(inputs), data_format)
+    params, operands = inputs
     (y,) = deform_conv_forward.call_reference(params, *operands)
     assert y is not None
-    *_, data_format, _, _ = values
     return from_nhwc(y, data_format)
 
 
@@ -135,6 +168,8 @@ deform_conv_reference = reference_twin(
 )
 
 
+_DATA_FORMATS = ("NHWC", "NCHW", "NWC", "NCW", "NDHWC", "NCDHW")
+
 # x, offset, weight, mask and bias, in NHWC.
 _Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array | None]
 
@@ -142,48 +177,58 @@ _Operands = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array |
 def parse_deform_conv(
     x, offset, weight, mask, bias,
     strides, padding, dilation, data_format, precision, implementation,
-) -> tuple[ConvParams, _Operands]:  # fmt: skip
-    """Checks all arguments, and makes them parameters and operands in NHWC."""
-    params, x, weight, bias = parse_arguments(
-        DeformConvConfig,
-        *(x, weight, bias, strides, padding, dilation, data_format, precision, implementation),
-        data_formats=("NHWC", "NCHW"),
+) -> tuple[ConvParams, _Operands] | VolumeInputs:  # fmt: skip
+    """Checks all arguments, and makes them parameters and operands in NHWC, or those of volumes."""
+    window = parse_window(
+        *(x, weight, bias, strides, padding, dilation, data_format), data_formats=_DATA_FORMATS
     )
-    offset = checks.as_array("offset", offset, 4)
-    mask = None if mask is None else checks.as_array("mask", mask, 4)
+    offset, mask = _parse_samples(offset, mask, window, data_format)
+    precision, implementation = parse_precision(precision), parse_implementation(implementation)
+    if len(data_format) == 5:
+        return volume_inputs(window, offset, mask, precision, implementation)
+    if len(data_format) == 3:  # of two dimensions, the first stays as it is
+        pairs = jnp.stack([jnp.zeros_like(offset), offset], -1)
+        offset = reshape(pairs, (*offset.shape[:3], 2 * offset.shape[3]))
+    params = window_params(DeformConvConfig, window, precision, implementation)
+    return params, (window.x, offset, window.weight, mask, window.bias)
+
+
+def _parse_samples(
+    offset: Any, mask: Any, window: Window, data_format: str
+) -> tuple[jax.Array, jax.Array | None]:
+    """Offset and mask with channels last; as images, those of one dimension have a height of 1."""
+    rank = len(data_format) - 2
+    offset = checks.as_array("offset", offset, rank + 2)
+    mask = None if mask is None else checks.as_array("mask", mask, rank + 2)
 
     # Shapes are checked in the user's layout, so that errors speak of it.
-    nchw, taps = data_format == "NCHW", params.op.taps
-    p, q = params.size("p", "q")
-    pixels = x.shape[0], p, q
+    def arranged(channels: Any, n: Any, *size: Any) -> tuple[Any, ...]:
+        return (n, channels, *size) if data_format[1] == "C" else (n, *size, channels)
+
+    taps = math.prod(window.weight.shape[:-2])
+    kernel = {1: "K", 2: "Kh*Kw", 3: "Kd*Kh*Kw"}[rank]
+    pair = "" if rank == 1 else f"*{rank}"
+    names = "N", *("Do", "Ho", "Wo")[-rank:]
+    sizes = window.x.shape[0], *window.output_size[-rank:]
     checks.check_shape(
         "offset",
         offset,
-        _arrange("N", "Ho", "Wo", "OG*Kh*Kw*2", nchw),
-        _arrange(*pixels, f"OG*{taps}*2", nchw),
+        arranged(f"OG*{kernel}{pair}", *names),
+        arranged(f"OG*{taps}{pair}", *sizes),
     )
-    channels, offset_channels = x.shape[3], offset.shape[1 if nchw else 3]
-    offset_groups, rest = divmod(offset_channels, 2 * taps)
+    channels, offset_channels = window.x.shape[-1], offset.shape[data_format.index("C")]
+    offset_groups, rest = divmod(offset_channels, rank * taps)
     if rest or offset_groups < 1 or channels % offset_groups:
         raise ValueError(
-            f"offset must have OG*Kh*Kw*2 = OG*{2 * taps} channels for a number of offset "
-            f"groups OG that divides the channels of x, {channels}; got {offset_channels} in "
-            f"shape {offset.shape}"
+            f"offset must have OG*{kernel}{pair} = OG*{rank * taps} channels for a number of "
+            f"offset groups OG that divides the channels of x, {channels}; got {offset_channels} "
+            f"in shape {offset.shape}"
         )
-    offset = to_nhwc(offset, data_format)
     if mask is not None:
-        checks.check_shape(
-            "mask",
-            mask,
-            _arrange("N", "Ho", "Wo", "OG*Kh*Kw", nchw),
-            _arrange(*pixels, offset_groups * taps, nchw),
-        )
+        expected = arranged(offset_groups * taps, *sizes)
+        checks.check_shape("mask", mask, arranged(f"OG*{kernel}", *names), expected)
         mask = to_nhwc(mask, data_format)
-    return params, (x, offset, weight, mask, bias)
-
-
-def _arrange(n, height, width, channels, nchw: bool) -> tuple:
-    return (n, channels, height, width) if nchw else (n, height, width, channels)
+    return to_nhwc(offset, data_format), mask
 
 
 _FOLDS = (

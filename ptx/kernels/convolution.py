@@ -155,17 +155,16 @@ class ConvolutionConfig(Description):
 
 
 def output_size(
-    image_size: tuple[Any, Any],
-    kernel_size: Pair,
-    strides: Pair,
-    padding: tuple[Pair, Pair],
-    dilation: Pair,
-) -> tuple[Any, Any]:
-    """Height and width of a convolution's output; below 1 where no window fits."""
-    height, width = (
+    image_size: tuple[Any, ...],
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[Pair, ...],
+    dilation: tuple[int, ...],
+) -> tuple[Any, ...]:
+    """The sizes of a convolution's output; below 1 where no window fits."""
+    return tuple(
         (size + sum(pads) - (gap * max(0, taps - 1) + 1)) // max(1, stride) + 1
         for size, pads, gap, taps, stride in zip(
             image_size, padding, dilation, kernel_size, strides, strict=True
         )
     )
-    return height, width

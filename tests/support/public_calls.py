@@ -38,11 +38,12 @@ LAYER_KINDS = ("DeformConv", "MSDeformAttn", "DCNv3", "DCNv4")
 KEY = jax.random.key(0, impl="unsafe_rbg")  # the default generator takes long to compile
 LEVELS = ((4, 3), (2, 2))
 # By letters: images, height, width, channels; taps, channels of a group, outputs; offsets, masks;
-# heads, channels of a head, pixels of all levels, queries, levels, points, coordinates.
+# heads, channels of a head, pixels of all levels, queries, levels, points, coordinates; offsets of
+# a volume.
 SIZES = {
     "t": 2, "n": 4, "h": 4, "w": 6, "c": 4, "i": 3, "j": 3, "e": 2, "o": 4, "d": 36, "k": 18,
     "f": 18, "g": 9, "M": 2, "D": 4, "S": 16, "q": 4, "r": 2, "l": 2, "p": 2, "x": 2,
-    "a": 32, "b": 56, "y": 8,
+    "a": 32, "b": 56, "y": 8, "u": 24,
 }  # fmt: skip
 
 
@@ -130,6 +131,14 @@ _OPERATORS = (
     (
         *("deform_conv (groups)", _HIGHEST, "n h w c", "n h w d", "i j e o", "n h w k"),
         {"splits": "n codk h"},
+    ),
+    (
+        *("deform_conv (line)", {**_HIGHEST, "data_format": "NWC"}),
+        *("n w c", "n w i", "i c o", "n w i", "o", {"splits": "n o w c"}),
+    ),
+    (
+        *("deform_conv (volume)", {**_HIGHEST, "data_format": "NDHWC"}),
+        *("n i h w c", "n i h w u", "t r x c o", "n i h w y", "o", {"splits": "n o h c u"}),
     ),
     ("deform_conv (v1)", _HIGHEST, "n h w c", "n h w f", "i j c o", {"splits": "n o c"}),
     (

@@ -41,6 +41,7 @@ __all__ = [
     "output_size",
     "parse_bool",
     "parse_dtype",
+    "parse_extents",
     "parse_factor",
     "parse_float_dtype",
     "parse_groups",
@@ -52,11 +53,12 @@ __all__ = [
     "parse_sequence",
     "requires_ptx",
     "shown",
+    "sizes_of",
     "takes_ptx",
     "to_array",
 ]
 
-Pads = tuple[tuple[int, int], tuple[int, int]]
+Pads = tuple[tuple[int, int], ...]
 PaddingLike = str | int | Sequence[int | Sequence[int]]
 
 FLOAT_DTYPES = tuple(jnp.dtype(t) for t in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))
@@ -263,27 +265,37 @@ def parse_groups(
 # else: `rank` is the number of dimensions that the caller sees.
 
 
+def sizes_of(rank: int) -> str:
+    """The names of the sizes of images."""
+    return {1: "width", 2: "height and width", 3: "depth, height and width"}[rank]
+
+
 def parse_pair(name: str, value: Any, rank: int = 2) -> tuple[int, int]:
-    """An int for all spatial dimensions, or one each; all >= 1, as (height, width)."""
+    """An int for one or two spatial dimensions, or one each; all >= 1, as (height, width)."""
+    height, width = parse_extents(name, value, rank)
+    return height, width
+
+
+def parse_extents(name: str, value: Any, rank: int) -> tuple[int, ...]:
+    """`parse_pair` for up to three dimensions, as (depth, height, width)."""
     values = [value] * rank if is_int(value) else value
     if not _is_sequence(values) or len(values) != rank or not all(map(is_int, values)):
-        form = "a pair of ints" if rank == 2 else "a sequence of one int"
+        form = {1: "a sequence of one int", 2: "a pair of ints"}.get(rank, f"{rank} ints")
         raise TypeError(f"{name} must be an int or {form}, got {shown(value)}")
     check_range(name, values, value, 1)
-    height, width = [1, *map(int, values)][-2:]
-    return height, width
+    return (1,) * (2 - rank) + tuple(map(int, values))
 
 
 def parse_padding(
     value: Any,
-    image_size: tuple[int, int],
-    kernel_size: tuple[int, int],
-    strides: tuple[int, int],
-    dilation: tuple[int, int],
+    image_size: tuple[int, ...],
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilation: tuple[int, ...],
     rank: int = 2,
     negative: bool = False,
 ) -> Pads:
-    """Zeros before and after height and width, from any form that `padding` may have.
+    """Zeros before and after each dimension, from any form that `padding` may have.
 
     With `negative` they may be negative: so many pixels fewer.
     """
@@ -293,7 +305,7 @@ def parse_padding(
         pads = lax.padtype_to_pads(image_size, window, strides, value.upper())
         if not is_known(*(size for pair in pads for size in pair)):
             raise ValueError(
-                f"padding {value!r} depends on x's height and width, of which only {image_size} is "
+                f"padding {value!r} depends on x's {sizes_of(rank)}, of which only {image_size} is "
                 f"known: with strides {strides} give padding as numbers, or sizes that are "
                 "multiples of the strides, such as 2*h"
             )
@@ -302,26 +314,23 @@ def parse_padding(
                 f"padding {value!r} must be at most {_MOST}, got {pads} with kernel size "
                 f"{kernel_size} and dilation {dilation}"
             )
-        height, width = pads
-        return (int(height[0]), int(height[1])), (int(width[0]), int(width[1]))
+        return tuple((int(before), int(after)) for before, after in pads)
     values = [value] * rank if is_int(value) else value
     if _is_sequence(values) and len(values) == rank:
         pairs = [[v, v] if is_int(v) else v for v in values]
         if all(_is_sequence(p) and len(p) == 2 and all(map(is_int, p)) for p in pairs):
-            pads = [(int(before), int(after)) for before, after in pairs]
+            pads = tuple((int(before), int(after)) for before, after in pairs)
             check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
-            height, width = [(0, 0), *pads][-2:]
-            size = convolution.output_size(
-                image_size, kernel_size, strides, (height, width), dilation
-            )
+            pads = ((0, 0),) * (2 - rank) + pads
+            size = convolution.output_size(image_size, kernel_size, strides, pads, dilation)
             # XLA ends the process where the size of an array does not fit 64 bits.
-            if is_known(*size) and max(size[0], 0) * max(size[1], 0) > _MOST_PIXELS:
+            if is_known(*size) and math.prod(max(extent, 0) for extent in size) > _MOST_PIXELS:
                 raise ValueError(
                     f"padding must leave {_MOST_PIXELS} pixels of an output at most, got "
                     f"{shown(value)}"
                 )
-            return height, width
-    form = "for height and width an int or a pair (before, after) each"
+            return pads
+    form = f"for {sizes_of(rank)} an int or a pair (before, after) each"
     if rank == 1:
         form = "a sequence of one int or one pair (before, after)"
     raise TypeError(
@@ -330,19 +339,19 @@ def parse_padding(
 
 
 def output_size(
-    image_size: tuple[int, int],
-    kernel_size: tuple[int, int],
-    strides: tuple[int, int],
+    image_size: tuple[Any, ...],
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...],
     padding: Pads,
-    dilation: tuple[int, int],
+    dilation: tuple[int, ...],
     rank: int = 2,
-) -> tuple[int, int]:
-    """Height and width of a convolution's output; raises where one would be empty."""
+) -> tuple[Any, ...]:
+    """The sizes of a convolution's output; raises where one would be empty."""
     facts = (image_size, padding, kernel_size, dilation)
-    image, pads, kernel, gaps = facts if rank == 2 else [fact[1] for fact in facts]
+    image, pads, kernel, gaps = facts if rank > 1 else [fact[1] for fact in facts]
     message = (
-        f"the output would have no extent: x with {'height and ' if rank == 2 else ''}width "
-        f"{image}, padding {pads}, weight with kernel size {kernel} and dilation {gaps}"
+        f"the output would have no extent: x with {sizes_of(rank)} {image}, padding {pads}, "
+        f"weight with kernel size {kernel} and dilation {gaps}"
     )
     size = convolution.output_size(image_size, kernel_size, strides, padding, dilation)
     for extent in size:
