@@ -27,13 +27,27 @@ KERNELS = {
         *("deform_conv_forward", "deform_conv_backward_input", "deform_conv_backward_offset"),
         "deform_conv_backward_weight",
     ),
+    "deform_conv (volume)": (
+        *("sampling_forward", "sampling_backward_value", "sampling_backward_points"),
+        *("conv_forward", "conv_backward_input", "conv_backward_weight"),
+    ),
     "gemm": ("gemm",) * 4,  # the gradient to alpha is a product too
     "sampling": ("sampling_forward", "sampling_backward_value", "sampling_backward_points"),
 }
 
 
 def kernels_of(name: str) -> tuple[str, ...]:
-    return KERNELS.get(name.partition(" ")[0], KERNELS["sampling"])
+    return KERNELS.get(name) or KERNELS.get(name.partition(" ")[0], KERNELS["sampling"])
+
+
+def assert_count(name: str, calls: int) -> None:
+    """A program calls each of these kernels once, and those of volumes for one tap and in a loop.
+
+    Samples are found again for gradients, if XLA does not see that they are the same.
+    """
+    count = len(kernels_of(name))
+    more = name == "deform_conv (volume)"
+    assert count * (1 + more) <= calls <= count * (1 + more) + 2 * more
 
 
 def twins(name: str) -> tuple[PublicCall, PublicCall]:
@@ -242,7 +256,7 @@ def test_vmap_over_every_subset(name, axes, path):
         actual = compiled(*batched)
     if path == "kernels":
         kernels = kernels_of(name)
-        assert assert_has_kernels(compiled.as_text(), kernels) == len(kernels)
+        assert_count(name, assert_has_kernels(compiled.as_text(), kernels))
     expected = [
         _value_and_gradients(name)(
             *(v[i] if axis == 0 else v for v, axis in zip(batched, axes, strict=True))
@@ -342,6 +356,9 @@ def test_export_round_trip(name, path):
         )
         actual = jax.export.deserialize(exported.serialize()).call(*call.operands())
         expected = program(*call.operands())
-    kernels = len(kernels_of(name)) if path == "kernels" else 0
-    assert exported.mlir_module().count("@oxijax_launch") == kernels
+    calls = exported.mlir_module().count("@oxijax_launch")
+    if path == "kernels":
+        assert_count(name, calls)
+    else:
+        assert calls == 0
     jax.tree.map(np.testing.assert_array_equal, actual, expected)

@@ -52,7 +52,11 @@ WRONG = [
         r"mask must have shape \(N, Ho, Wo, OG\*Kh\*Kw\) = \(2, 8, 7, 18\), got \(2, 8, 7, 9\)",
     ),
     ({"mask": spec(2, 1, 1, 18)}, ValueError, r"mask must .*\(2, 8, 7, 18\), got \(2, 1, 1, 18\)"),
-    ({"data_format": "NWHC"}, ValueError, r"data_format must be one of 'NHWC', 'NCHW', got 'NWHC'"),
+    (
+        {"data_format": "NWHC"},
+        ValueError,
+        r"data_format must be one of 'NHWC', 'NCHW', 'NWC', .* got 'NWHC'",
+    ),
 ]
 
 WRONG_NCHW = [
