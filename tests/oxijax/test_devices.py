@@ -35,7 +35,7 @@ def assert_trees_close(actual, expected, tolerance=TOLERANCE):
 # shard_map.
 
 
-@pytest.mark.spread(10)
+@pytest.mark.spread(6)
 @pytest.mark.quick
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("check_vma", [False, True])

@@ -151,7 +151,7 @@ def _of_vmap(function, primals, tangents):
     return jax.jvp(jax.vmap(function), primals, tangents)
 
 
-@pytest.mark.spread(12)
+@pytest.mark.spread(8)
 @pytest.mark.quick
 @pytest.mark.parametrize("way", [jax.jvp, _one_by_one, _linearized, _of_vmap])
 @pytest.mark.parametrize("under_jit", [False, True])
@@ -164,7 +164,7 @@ def test_forward_mode(name, under_jit, way):
     assert_trees_close(actual, expected(operands, tangents))
 
 
-@pytest.mark.spread(14)
+@pytest.mark.spread(9)
 @pytest.mark.quick
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.checkpoint])
 @pytest.mark.parametrize("name", OPERATORS)

@@ -96,7 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = unasked(config)
     of_others = [i for i in items if left_out.intersection(mark.name for mark in i.iter_markers())]
     config.hook.pytest_deselected(items=of_others)
-    items[:] = [item for item in items if item not in set(of_others)]
+    left = set(of_others)
+    items[:] = [item for item in items if item not in left]
 
 
 def _without_spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:

@@ -111,6 +111,7 @@ def formula(case: Case, x: Any, offset: Any, weight: Any, mask: Any, bias: Any) 
     return y.reshape(n, *out, -1) + (0 if bias is None else bias)
 
 
+@pytest.mark.spread(3)
 @each_case
 @pytest.mark.usefixtures("x64")
 def test_values_and_gradients(case):
@@ -141,6 +142,7 @@ each_kernel = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.spread(2)
 @each_kernel
 def test_kernels(name, dtype):
     check_kernels(CASES[name], dtype, emulated("sm_80"))

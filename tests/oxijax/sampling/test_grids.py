@@ -55,7 +55,7 @@ def test_wrap_is_the_image_again_and_again(sizes, method):
     assert_close(sample(x, pixel, padding_mode="wrap"), sample(tiled, middle), 1e-12)
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(4)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("data_format", [None, "first"])
 @pytest.mark.parametrize("padding_mode", PADDING)
@@ -122,6 +122,7 @@ def test_splat_shares_values_or_a_grid(shared):
     assert_close(splat(*map(jnp.asarray, pair)), splat(*map(jnp.asarray, full)), 1e-6)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)

@@ -27,6 +27,7 @@ def numbered(boxes: np.ndarray) -> np.ndarray:
     return np.concatenate([image, boxes.reshape(-1, 4)], -1)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("ratio", [0, 2])
@@ -46,6 +47,7 @@ def test_boxes_of_each_image_or_numbered(ratio, aligned):
     assert_close(flat_boxes[:, 1:].reshape(boxes.shape), of_boxes, 1e-12)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["of images", "numbered"])
 def test_levels_of_a_pyramid(form):

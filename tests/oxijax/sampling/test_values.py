@@ -189,6 +189,7 @@ def test_images_are_not_copied(dtype, queries, points):
     assert analysis.temp_size_in_bytes < images.size // 10
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("method", ["bilinear", "nearest", "bicubic"])
 def test_one_image_or_one_grid_is_shared(method):
     """As if it were repeated: values, gradients, and where samples lie."""
