@@ -1,7 +1,8 @@
 """Deformable operators, convolution and memory-bound matrix products for JAX, as primitives.
 
 Operators: `deform_conv`, `ms_deform_attn`, `dcnv3`, `dcnv4`, `grid_sample`, `map_coordinates`,
-`splat`, `roi_align`, `conv`, `conv_general_dilated`, `gemm`; `reference` has them in pure JAX.
+`sample_windows`, `splat`, `roi_align`, `conv`, `conv_general_dilated`, `gemm`; `reference` has
+them in pure JAX.
 
 Layers: `nnx`, `linen`, `equinox` and `keras` each have `DeformConv` (in Keras `DeformConv2D`),
 `MSDeformAttn`, `DCNv3` and `DCNv4`; `keras.accelerate` is for others' detectors.
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from oxijax._sampling.map_coordinates import map_coordinates
     from oxijax._sampling.ms_deform_attn import ms_deform_attn
     from oxijax._sampling.roi_align import roi_align, roi_levels
+    from oxijax._sampling.sample_windows import sample_windows
     from oxijax._sampling.splat import splat
 
 __all__ = [
@@ -85,6 +87,7 @@ __all__ = [
     "roi_align",
     "roi_levels",
     "roofline",
+    "sample_windows",
     "sampling_locations",
     "splat",
     "tune",
@@ -133,6 +136,7 @@ _PLACES = {
     "roi_levels": "oxijax._sampling.roi_align",
     "roofline": "oxijax._gemm.roofline",
     "sampling_locations": "oxijax._samples",
+    "sample_windows": "oxijax._sampling.sample_windows",
     "splat": "oxijax._sampling.splat",
     "tune": "oxijax._core.tuning.tune",
 }

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # each has the type of the function that it is the twin of
     from oxijax._sampling.map_coordinates import map_coordinates as map_coordinates
     from oxijax._sampling.ms_deform_attn import ms_deform_attn as ms_deform_attn
     from oxijax._sampling.roi_align import roi_align as roi_align
+    from oxijax._sampling.sample_windows import sample_windows as sample_windows
     from oxijax._sampling.splat import splat as splat
 else:
     from oxijax._conv import conv_reference as conv
@@ -23,6 +24,7 @@ else:
     from oxijax._sampling.map_coordinates import map_coordinates_reference as map_coordinates
     from oxijax._sampling.ms_deform_attn import ms_deform_attn_reference as ms_deform_attn
     from oxijax._sampling.roi_align import roi_align_reference as roi_align
+    from oxijax._sampling.sample_windows import sample_windows_reference as sample_windows
     from oxijax._sampling.splat import splat_reference as splat
 
 __all__ = [
@@ -35,5 +37,6 @@ __all__ = [
     "map_coordinates",
     "ms_deform_attn",
     "roi_align",
+    "sample_windows",
     "splat",
 ]

@@ -12,14 +12,7 @@ from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
-from oxijax._sampling.grids import (
-    Reading,
-    channels_first,
-    channels_last,
-    check_grid,
-    parse_data_format,
-)
-from oxijax._sampling.points import check_image
+from oxijax._sampling.grids import Reading, check_grid, laid_out, parse_images
 
 __all__ = ["grid_sample", "grid_sample_reference", "parse_grid_sample"]
 
@@ -75,34 +68,26 @@ def grid_sample(
     Source: Jaderberg et al., "Spatial Transformer Networks", 2015.
     """
     values = (x, grid, method, padding_mode, align_corners, coordinates, data_format)
-    return _laid_out(sample(parse_grid_sample(*values, implementation)), data_format)
+    return laid_out(sample(parse_grid_sample(*values, implementation)), data_format)
 
 
 def _reference(*values: Any) -> jax.Array:
-    return _laid_out(sample_reference(parse_grid_sample(*values)), values[-2])
+    return laid_out(sample_reference(parse_grid_sample(*values)), values[-2])
 
 
 grid_sample_reference = reference_twin(grid_sample, _reference)
-
-
-def _laid_out(y: jax.Array, data_format: str | None) -> jax.Array:
-    return y if data_format is None else channels_first(y, data_format)
 
 
 def parse_grid_sample(
     x, grid, method, padding_mode, align_corners, coordinates, data_format, implementation
 ) -> SampleInputs:
     """Checks all arguments."""
-    x = checks.as_float_array("x", x)
+    x = parse_images(x, data_format)
     dims = x.ndim - 2
-    if dims not in (1, 2, 3):
-        raise ValueError(f"x must have 3, 4 or 5 dimensions, got shape {x.shape}")
-    x = channels_last(x, parse_data_format(data_format, dims))
-    check_image("x", x)
     grid = checks.as_float_array("grid", grid)
     reading = Reading.parse(method, padding_mode, align_corners, coordinates, dims)
     n, *sizes, channels = x.shape
-    check_grid(grid, n, dims, f"x {x.shape} with channels last")
+    check_grid("grid", grid, n, dims, f"x {x.shape} with channels last")
     if grid.shape[0] == 1 and n != 1:
         grid = jnp.broadcast_to(grid, (n, *grid.shape[1:]))
     sizes, pixels = tuple(sizes), 1

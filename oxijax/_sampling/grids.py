@@ -8,10 +8,19 @@ import jax.numpy as jnp
 
 from oxijax._core.arguments import checks
 from oxijax._core.primitive.explicit import reshape
+from oxijax._sampling.points import check_image
 from oxijax._sampling.stencils import WHOLE_PIXELS, stencil_points
 from ptx.kernels.sampling.geometry import Geometry, Grid
 
-__all__ = ["Reading", "channels_first", "channels_last", "check_grid", "parse_data_format"]
+__all__ = [
+    "Reading",
+    "channels_first",
+    "channels_last",
+    "check_grid",
+    "laid_out",
+    "parse_data_format",
+    "parse_images",
+]
 
 # By the number of dimensions of images with their batch and channels.
 _FORMATS = {3: ("NWC", "NCW"), 4: ("NHWC", "NCHW"), 5: ("NDHWC", "NCDHW")}
@@ -25,6 +34,22 @@ def parse_data_format(value: Any, dims: int) -> str:
     return value
 
 
+def parse_images(x: Any, data_format: Any) -> jax.Array:
+    """The argument x as images with channels last, which has been checked."""
+    x = checks.as_float_array("x", x)
+    dims = x.ndim - 2
+    if dims not in (1, 2, 3):
+        raise ValueError(f"x must have 3, 4 or 5 dimensions, got shape {x.shape}")
+    x = channels_last(x, parse_data_format(data_format, dims))
+    check_image("x", x)
+    return x
+
+
+def laid_out(y: jax.Array, data_format: str | None) -> jax.Array:
+    """A result with channels last in the order of dimensions of images of a data format."""
+    return y if data_format is None else channels_first(y, data_format)
+
+
 def channels_last(array: jax.Array, data_format: str) -> jax.Array:
     return jnp.moveaxis(array, 1, -1) if data_format[1] == "C" else array
 
@@ -34,11 +59,12 @@ def channels_first(array: jax.Array, data_format: str) -> jax.Array:
     return jnp.moveaxis(array, -1, 1) if data_format[1] == "C" else array
 
 
-def check_grid(grid: jax.Array, n: Any, dims: int, what: str) -> None:
-    """Checks a grid for n images, either of which may be one for all of the other.
+def check_grid(name: str, grid: jax.Array, n: Any, dims: int, what: str) -> None:
+    """Checks positions for n images, either of which may be one for all of the other.
 
     Args:
-      grid: the grid.
+      name: the argument's.
+      grid: the positions.
       n: the number of images.
       dims: the number of their dimensions.
       what: what has so many dimensions, for the message.
@@ -49,7 +75,7 @@ def check_grid(grid: jax.Array, n: Any, dims: int, what: str) -> None:
         or (n not in (1, grid.shape[0]) and grid.shape[0] != 1)
     ):
         raise ValueError(
-            f"grid must have shape (N or 1, ..., {dims}) = ({n} or 1, ..., {dims}) for {what}, "
+            f"{name} must have shape (N or 1, ..., {dims}) = ({n} or 1, ..., {dims}) for {what}, "
             f"got {grid.shape}"
         )
 

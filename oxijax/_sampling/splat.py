@@ -125,7 +125,7 @@ def parse_splat(
     values = channels_last(values, data_format) if values.ndim > 2 else values
     if values.shape[-1] < 1:
         raise ValueError(f"values must have channels, got shape {values.shape}")
-    check_grid(grid, values.shape[0], dims, f"size {size}")
+    check_grid("grid", grid, values.shape[0], dims, f"size {size}")
     if values.shape[1:-1] != grid.shape[1:-1]:
         raise ValueError(
             f"values must have shape (N or 1, ..., C) with the dimensions of grid {grid.shape}, "

@@ -12,7 +12,7 @@ from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling.positions import position, reflected
 from ptx.kernels.sampling.geometry import Grid
 
-__all__ = ["WHOLE_PIXELS", "pixel_points", "stencil_points"]
+__all__ = ["WHOLE_PIXELS", "inside", "pixel_points", "stencil_points"]
 
 WHOLE_PIXELS = Grid(nearest=True, coordinates="pixel")  # of points that are pixels
 _CUBIC_A = -0.75  # of the cubic convolution, as in PyTorch
@@ -37,7 +37,7 @@ def stencil_points(
         at, extent = locations[..., -1 - axis], np.full((1, 1, 1, 1), size, np.int32)
         real = position(unbounded, axis, at, extent, None).real
         pixel, weight = _stencil(real, method)
-        along.append((_inside(pixel, extent, geometry, wrap), weight))
+        along.append((inside(pixel, extent, geometry, wrap), weight))
     return pixel_points(along)
 
 
@@ -86,7 +86,7 @@ def _stencil(real: jax.Array, method: str) -> tuple[jax.Array, jax.Array | None]
     return first + steps, weights
 
 
-def _inside(pixel: jax.Array, extent: np.ndarray, geometry: Grid, wrap: bool) -> jax.Array:
+def inside(pixel: jax.Array, extent: np.ndarray, geometry: Grid, wrap: bool) -> jax.Array:
     """Numbers of pixels after the padding mode; infinite ones stay unless edges hold them."""
     size = extent.astype(pixel.dtype)
     if wrap:

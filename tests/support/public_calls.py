@@ -43,7 +43,7 @@ LEVELS = ((4, 3), (2, 2))
 SIZES = {
     "t": 2, "n": 4, "h": 4, "w": 6, "c": 4, "i": 3, "j": 3, "e": 2, "o": 4, "d": 36, "k": 18,
     "f": 18, "g": 9, "M": 2, "D": 4, "S": 16, "q": 4, "r": 2, "l": 2, "p": 2, "x": 2,
-    "a": 32, "b": 56, "y": 8, "u": 24,
+    "a": 32, "b": 56, "y": 8, "u": 24, "1": 1,
 }  # fmt: skip
 
 
@@ -162,6 +162,14 @@ _OPERATORS = (
     (
         *("grid_sample (volume)", {"coordinates": "unit"}, "n i h w c", "n q r j"),
         {"splits": "n h w c q r", "uniform": (1,)},
+    ),
+    (
+        *("sample_windows", {"radius": 1}, "n h w c", "n q r x"),
+        {"splits": "n h w c q r"},
+    ),
+    (
+        *("sample_windows (one channel)", {"radius": (1, 0)}, "n h w 1", "n q r x"),
+        {"splits": "n h w q r"},
     ),
     ("splat", {"size": LEVELS[0]}, "n q r c", "n q r x", {"splits": "n c q r"}),
     (

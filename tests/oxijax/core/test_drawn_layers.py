@@ -25,8 +25,8 @@ FEW = {"deform_conv": 2}  # programs of the normal run; a compiler has most to d
 PROGRAMS = 200  # of each family: 2,000 calls
 PROGRAMS_EMULATED = 5  # of each family and target: 200 calls of a family
 WITHOUT_KERNELS = {"roi_levels", "roofline"}
-# They bind the primitives of `grid_sample`, and are compared with what others recorded.
-OF_GRIDS = {"map_coordinates", "roi_align", "splat"}
+# They bind the primitives or kernels of `grid_sample`, and are compared with what others recorded.
+OF_GRIDS = {"map_coordinates", "roi_align", "sample_windows", "splat"}
 
 
 def program_of(calls: Sequence[Drawn]) -> Any:

@@ -23,7 +23,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     for name in (
         *("conv", "conv_general_dilated", "dcnv3", "dcnv4", "deform_conv", "draw_samples", "gemm"),
         *("grid_sample", "map_coordinates", "ms_deform_attn", "offset_statistics", "roi_align"),
-        *("roi_levels", "roofline", "splat"),
+        *("roi_levels", "roofline", "sample_windows", "splat"),
     )
 }
 TWINS = {name: getattr(oxijax.reference, name) for name in oxijax.reference.__all__}

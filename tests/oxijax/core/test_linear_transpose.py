@@ -23,6 +23,8 @@ LINEAR = {
     "grid_sample (volume)": (0,),
     "map_coordinates": (0,),
     "roi_align": (0,),
+    "sample_windows": (0,),
+    "sample_windows (one channel)": (0,),
     "splat": (0,),
 }
 CASES = [(name, position) for name, positions in LINEAR.items() for position in positions]

@@ -119,6 +119,17 @@ SPLAT = {name: GRID_SAMPLE[name] for name in GRID_SAMPLE if name != "x"} | {
     ),
     "return_weights": wrong.boolean(False),
 }
+SAMPLE_WINDOWS = {
+    "x": GRID_SAMPLE["x"],
+    "centers": GRID_SAMPLE["grid"],
+    "radius": wrong.instance(
+        *(1, 0, (1, 0), [0, np.int64(1)], np.array([1, 1])),
+        wrong=[None, -1, (1,), (1, 1, 1), (1, -1), (1, True), (1.0, 1), 1.0, "11", 2**31],
+    ),
+    "padding_mode": wrong.choice("zeros", "border", "reflection", wrong=["wrap"]),
+    "data_format": GRID_SAMPLE["data_format"],
+    "implementation": GRID_SAMPLE["implementation"],
+}
 MAP_COORDINATES = {
     "input": wrong.instance(
         *(spec(5, 7), spec(5, 7, dtype=jnp.int32), np.ones((5, 7), np.float16)),
@@ -281,6 +292,7 @@ TABLE: dict[str, Entry] = dict(
         *functions("dcnv3", DCNV3, "x", "offset", "mask", "kernel_size", "groups"),
         *functions("dcnv4", DCNV4, "x", "offset_mask", "kernel_size", "groups"),
         *functions("grid_sample", GRID_SAMPLE, "x", "grid"),
+        *functions("sample_windows", SAMPLE_WINDOWS, "x", "centers", "radius"),
         *functions("splat", SPLAT, "values", "grid", "size"),
         *functions("map_coordinates", MAP_COORDINATES, "input", "coordinates", "order"),
         *functions("roi_align", ROI_ALIGN, "x", "boxes", "output_size", "sampling_ratio"),
