@@ -146,8 +146,9 @@ def backward_value(
         def interpolate(read):
             return _interpolate(read, *pixels.fractions)
 
-        read = jax.ShapeDtypeStruct(pixels.row.shape, grad.dtype)
-        (grad_read,) = jax.linear_transpose(interpolate, read)(grad)
+        read = jnp.zeros(pixels.row.shape, grad.dtype)
+        read = _compat.match_varying(read, grad, *pixels.fractions)[0]
+        (grad_read,) = jax.vjp(interpolate, read)[1](grad)
         row = jnp.where(pixels.pixel_ok, pixels.row, values.shape[0])
         return values.at[row].add(grad_read, mode="drop", wrap_negative_indices=False), None
 

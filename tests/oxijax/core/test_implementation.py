@@ -56,7 +56,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]
         *(oxijax.roi_align, (X, jnp.ones((1, 2, 4)))),
         {"output_size": 2, "sampling_ratio": 1},
     ),
-    "sample_windows": (oxijax.sample_windows, (X, jnp.ones((1, 3, 2)), 1), {}),
+    "sample_windows": (oxijax.sample_windows, (X, jnp.ones((1, 3, 2))), {"radius": 1}),
     "splat": (oxijax.splat, (jnp.ones((1, 3, 2)), jnp.zeros((1, 3, 2))), {"size": (4, 5)}),
 }  # fmt: skip
 KERNEL_PLATFORMS, XLA_PLATFORMS = ("cuda",), ("cpu", "tpu", "rocm", "METAL")
