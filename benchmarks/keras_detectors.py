@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sampling import Case, compare, with_gradients
+from sampling import PASSES, Case, compare, inputs_of, with_gradients
 
 import oxijax.keras
 from oxijax._cli.bench_rounds import machine, versions
@@ -75,7 +75,9 @@ def errors(core: Core, sizes: Sizes) -> tuple[float, float]:
     """The largest differences of values, and of gradients as shares of their largest."""
     value = gradient = 0.0
     for case in _cases(core, sizes):
-        theirs, ours = (jax.jit(with_gradients(f))(*case.arrays) for f in (case.plain, case.ours))
+        theirs, ours = (
+            jax.jit(with_gradients(f))(*inputs_of(case)) for f in (case.plain, case.ours)
+        )
         (y, gradients), (expected, expected_gradients) = ours, theirs
         value = max(value, float(jnp.abs(y - expected).max()))
         for a, b in zip(gradients, expected_gradients, strict=True):
@@ -136,10 +138,7 @@ def _core_report(core: Core, runs: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     variants = _VARIANTS.get(core.name.rpartition(".")[2], _VARIANTS.get(core.name, ("",)))
     for variant, case in zip(variants, _cases(core, sizes), strict=True):
-        found[variant] = {
-            key: compare(case, wrap, runs)
-            for key, wrap in (("forward", lambda f: f), ("forward and backward", with_gradients))
-        }
+        found[variant] = {key: compare(case, wrap, runs) for key, wrap in PASSES.items()}
     values, gradients = zip(*(errors(core, drawn_sizes(seed)) for seed in range(10)), strict=True)
     return {
         "sizes": sizes._asdict(),

@@ -2,9 +2,10 @@
 
 python benchmarks/sampling.py --json FILE
 
-Plain JAX gathers the four pixels around every sample, and leaves gradients to `jax.vjp`. Both
-programs take turns, in one process; the best of their runs is printed, and the file has the spread
-over the runs too. Temporaries are XLA's own count.
+Plain JAX gathers the four pixels around every sample, or calls `jax.scipy.ndimage.map_coordinates`
+for images of few channels and for volumes, and leaves gradients to `jax.vjp`. Both programs take
+turns, in one process; the best of their runs is printed, and the file has the spread over the runs
+too. Temporaries are XLA's own count.
 """
 
 import argparse
@@ -18,8 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gpu_suite.sampling_layers import SamplingLayer
+from gpu_suite.sampling_layers import SamplingLayer, four_gathers
+from jax.scipy.ndimage import map_coordinates
 
+import oxijax
 from oxijax._cli.bench_rounds import machine, paired_ratios, spread, time_rounds, versions
 from ptx.kernels.sampling.catalog import NETWORKS
 from ptx.kernels.sampling.model import centers
@@ -37,11 +40,13 @@ class Case:
       ours: the operator.
       plain: the same in plain JAX.
       arrays: its operands.
+      has_dtypes: whether images may have another dtype than the other operands.
     """
 
     ours: Callable[..., jax.Array]
     plain: Callable[..., jax.Array]
     arrays: tuple[np.ndarray, ...]
+    has_dtypes: bool = True
 
 
 def attention(queries: int) -> Case:
@@ -75,20 +80,115 @@ def stage(n: int, size: int, channels: int) -> Case:
     return Case(layer.ours, layer.plain, tuple(a.astype(np.float32) for a in arrays))
 
 
+def warp(n: int, size: tuple[int, ...], channels: int) -> Case:
+    """Images or volumes, sampled near each of their pixels."""
+    random = np.random.default_rng(0)
+    grid = _positions(size) + 2 * random.standard_normal((n, *size, len(size)))
+    images = random.standard_normal((n, *size, channels))
+
+    def ours(x: jax.Array, grid: jax.Array) -> jax.Array:
+        return oxijax.grid_sample(x, grid, coordinates="pixel")
+
+    def gathers(x: jax.Array, grid: jax.Array) -> jax.Array:
+        x_of, y_of = (grid[..., axis].reshape(n, -1, 1, 1) for axis in range(2))
+        return four_gathers(x[..., None, :], y_of, x_of).reshape(n, *size, channels)
+
+    plain = gathers if channels > 8 else interpolated
+    return Case(ours, plain, (images.astype(np.float32), grid.astype(np.float32)))
+
+
+def _positions(size: tuple[int, ...]) -> np.ndarray:
+    """(x, y) or (x, y, z) of each pixel, [..., K]."""
+    return np.moveaxis(np.indices(size)[::-1], 0, -1)
+
+
+def interpolated(x: jax.Array, grid: jax.Array) -> jax.Array:
+    """Samples of images [N, ..., C] at (x, y) or (x, y, z) in pixels, [N, ..., K]."""
+
+    def of_channel(image: jax.Array, grid: jax.Array) -> jax.Array:
+        return map_coordinates(image, list(jnp.moveaxis(grid, -1, 0))[::-1], order=1)
+
+    return jax.vmap(jax.vmap(of_channel, (-1, None), -1))(x, grid)
+
+
+def lookup() -> Case:
+    """RAFT's lookup in a level of its volumes: one for each pixel of an image of 368 x 496."""
+    random, radius = np.random.default_rng(0), 4
+    volumes = random.standard_normal((2852, 46, 62, 1))
+    centers = random.random((2852, 2)) * (62, 46)
+    steps = _positions((9, 9)) - radius
+
+    def plain(x: jax.Array, centers: jax.Array) -> jax.Array:
+        return interpolated(x, centers[:, None, None] + steps.astype(np.float32))
+
+    def ours(x: jax.Array, centers: jax.Array) -> jax.Array:
+        return oxijax.sample_windows(x, centers, radius)
+
+    return Case(ours, plain, (volumes.astype(np.float32), centers.astype(np.float32)))
+
+
+def volume_convolution() -> Case:
+    """Deformable convolution of a volume, 3 x 3 x 3, with a mask."""
+    random, size, channels = np.random.default_rng(0), (8, 32, 32), 32
+    arrays = (
+        random.standard_normal((1, *size, channels)),
+        2 * random.standard_normal((1, *size, 81)),
+        random.standard_normal((3, 3, 3, channels, channels)) / 30,
+        random.random((1, *size, 27)),
+    )
+    corner = _positions(size)[..., ::-1] - 1
+    tap = np.indices((3, 3, 3)).reshape(3, 27).T
+
+    def ours(*arrays: jax.Array) -> jax.Array:
+        return oxijax.deform_conv(*arrays, data_format="NDHWC")
+
+    def plain(x: jax.Array, offset: jax.Array, weight: jax.Array, mask: jax.Array) -> jax.Array:
+        places = offset.reshape(1, *size, 27, 3) + (corner[..., None, :] + tap)
+        samples = interpolated(x, jnp.flip(places, -1)) * mask[..., None]
+        return jnp.einsum("...kc,kco->...o", samples, weight.reshape(27, channels, channels))
+
+    float32 = tuple(array.astype(np.float32) for array in arrays)
+    return Case(ours, plain, float32, has_dtypes=False)  # weights have that of images
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "Deformable DETR, encoder": lambda: attention(sum(h * w for h, w in LEVELS)),
     "Deformable DETR, decoder": lambda: attention(300),
     "InternImage-T, stage 1": lambda: stage(8, 56, 64),
     "InternImage-T, stage 3": lambda: stage(8, 14, 256),
+    "RAFT, lookup": lookup,
+    "Warp, 512 x 512 x 3": lambda: warp(1, (512, 512), 3),
+    "Warp, 2 x 100 x 100 x 64": lambda: warp(2, (100, 100), 64),
+    "Warp, 2 x 50 x 50 x 256": lambda: warp(2, (50, 50), 256),
+    "Warp, 64 x 64 x 64 x 1": lambda: warp(1, (64, 64, 64), 1),
+    "Warp, 64 x 64 x 64 x 8": lambda: warp(1, (64, 64, 64), 8),
+    "Volume, deform_conv 3 x 3 x 3": volume_convolution,
 }
 
 
 def with_gradients(function: Callable[..., jax.Array]) -> Callable[..., Any]:
-    def run(*arrays: jax.Array) -> Any:
+    """The function's result and its gradients, for that of the result before the operands."""
+
+    def run(grad_y: jax.Array, *arrays: jax.Array) -> Any:
         y, vjp = jax.vjp(function, *arrays)
-        return y, vjp(y)
+        return y, vjp(grad_y)
 
     return run
+
+
+def forward(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """The function, for the arguments that `with_gradients` has."""
+    return lambda _, *arrays: function(*arrays)
+
+
+PASSES = {"forward": forward, "forward and backward": with_gradients}
+
+
+def inputs_of(case: Case) -> list[jax.Array]:
+    """The gradient of a case's result, and its operands."""
+    arrays = [jnp.asarray(array) for array in case.arrays]
+    y = jax.eval_shape(case.plain, *arrays)
+    return [jnp.asarray(np.random.default_rng(1).standard_normal(y.shape), y.dtype), *arrays]
 
 
 def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:
@@ -96,7 +196,7 @@ def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:
 
     "time_ratio" has the spread of our time over plain JAX's of the same round.
     """
-    arrays = [jnp.asarray(array) for array in case.arrays]
+    arrays = inputs_of(case)
     programs = {
         name: jax.jit(wrap(function)).lower(*arrays).compile()
         for name, function in (("oxijax", case.ours), ("plain", case.plain))
@@ -122,10 +222,10 @@ def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:
 
 def dtypes(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:
     """Milliseconds and temporaries of our program with images in each of these dtypes."""
-    images, *others = case.arrays
+    grad_y, images, *others = inputs_of(case)
     programs, arrays = {}, {}
     for dtype in (jnp.float32, jnp.float16, jnp.bfloat16):
-        operands = arrays[dtype.__name__] = [jnp.asarray(images, dtype), *map(jnp.asarray, others)]
+        operands = arrays[dtype.__name__] = [grad_y.astype(dtype), images.astype(dtype), *others]
         programs[dtype.__name__] = jax.jit(wrap(case.ours)).lower(*operands).compile()
     rounds = time_rounds({name: (p, arrays[name]) for name, p in programs.items()}, runs)
     return {
@@ -154,9 +254,10 @@ def main() -> None:
     for name, make in CASES.items():
         case = make()
         layers[name] = {}
-        for key, wrap in (("forward", lambda f: f), ("forward and backward", with_gradients)):
+        for key, wrap in PASSES.items():
             found = layers[name][key] = compare(case, wrap, args.runs)
-            found["dtypes"] = dtypes(case, wrap, args.runs)
+            if case.has_dtypes:
+                found["dtypes"] = dtypes(case, wrap, args.runs)
             ours, plain = found["oxijax"], found["plain"]
             print(
                 f"{name} | {key} | {ours['ms']:.1f} | {plain['ms']:.1f} | "

@@ -50,9 +50,11 @@ def sampling_page(reading: Reading) -> Page:
         "# Sampling operators on a CPU",
         "",
         *paragraph("""
-            `oxijax.ms_deform_attn` and `oxijax.dcnv3` in float32, beside the same in plain JAX,
-            which gathers the four pixels of every sample and leaves gradients to `jax.vjp`. Both
-            programs are compiled, find the same results, and take turns in one process.
+            The sampling operators in float32, beside the same in plain JAX, which gathers the four
+            pixels of every sample, or calls `jax.scipy.ndimage.map_coordinates` for up to 8
+            channels and for volumes, and leaves gradients to `jax.vjp`. Both programs are
+            compiled, find the same results, and take turns in one process. The gradient of the
+            result is an array of its own.
         """),
         *head(reading, f"python benchmarks/sampling.py --runs {runs} --json FILE"),
         *paragraph(f"There are {runs} runs of each program. {spread}"),
@@ -94,7 +96,11 @@ def sampling_page(reading: Reading) -> Page:
             The encoder of Deformable DETR has the 22,223 pixels and queries of an image of 800 x
             1333 in four levels, 8 heads with 32 channels and 4 points a level; the decoder has 300
             queries. InternImage's stages are `oxijax.dcnv3` on 8 images of 56 x 56 with 64
-            channels, and of 14 x 14 with 256, in groups of 16.
+            channels, and of 14 x 14 with 256, in groups of 16. RAFT's lookup is
+            `oxijax.sample_windows` with radius 4 in 2,852 volumes of 46 x 62, one for each pixel
+            of an eighth of 368 x 496. A warp is `oxijax.grid_sample` about two pixels from each
+            pixel, of images and volumes by their sizes and channels. The last layer is
+            `oxijax.deform_conv` of 8 x 32 x 32 voxels with 32 channels to as many.
         """),
     ]
     return Page(lines, {"sampling.svg": chart})
@@ -102,7 +108,8 @@ def sampling_page(reading: Reading) -> Page:
 
 def _dtypes(layers: dict[str, Any]) -> list[str]:
     """Images in half precision beside those in float32, where they were measured."""
-    if not all("dtypes" in layer[key] for layer in layers.values() for key in _PASSES):
+    layers = {name: layer for name, layer in layers.items() if "dtypes" in layer["forward"]}
+    if not layers:
         return []
     names = ("float32", "float16", "bfloat16")
     return [
