@@ -132,7 +132,7 @@ def forward(params: WindowsParams, value: jax.Array, centers: jax.Array) -> tupl
         return None, _interpolate(pixels.read(values), *pixels.fractions).astype(value.dtype)
 
     _, y = _scan(params.op, step, None, centers)
-    return (y.reshape(*centers.shape[:2], -1, 1),)
+    return (y.reshape(*centers.shape[:2], math.prod(params.op.window), 1),)
 
 
 def backward_value(
@@ -200,21 +200,22 @@ def _samples(params: WindowsParams, centers: jax.Array) -> tuple[OpParams[Any], 
 def _forward(run: Callable[..., Any], params: WindowsParams, value, centers):
     samples, locations = _samples(params, centers)
     (y,) = run(samples, value[:, :, None], locations, None, None)
-    return (y.reshape(*centers.shape[:2], -1, value.shape[-1]),)
+    samples_of_window = math.prod(params.op.window)
+    return (y.reshape(*centers.shape[:2], samples_of_window, value.shape[-1]),)
 
 
 def _backward_value(run: Callable[..., Any], params: WindowsParams, centers, grad_y):
     samples, locations = _samples(params, centers)
-    grad_y = grad_y.reshape(*locations.shape[:3], -1)
+    grad_y = grad_y.reshape(*locations.shape[:3], grad_y.shape[-1])
     (found,) = run(samples, locations, None, None, grad_y)
     return (found[:, :, 0].astype(grad_y.dtype),)
 
 
 def _backward_centers(run: Callable[..., Any], params: WindowsParams, value, centers, grad_y):
     samples, locations = _samples(params, centers)
-    grad_y = grad_y.reshape(*locations.shape[:3], -1)
+    grad_y = grad_y.reshape(*locations.shape[:3], grad_y.shape[-1])
     found, *_ = run(samples, value[:, :, None], locations, None, None, grad_y)
-    found = found.reshape(*centers.shape[:2], -1, centers.shape[-1])
+    found = found.reshape(*centers.shape[:2], math.prod(params.op.window), centers.shape[-1])
     return (found.sum(2).astype(centers.dtype),)
 
 

@@ -12,7 +12,7 @@ import pytest
 from jax.scipy.ndimage import map_coordinates
 from support.deform_conv_checks import KERNELS, named
 from support.helpers import assert_close, program_of, values_and_gradients
-from support.places import Place, assert_has_kernels, emulated
+from support.places import PRECISIONS, Place, assert_has_kernels, emulated
 
 import oxijax
 
@@ -138,26 +138,29 @@ def test_channels_first(name):
 
 
 each_kernel = pytest.mark.parametrize(
-    ("name", "dtype"), [*itertools.product(["line", "volume"], ["float32", "bfloat16"])]
+    ("name", "precision"), [*itertools.product(["line", "volume"], ["exact", "bfloat16"])]
 )
 
 
 @pytest.mark.spread(2)
 @each_kernel
-def test_kernels(name, dtype):
-    check_kernels(CASES[name], dtype, emulated("sm_80"))
+@pytest.mark.usefixtures("x64")
+def test_kernels(name, precision):
+    check_kernels(CASES[name], precision, emulated("sm_80"))
 
 
 @pytest.mark.gpu
 @each_kernel
-def test_kernels_on_a_gpu(gpu, name, dtype):
-    check_kernels(CASES[name], dtype, gpu)
+@pytest.mark.usefixtures("x64")
+def test_kernels_on_a_gpu(gpu, name, precision):
+    check_kernels(CASES[name], precision, gpu)
 
 
-def check_kernels(case: Case, dtype: str, place: Place) -> None:
-    """Values and gradients of kernels, beside the formula in float32."""
+def check_kernels(case: Case, precision: str, place: Place) -> None:
+    """Values and gradients of kernels, beside the formula in float64."""
+    dtype, _, tolerance = PRECISIONS[precision]
     operands, grad_y = case.operands(dtype), case.grad_y(dtype)
-    wide = jax.tree.map(lambda a: a.astype(np.float32), (operands, grad_y))
+    wide = jax.tree.map(lambda a: a.astype(np.float64), (operands, grad_y))
     expected = values_and_gradients(functools.partial(formula, case), *wide)
     function = functools.partial(oxijax.deform_conv, implementation="ptx", **case.options)
     kernels = [f"deform_conv_{name}" for name in KERNELS] if case.dims < 3 else KERNELS_OF_VOLUMES
@@ -168,8 +171,7 @@ def check_kernels(case: Case, dtype: str, place: Place) -> None:
         found = named(compiled(*arrays), operands)
     for key, value in found.items():
         assert value.dtype == dtype
-        error = 1e-5 if dtype == "float32" else 2e-2
-        assert_close(np.asarray(value, np.float32), expected[key], error, key)
+        assert_close(np.asarray(value, np.float64), expected[key], tolerance, key)
 
 
 @pytest.mark.parametrize("name", ["line", "volume"])

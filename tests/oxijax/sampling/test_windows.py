@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.helpers import assert_close, program_of
 from support.helpers import values_and_gradients as _values_and_gradients
-from support.places import Place, assert_has_kernels, emulated
+from support.places import PRECISIONS, Place, assert_has_kernels, emulated
 
 import oxijax
 
@@ -65,13 +65,14 @@ def test_many_windows():
         assert_close(value, expected[name], 1e-12, name)
 
 
-def check_kernels(dims: int, dtype: str, place: Place) -> None:
-    """Values and gradients of kernels, beside the formula in float32."""
+def check_kernels(dims: int, precision: str, place: Place) -> None:
+    """Values and gradients of kernels, beside the formula in float64."""
+    dtype, _, tolerance = PRECISIONS[precision]
     *arrays, grad_y = operands(dims, channels=1)
     # Centres in half a precision lie where they are rounded to.
     arrays[1] = arrays[1].astype(dtype).astype(np.float32)
     arrays[0], grad_y = (array.astype(dtype) for array in (arrays[0], grad_y))
-    wide = [array.astype(np.float32) for array in (*arrays, grad_y)]
+    wide = [array.astype(np.float64) for array in (*arrays, grad_y)]
     options = {"radius": RADII[dims], "padding_mode": "zeros"}
     expected = values_and_gradients(functools.partial(formula, **options), wide[:2], wide[2])
     function = functools.partial(oxijax.sample_windows, implementation="ptx", **options)
@@ -80,33 +81,34 @@ def check_kernels(dims: int, dtype: str, place: Place) -> None:
         compiled = program_of(function).lower(*given).compile(place.compiler_options)
         assert assert_has_kernels(compiled.as_text(), KERNELS) == len(KERNELS)
         y, gradients = compiled(*given)
-    tolerance = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}[dtype]
     for name, value in {"y": y, "dx": gradients[0], "dcenters": gradients[1]}.items():
-        assert_close(np.asarray(value, np.float32), expected[name], tolerance, name)
+        assert_close(np.asarray(value, np.float64), expected[name], tolerance, name)
 
 
 each_kernel = pytest.mark.parametrize(
-    ("dims", "dtype"), [(1, "float16"), (2, "float32"), (2, "bfloat16"), (3, "float32")]
+    ("dims", "precision"), [(1, "float16"), (2, "exact"), (2, "bfloat16"), (3, "exact")]
 )
 
 
 @each_kernel
-def test_kernels(dims, dtype):
-    check_kernels(dims, dtype, emulated("sm_75"))
+@pytest.mark.usefixtures("x64")
+def test_kernels(dims, precision):
+    check_kernels(dims, precision, emulated("sm_75"))
 
 
 @pytest.mark.gpu
 @each_kernel
-def test_kernels_on_a_gpu(gpu, dims, dtype):
-    check_kernels(dims, dtype, gpu)
+@pytest.mark.usefixtures("x64")
+def test_kernels_on_a_gpu(gpu, dims, precision):
+    check_kernels(dims, precision, gpu)
 
 
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("padding_mode", ["zeros", "border"])
 def test_centers_that_are_not_finite(padding_mode, channels):
     """As `grid_sample` has them: NaN makes a window NaN, and adds nothing to the image."""
-    *arrays, grad_y = operands(2, channels)
-    x, centers, grad_y = (array.astype(np.float32) for array in (*arrays, grad_y))
+    x, centers, grad_y = operands(2, channels)
     options = {"radius": RADII[2], "padding_mode": padding_mode}
     for value in (np.nan, np.inf, -np.inf, 1e30):
         centers[0, 1, 2, 0] = value
@@ -116,7 +118,7 @@ def test_centers_that_are_not_finite(padding_mode, channels):
         )
         ours, theirs = (values_and_gradients(function, [x, centers], grad_y) for function in of)
         for name, found in ours.items():
-            np.testing.assert_allclose(found, theirs[name], rtol=1e-4, atol=1e-4, err_msg=name)
+            np.testing.assert_allclose(found, theirs[name], rtol=1e-11, atol=1e-12, err_msg=name)
             assert np.isnan(found).any() == (np.isnan(value) and name != "dx")
 
 
@@ -126,6 +128,18 @@ def test_one_image_or_one_set_of_centers_is_shared():
         each = [np.broadcast_to(array, (2, *array.shape[1:])) for array in shared]
         y, expected = (oxijax.sample_windows(x, c, 1) for x, c in (shared, each))
         np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize(("n", "windows"), [(0, 3), (2, 0)])
+def test_no_windows(n, windows, channels):
+    arrays = np.ones((n, 4, 5, channels)), np.ones((n, windows, 2))
+    grad_y = np.ones((n, windows, 3, 3, channels))
+    function = functools.partial(oxijax.sample_windows, radius=1)
+    for name, value in values_and_gradients(function, arrays, grad_y).items():
+        shapes = {"y": grad_y.shape, "dx": arrays[0].shape, "dcenters": arrays[1].shape}
+        assert value.shape == shapes[name]
+        assert not value.any() or name == "y"
 
 
 def test_channels_first():
