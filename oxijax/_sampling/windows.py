@@ -1,8 +1,8 @@
 """Windows of samples: primitives that are samples at all of a window's positions.
 
-Of images of one channel, the program in pure JAX reads each pixel of a window once instead: its
-samples share the fractions of a pixel. Where there are more channels that saves nothing, and on a
-GPU caches have what is read again.
+Of images of one channel each pixel of a window is read once instead, and its gradient is added to
+once: samples of a window share the fractions of a pixel. Where there are more channels that saves
+nothing.
 
 Dimensions in comments: B windows of a block, P pixels of a window along an axis.
 """
@@ -21,6 +21,7 @@ from jax.core import max_dim
 from oxijax._core import compat as _compat
 from oxijax._core.arguments.precision import accumulator, ptx_dtype
 from oxijax._core.arguments.sizes import require_product
+from oxijax._core.config import is_deterministic
 from oxijax._core.launch import call
 from oxijax._core.primitive.gradients import define_gradients
 from oxijax._core.primitive.kernel_primitive import Fold
@@ -30,9 +31,9 @@ from oxijax._sampling import cuda as cuda_kernels
 from oxijax._sampling import reference as kernels
 from oxijax._sampling.stencils import inside
 from ptx.kernels import sampling
-from ptx.kernels.sampling import windows as operations
 from ptx.kernels.sampling.geometry import Grid
 from ptx.kernels.sampling.windows import WindowsConfig
+from ptx.kernels.sampling.windows import config as operations
 
 __all__ = ["WindowsParams", "sampling_windows"]
 
@@ -219,11 +220,29 @@ def _backward_centers(run: Callable[..., Any], params: WindowsParams, value, cen
     return (found.sum(2).astype(centers.dtype),)
 
 
-def _launch_forward(params: OpParams[Any], value, locations, weights, packed):
-    return call(
-        sampling.FORWARD, params.op, batch="n",
-        value=value, locations=locations, weights=weights, packed=packed,
+# On a GPU.
+
+
+def _cuda_forward(params: WindowsParams, value, centers):
+    if value.shape[-1] == 1:
+        return call(sampling.WINDOWS_FORWARD, params.op, batch="n", value=value, centers=centers)
+
+    def run(params, value, locations, weights, packed):
+        return call(sampling.FORWARD, params.op, batch="n", value=value, locations=locations)
+
+    return _forward(run, params, value, centers)
+
+
+def _cuda_backward_value(params: WindowsParams, centers, grad_y):
+    if grad_y.shape[-1] > 1 or is_deterministic():
+        return _backward_value(cuda_kernels.backward_value, params, centers, grad_y)
+    n, _, _, channels = grad_y.shape
+    (total,) = call(
+        sampling.WINDOWS_BACKWARD_VALUE, params.op, batch="n", centers=centers, grad_y=grad_y,
+        zeros=jnp.zeros((n, params.op.pixels, channels), accumulator(grad_y)),
     )  # fmt: skip
+    assert total is not None
+    return (total.astype(grad_y.dtype),)
 
 
 # The primitives, whose rules are those of samples.
@@ -233,14 +252,9 @@ _RULES: Any = {
     "batch": "n",
     "parallel": lambda params, operands: "n q d",
 }
-sampling_windows = OperationPrimitive(
-    operations.FORWARD, forward, functools.partial(_forward, _launch_forward), **_RULES
-)
+sampling_windows = OperationPrimitive(operations.FORWARD, forward, _cuda_forward, **_RULES)
 sampling_windows_backward_value = OperationPrimitive(
-    operations.BACKWARD_VALUE,
-    backward_value,
-    functools.partial(_backward_value, cuda_kernels.backward_value),
-    **_RULES,
+    operations.BACKWARD_VALUE, backward_value, _cuda_backward_value, **_RULES
 )
 sampling_windows_backward_centers = OperationPrimitive(
     operations.BACKWARD_CENTERS,

@@ -227,21 +227,37 @@ class Grid:
             return Position(k.round(real, "rn"), 0, 0.0)
         return Position(real, 0, slope)
 
+    def inside(self, k: Kernel, pixel: Val, extent: Extent) -> Val:
+        """The number of a pixel, a whole float, where the padding mode has it.
+
+        With align_corners=False. What is outside of the image after that is NaN or infinite, or of
+        zeros.
+        """
+        if self.padding_mode == "zeros":
+            return pixel
+        if self.padding_mode == "reflection":
+            pixel, _ = self._mirrored(k, pixel, extent)
+        return _clipped(k, pixel, extent.real - 1.0)
+
     def _reflected(
         self, k: Kernel, real: Val, extent: Extent, slope: Val | float
     ) -> tuple[Val, Val | float]:
         """The position in mirrors at the edges, and its slope."""
         if self.align_corners and extent.is_one:
             return real * 0.0, 0.0  # one pixel, whose centre is at both edges
+        found, back = self._mirrored(k, real, extent)
+        low = 0.0 if self.align_corners else -0.5
+        return found, k.select((real < low) ^ back, -slope, slope, real.dtype)
+
+    def _mirrored(self, k: Kernel, real: Val, extent: Extent) -> tuple[Val, Val]:
+        """The position in mirrors at the edges, and whether an odd number of them beyond one is."""
         low, span = (0.0, extent.real - 1.0) if self.align_corners else (-0.5, extent.real)
         distance = abs(real - low)
         flips = k.floor(distance / span)
         rest = distance - flips * span
         half = flips * 0.5
         back = k.floor(half).ne(half)
-        found = k.select(back, span - rest, rest) + low
-        sign = k.select((real < low) ^ back, -slope, slope, real.dtype)
-        return found, sign
+        return k.select(back, span - rest, rest) + low, back
 
 
 Geometry = Across | Window | Grid

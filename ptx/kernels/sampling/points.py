@@ -25,6 +25,7 @@ __all__ = [
     "Point",
     "Sample",
     "each_chunk",
+    "rounded",
     "weight_of",
 ]
 
@@ -171,7 +172,7 @@ def weight_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Sp
     (weight,) = widen(k, [(arrays.weights + arrays.index(span)).load(where=span.exists)])
     if softmax is not None:
         weight = softmax.normalized(weight)
-    return _rounded(k, weight, unit.config.sum_type)
+    return rounded(k, weight, unit.config.sum_type)
 
 
 class _Along(NamedTuple):
@@ -197,9 +198,10 @@ def _along(unit: Unit, span: Span, axis: int, coordinate: Val) -> _Along:
     inside = [k.bitcast(first + i, u32) < extent.size for i in further]
     slope = position.slope
     if isinstance(slope, Val):
-        slope = _rounded(k, slope, config.sum_type)
-    return _Along(first, _rounded(k, fraction, config.sum_type), inside, slope)
+        slope = rounded(k, slope, config.sum_type)
+    return _Along(first, rounded(k, fraction, config.sum_type), inside, slope)
 
 
-def _rounded(k: Kernel, value: Val, dtype: DType) -> Val:
+def rounded(k: Kernel, value: Val, dtype: DType) -> Val:
+    """A float in another type, or as it is."""
     return value if value.dtype is dtype else k.convert(value, dtype, "rn")

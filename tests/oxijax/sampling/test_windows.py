@@ -17,7 +17,9 @@ SIZES = {1: (9,), 2: (5, 6), 3: (3, 5, 4)}
 RADII = {1: (2,), 2: (1, 2), 3: (1, 0, 1)}
 NAMES = "x", "centers"
 values_and_gradients = functools.partial(_values_and_gradients, names=NAMES)
-KERNELS = ("sampling_forward", "sampling_backward_value", "sampling_backward_points")
+KERNELS = (
+    *("sampling_windows_forward", "sampling_windows_backward_value", "sampling_backward_points"),
+)
 
 
 def operands(dims: int, channels: int) -> list[np.ndarray]:

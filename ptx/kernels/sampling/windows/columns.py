@@ -1,0 +1,103 @@
+"""Columns of windows, along the images' first axis: each thread has one, of samples or pixels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ptx.builder import Kernel, Pointer, Val
+from ptx.isa.dtypes import s32, u32, u64
+from ptx.kernels.sampling.geometry import Extent
+from ptx.kernels.sampling.points import rounded
+from ptx.kernels.sampling.windows.config import WindowsConfig
+from ptx.tile.vectors import widen
+
+__all__ = ["Column", "Pixel"]
+
+_FAR = 2.0**30  # beyond any image
+
+
+class Pixel(NamedTuple):
+    """The number of a pixel, s32, and the predicate whether it is in the image."""
+
+    number: Val
+    inside: Val
+
+
+class Column:
+    """A thread's column of a window.
+
+    Args:
+      k: the kernel.
+      config: the windows.
+      p: the kernel's parameters.
+      more: 0 for a column of samples; 1 for one of the pixels between which samples lie, of which
+        there is one more along each axis.
+
+    Attributes:
+      exists: predicate: whether there is such a column.
+      window: its window, among those of all images.
+      places: where it lies in its window, along each axis but the first.
+      rows: the samples or pixels of a column.
+      fractions: how far samples lie behind the pixel before them, along each axis, in the type of
+        sums; NaN where the coordinate is.
+    """
+
+    def __init__(self, k: Kernel, config: WindowsConfig, p: Any, more: int):
+        self.k, self.config = k, config
+        self.rows, *sides = (size + more for size in config.window)
+        count = p.batch_size * p.queries * math.prod(sides)
+        index = k.ctaid() * k.ntid() + k.tid()
+        self.exists = index < count
+        index = k.min(index, count - 1)
+        self.window, rest = index // math.prod(sides), index % math.prod(sides)
+        self._image = self.window // p.queries
+        self.places: list[Val] = []
+        for side in reversed(sides):
+            self.places.insert(0, rest % side)
+            rest = rest // side
+        k.name(window=self.window, image=self._image)
+        self._image_pixels = p.image_pixels
+        self._extents = [
+            Extent(size, k.convert(size, config.coordinate_type, "rn"), False)
+            for size in (p.depth, p.height, p.width)[-config.dims :]
+        ]
+        center = p.centers + k.mul_wide(self.window, config.dims)
+        words = [center.load(axis, where=self.exists) for axis in reversed(range(config.dims))]
+        coordinates = [k.convert(word, config.coordinate_type) for word in widen(k, words)]
+        self._floors = [k.floor(coordinate) for coordinate in coordinates]
+        self.fractions: list[Val] = []
+        for coordinate, floor in zip(coordinates, self._floors, strict=True):
+            # Infinitely far it is a pixel's middle.
+            fraction = k.select(abs(coordinate) > _FAR, 0.0, coordinate - floor)
+            self.fractions.append(rounded(k, fraction, config.sum_type))
+
+    def pixel(self, axis: int, place: Val | int) -> Pixel:
+        """A pixel of the window along an axis, from 0."""
+        k, config, extent = self.k, self.config, self._extents[axis]
+        if isinstance(place, Val):
+            place = k.convert(place, config.coordinate_type, "rn")
+        step = place - float(config.radius[axis])
+        at = config.grid.inside(k, self._floors[axis] + step, extent)
+        number = k.convert(k.min(at, _FAR), s32, "rz")  # of NaN too
+        return Pixel(number, k.bitcast(number, u32) < extent.size)
+
+    def join(self, *pixels: Pixel) -> Pixel:
+        """The pixel of the image, or of a part of it, that is these along the axes."""
+        (number, inside), *others = pixels
+        for axis, other in enumerate(others, self.config.dims - len(others)):
+            size = self.k.bitcast(self._extents[axis].size, s32)
+            number, inside = number * size + other.number, inside & other.inside
+        return Pixel(number, inside)
+
+    def address(self, images: Pointer, pixel: Pixel) -> Pointer:
+        """The address of a pixel of the window's image."""
+        first = images + self.k.mul_wide(self._image * self._image_pixels, 1)
+        return first + self.k.mul_wide(pixel.number, 1)
+
+    def sample(self, samples: Pointer, row: Val, places: list[Val]) -> Pointer:
+        """The address of a sample of the window in an array of all of them."""
+        for place, size in zip(places, self.config.window[1:], strict=True):
+            row = row * size + place
+        at = self.k.convert(row, u64)
+        return samples + self.k.mad_wide(self.window, math.prod(self.config.window), at)
