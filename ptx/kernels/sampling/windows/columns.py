@@ -49,7 +49,6 @@ class Column:
         count = p.batch_size * p.queries * math.prod(sides)
         index = k.ctaid() * k.ntid() + k.tid()
         self.exists = index < count
-        index = k.min(index, count - 1)
         self.window, rest = index // math.prod(sides), index % math.prod(sides)
         self._image = self.window // p.queries
         self.places: list[Val] = []

@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 from support.sampling_kernels import KERNELS, SamplingCall, small
+from support.windows_kernels import WINDOWS_KERNELS, WindowsCall
 
 from ptx.kernels.sampling import CONFIGS
+from ptx.kernels.sampling.windows import CONFIGS as WINDOWS
 
 pytestmark = pytest.mark.proof
 
@@ -51,3 +53,15 @@ def test_any_schedule_gives_the_same_bits(kernel):
     for other in others:
         for name, result in first.items():
             assert result.tobytes() == other[name].tobytes(), name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", WINDOWS_KERNELS)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows(kernel, name, target):
+    for call in (
+        WindowsCall(kernel, WINDOWS[name], target=target),
+        WindowsCall(kernel, WINDOWS[name], target=target, seed=1),
+    ):
+        assert call.run(schedule=call.seed or None).never_executed == []
+    WindowsCall(kernel, WINDOWS[name], 1, 1, target=target, strange=False).run()

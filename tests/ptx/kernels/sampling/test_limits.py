@@ -4,11 +4,13 @@ import dataclasses
 
 import pytest
 from support.sampling_kernels import DEFINITIONS, KERNELS, SamplingCall
+from support.windows_kernels import WINDOWS_KERNELS, WindowsCall
 
 from ptx.isa.dtypes import f16
 from ptx.kernels.limits import PIXELS
 from ptx.kernels.sampling import BACKWARD_POINTS, SamplingConfig
 from ptx.kernels.sampling.geometry import Grid, Window
+from ptx.kernels.sampling.windows import WindowsConfig
 from ptx.launch import Launch
 
 pytestmark = pytest.mark.proof
@@ -125,3 +127,39 @@ def test_configurations_that_make_no_sense(fields, message):
         with pytest.raises(ValueError, match=message):
             definition.validate(config)
     assert BACKWARD_POINTS.validate(LAYER) is None
+
+
+@pytest.mark.parametrize("kernel", WINDOWS_KERNELS)
+@pytest.mark.parametrize(
+    ("config", "images", "queries", "message"),
+    [
+        (WindowsConfig(1, (512, 512), (1, 1)), PIXELS >> 18, 1, "8193 images of"),
+        (WindowsConfig(1, (4, 4), (1, 1)), 1, PIXELS >> 2, "windows: .* 2.*31 at most"),
+    ],
+)
+def test_windows_that_are_too_many(kernel, config, images, queries, message):
+    """Columns of pixels are counted, one more than of samples."""
+    WindowsCall(kernel, config, images, queries).launch.text  # noqa: B018
+    more = (images, queries + 1) if queries > 1 else (images + 1, 1)
+    with pytest.raises(ValueError, match=message):
+        WindowsCall(kernel, config, *more).launch.text  # noqa: B018
+
+
+@pytest.mark.parametrize("kernel", WINDOWS_KERNELS)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"channels": 2}, "windows of samples must have 1 channel, got 2"),
+        ({"size": ()}, "size must be 1, 2 or 3 numbers of at least 1"),
+        ({"size": (4, 0)}, "size must be 1, 2 or 3 numbers of at least 1"),
+        ({"radius": (1,)}, "radius must be 2 numbers of at least 0"),
+        ({"radius": (1, -1)}, "radius must be 2 numbers of at least 0"),
+        ({"padding_mode": "wrap"}, "padding_mode must be"),
+        ({"size": (2**14, 2**14)}, "pixels of an image must be below"),
+        ({"radius": (2**13, 2**13)}, "pixels of a window must be below"),
+    ],
+)
+def test_windows_that_make_no_sense(kernel, fields, message):
+    config = dataclasses.replace(WindowsConfig(1, (4, 4), (1, 1)), **fields)
+    with pytest.raises(ValueError, match=message):
+        WindowsCall(kernel, config).launch.text  # noqa: B018

@@ -4,19 +4,22 @@ import dataclasses
 
 import pytest
 from support.mutant_study import MutantStudy, by_kernel
-from support.mutants import Reason, Result
+from support.mutants import Probe, Reason, Result
 from support.sampling_kernels import KERNELS, SamplingCall, small
+from support.windows_kernels import WINDOWS_KERNELS, WindowsCall
 
 from ptx.kernels.sampling import CONFIGS, SamplingConfig
+from ptx.kernels.sampling.windows import CONFIGS as WINDOWS
 
 pytestmark = pytest.mark.proof
 
 LAYERS = {
-    "forward": ("levels", "no-center/f32", "v4/f32", "packed/f32"),
-    "backward_value": ("levels", "v4/f32", "grid-reflection/f32", "packed-pairs/f32"),
+    "forward": ("levels", "no-center/f32", "v4/f32", "packed/f32", "volumes/f32"),
+    "backward_value": ("levels", "v4/f32", "grid-reflection/f32", "packed-pairs/f32", "volume/f32"),
     "backward_value_gather": ("levels", "no-center/f32", "nearest/f32"),
     "backward_points": (
         *("lanes-of-a-chunk", "no-center/f32", "v4/f32", "packed/f32", "packed-pairs/f32"),
+        "volumes/f32",
     ),
 }
 # Pixels and queries, whose heads do not fill the last block.
@@ -31,7 +34,7 @@ def config_of(name: str) -> SamplingConfig:
     return LEVELS if name == "levels" else small(CONFIGS[name])
 
 
-PROBES: dict[str, tuple[SamplingCall, ...]] = {
+PROBES: dict[str, tuple[Probe, ...]] = {
     f"{kernel}-{name}": (
         SamplingCall(kernel, config_of(name)),
         SamplingCall(kernel, config_of(name), 3, 11, seed=1),
@@ -39,6 +42,13 @@ PROBES: dict[str, tuple[SamplingCall, ...]] = {
     )
     for kernel, names in LAYERS.items()
     for name in names
+} | {
+    f"{kernel}-{name}": tuple(
+        WindowsCall(kernel, WINDOWS[f"{name}/f32"], 2 + seed, 37 + seed, seed=seed)
+        for seed in range(3)
+    )
+    for kernel in WINDOWS_KERNELS
+    for name in ("windows-line", "windows-volume", "windows-mixed")
 }
 
 POINTS = "ptx.kernels.sampling.points"
@@ -46,6 +56,10 @@ ALONG = f"{POINTS}._along"
 POINT = f"{POINTS}.point_of"
 WINDOW = "ptx.kernels.sampling.geometry.Window.along"
 REFLECTED = "ptx.kernels.sampling.geometry.Grid._reflected"
+COLUMN = "ptx.kernels.sampling.windows.columns.Column.__init__"
+PIXEL = "ptx.kernels.sampling.windows.columns.Column.pixel"
+CLIPPED = "ptx.kernels.sampling.geometry._clipped"
+UNIT = "ptx.kernels.sampling.units.Unit.__init__"
 GATHER = "ptx.kernels.sampling.backward_value_gather"
 ADD = "ptx.tile.vectors.add_weighted"
 
@@ -130,9 +144,39 @@ EQUIVALENT = [
         "lists have no points but those that there are",
         f"{GATHER}._body.<locals>.turn",
         "sub min",
-        "source constant operator",
+        "source constant operator operands",
         Result.OTHER,
     ),
+    Reason(
+        "beyond the last pixel are lists of cells at the border, whose sum is not written",
+        f"{GATHER}._body > {UNIT}",
+        "sub",
+        "operands",
+        Result.OTHER,
+    ),
+    Reason(
+        "what is far reads nothing, whatever finite number its fraction is",
+        COLUMN,
+        "selp",
+        "constant source",
+        Result.OTHER,
+    ),
+    Reason(
+        "a row before the first one has neither samples nor a pixel",
+        "ptx.kernels.sampling.windows.backward_value._body > ptx.builder.control.Control.loop",
+        "mov",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "no pixel is as far as that, but for those at infinity",
+        PIXEL,
+        "min",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason("numbers of pixels are whole", PIXEL, "cvt", "rounding"),
+    Reason("at the edge the pixel is that of the edge", CLIPPED, "setp", "operator", Result.OTHER),
     Reason("a level is as wide as another one has pixels", f"{GATHER}._cell", "mov", "source"),
     Reason("an odd number is odd without its sign", REFLECTED, "mul", "constant", Result.OTHER),
 ]
@@ -140,5 +184,5 @@ EQUIVALENT = [
 
 class TestSampling(MutantStudy):
     sample, large_sample = 20, 200
-    kernels = by_kernel(KERNELS, PROBES)
+    kernels = by_kernel((*KERNELS, *WINDOWS_KERNELS), PROBES)
     reasons = EQUIVALENT

@@ -5,8 +5,16 @@ import dataclasses
 import pytest
 
 from ptx.isa.dtypes import bf16
-from ptx.kernels.sampling import BACKWARD_POINTS, BACKWARD_VALUE, BACKWARD_VALUE_GATHER, FORWARD
+from ptx.kernels.sampling import (
+    BACKWARD_POINTS,
+    BACKWARD_VALUE,
+    BACKWARD_VALUE_GATHER,
+    FORWARD,
+    WINDOWS_BACKWARD_VALUE,
+    WINDOWS_FORWARD,
+)
 from ptx.kernels.sampling.catalog import CONFIGS, NETWORKS
+from ptx.kernels.sampling.windows import WindowsConfig
 
 KERNELS = (FORWARD, BACKWARD_VALUE, BACKWARD_POINTS, BACKWARD_VALUE_GATHER)
 
@@ -40,3 +48,9 @@ def test_a_grid_of_one_row_has_a_text_of_its_own(name):
     layer = CONFIGS[f"{name}/f32"]
     levels = [((5, 6),), ((9, 2),), ((1, 6),), ((1, 7),)]
     assert len(texts(dataclasses.replace(layer, levels=level) for level in levels)) == 2 * 3
+
+
+def test_windows_have_one_text_of_each_kernel():
+    configs = [WindowsConfig(1, size, (4, 4)) for size in ((46, 62), (1, 1), (55, 128))]
+    kernels = WINDOWS_FORWARD, WINDOWS_BACKWARD_VALUE
+    assert len({kernel.write(c, "sm_90").text for c in configs for kernel in kernels}) == 2
