@@ -33,6 +33,8 @@ _FAMILIES: Mapping[str, LayerModel] = {
     "deform_conv": deform_conv.MODEL,
     "conv": conv.MODEL,
     "sampling": sampling.MODEL,
+    "volumes": sampling.VOLUMES,
+    "windows": sampling.WINDOWS,
 }
 _DTYPES = {dtype.name: dtype for dtype in (bf16, f16, f32)}
 _SHOWN = ("issue", "L1", "L2", "memory", "atomics", "tensor")

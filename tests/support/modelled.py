@@ -21,7 +21,12 @@ from support.processes import python
 
 __all__ = ["modelled_rows"]
 
-MODELS = {"deform_conv": deform_conv.MODEL, "sampling": sampling.MODEL}
+MODELS = {
+    "deform_conv": deform_conv.MODEL,
+    "sampling": sampling.MODEL,
+    "volumes": sampling.VOLUMES,
+    "windows": sampling.WINDOWS,
+}
 
 
 def modelled_rows(

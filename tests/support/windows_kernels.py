@@ -52,8 +52,13 @@ class WindowsCall(EmulatedCall):
     def sizes(self) -> dict[str, int]:
         return {"n": self.images, "q": self.queries}
 
-    @functools.cached_property
+    @property
     def every_operand(self) -> Mapping[str, np.ndarray]:
+        return self.operands
+
+    @functools.cached_property
+    def operands(self) -> Mapping[str, np.ndarray]:
+        """All operands, in float64."""
         c, random = self.config, np.random.default_rng(self.seed)
         n, q = self.images, self.queries
         most = 4 * np.array(c.size[::-1]) + 10
@@ -76,9 +81,9 @@ class WindowsCall(EmulatedCall):
     @functools.cached_property
     def expected(self) -> Mapping[str, np.ndarray]:
         """All results in float64, before they are rounded, by the names that kernels give them."""
-        c, o = self.config, self.every_operand
+        c, o = self.config, self.operands
         steps = np.indices(c.window).reshape(c.dims, -1) - np.array(c.radius)[:, None]
-        invalid, axes = np.isnan(o["centers"]).any(-1), []
+        invalid, axes = np.any(np.isnan(o["centers"]), axis=-1), []
         for axis, size in enumerate(c.size):
             center = o["centers"][..., -1 - axis]
             edge = np.where(center > 0, size - 1.0, 0.0) if c.padding_mode == "border" else _NOWHERE

@@ -7,7 +7,7 @@ from support.modelled import modelled_rows
 from support.paths import DOCS
 
 from oxijax.__main__ import main
-from ptx.kernels.sampling.model import MODEL
+from ptx.kernels.sampling.model import MODEL, VOLUMES, WINDOWS
 
 pytestmark = pytest.mark.slow
 
@@ -16,15 +16,18 @@ ROWS = re.findall(
     (DOCS / "sampling.md").read_text(),
     re.M,
 )
+FAMILIES = {"sampling": MODEL, "volumes": VOLUMES, "windows": WINDOWS}
+GPUS = ("H200", "A100 40GB")
 
 
 def test_the_page_has_every_layer():
     expected = [
         (layer, dtype, gpu)
-        for gpu in ("H200", "A100 40GB")
+        for gpu in GPUS
         for dtype in ("bf16", "f16", "f32")
         for layer in MODEL.layers
     ]
+    expected += [(name, "f32", gpu) for gpu in GPUS for name in [*VOLUMES.layers, *WINDOWS.layers]]
     assert [row[:3] for row in ROWS] == expected
 
 
@@ -33,9 +36,10 @@ def test_the_page_has_every_layer():
 )
 def test_modelled_times(layer, dtype, gpu, forward, backward_value, backward_points, floor):
     written = (forward, backward_value, backward_points)
-    kernels = MODEL.kernels_of(layer)
+    (family,) = (name for name, model in FAMILIES.items() if layer in model.layers)
+    kernels = FAMILIES[family].kernels_of(layer)
     assert [us != "-" for us in written] == [kernel in kernels for kernel in MODEL.kernels]
-    rows = modelled_rows("sampling", layer, gpu, *kernels, dtype=dtype)
+    rows = modelled_rows(family, layer, gpu, *kernels, dtype=dtype)
     for row, us in zip(rows, written, strict=False):
         assert float(us) == pytest.approx(row["us"], rel=0.03, abs=0.6), "update the page"
         assert float(floor) == pytest.approx(row["floor_us"], abs=0.6)

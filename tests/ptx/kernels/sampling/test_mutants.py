@@ -34,7 +34,7 @@ def config_of(name: str) -> SamplingConfig:
     return LEVELS if name == "levels" else small(CONFIGS[name])
 
 
-PROBES: dict[str, tuple[Probe, ...]] = {
+SAMPLES: dict[str, tuple[Probe, ...]] = {
     f"{kernel}-{name}": (
         SamplingCall(kernel, config_of(name)),
         SamplingCall(kernel, config_of(name), 3, 11, seed=1),
@@ -42,7 +42,8 @@ PROBES: dict[str, tuple[Probe, ...]] = {
     )
     for kernel, names in LAYERS.items()
     for name in names
-} | {
+}
+OF_WINDOWS: dict[str, tuple[Probe, ...]] = {
     f"{kernel}-{name}": tuple(
         WindowsCall(kernel, WINDOWS[f"{name}/f32"], 2 + seed, 37 + seed, seed=seed)
         for seed in range(3)
@@ -184,5 +185,5 @@ EQUIVALENT = [
 
 class TestSampling(MutantStudy):
     sample, large_sample = 20, 200
-    kernels = by_kernel((*KERNELS, *WINDOWS_KERNELS), PROBES)
+    kernels = by_kernel((*KERNELS, *WINDOWS_KERNELS), SAMPLES | OF_WINDOWS)
     reasons = EQUIVALENT
