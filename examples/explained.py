@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/explained.md: where deformable operators sample an image.
+"""Draws the pictures of docs/explained.md, and one of docs/sampling.md: what operators sample.
 
 `python examples/explained.py --output docs/images` draws all of them. It needs
 `pip install ".[demo]"` from a clone. What is drawn is asked of the operators themselves:
@@ -286,6 +286,52 @@ def draw_grid_sample(figure: Figure) -> None:
         )
 
 
+def beyond_the_edges(image: np.ndarray, mode: str) -> np.ndarray:
+    """The pixels of an image [H, W], and what a padding mode has around them, half as far again."""
+    height, width = image.shape
+    y, x = np.indices((2 * height, 2 * width)) - np.reshape([height // 2, width // 2], (2, 1, 1))
+    grid = jnp.asarray(np.stack([x, y], axis=-1)[None], jnp.float32)
+    read = oxijax.grid_sample(
+        jnp.asarray(image, jnp.float32)[None, ..., None],
+        grid,
+        padding_mode=mode,
+        coordinates="pixel",
+    )
+    return np.asarray(read[0, ..., 0])
+
+
+def spread_out(image: np.ndarray, factor: float) -> tuple[np.ndarray, np.ndarray]:
+    """An image whose pixels move away from its centre, added up; and how many have come to each."""
+    places = np.moveaxis(np.indices(image.shape), 0, -1)[..., ::-1]
+    middle = (np.array(image.shape[::-1]) - 1) / 2
+    to = jnp.asarray(middle + factor * (places - middle), jnp.float32)[None]
+    values = jnp.asarray(image, jnp.float32)[None, ..., None]
+    sums, counts = oxijax.splat(values, to, image.shape, coordinates="pixel", return_weights=True)
+    return np.asarray(sums[0, ..., 0]), np.asarray(counts[0, ..., 0])
+
+
+def draw_grids(figure: Figure) -> None:
+    """An image beyond its edges, between its pixels, and with its pixels moved."""
+    above, below = figure.subplots(2, 4)
+    image = 0.2 + ring()[2:, 4:]
+    height, width = image.shape
+    for axes, mode in zip(above, ("zeros", "border", "reflection", "wrap"), strict=True):
+        show(axes, beyond_the_edges(image, mode), f'"{mode}"')
+        left, top = width // 2 - 0.5, height // 2 - 0.5
+        x, y = np.array([[0, 1, 1, 0, 0], [0, 0, 1, 1, 0]])
+        axes.plot(left + width * x, top + height * y, color=ORANGE, linewidth=1.2)
+    patch = ring()[2:8, 2:8]
+    steps = np.linspace(-0.5, 5.5, 97)[:-1] + 6 / 192
+    grid = jnp.asarray(np.stack(np.meshgrid(steps, steps), axis=-1)[None], jnp.float32)
+    for axes, method in zip(below, ("nearest", "bilinear", "bicubic"), strict=False):
+        read = oxijax.grid_sample(
+            jnp.asarray(patch, jnp.float32)[None, ..., None], grid, method=method,
+            padding_mode="border", coordinates="pixel",
+        )  # fmt: skip
+        show(axes, np.asarray(read[0, ..., 0]), f'"{method}"')
+    show(below[3], spread_out(ring(), 1.3)[0], "splat")
+
+
 # Name of a picture, what draws it, and its width and height in inches.
 PICTURES = {
     "window": (draw_window, (6.2, 2.3)),
@@ -295,6 +341,7 @@ PICTURES = {
     "sampled_windows": (draw_windows_of_samples, (6.2, 2.3)),
     "levels": (draw_levels, (6.2, 1.9)),
     "grid_sample": (draw_grid_sample, (6.2, 2.3)),
+    "grids": (draw_grids, (6.2, 3.4)),
 }
 
 

@@ -5,11 +5,13 @@ from explained import (
     PICTURES,
     PIXEL,
     along_the_ring,
+    beyond_the_edges,
     corner_weights,
     main,
     offset_gradients,
     read_weights,
     ring,
+    spread_out,
     window,
 )
 from support.paths import DOCS
@@ -40,10 +42,31 @@ def test_the_window_follows_the_ring():
     np.testing.assert_allclose(radii, [[5.2, 4.2, 3.2]] * 3, rtol=1e-5)
 
 
+def test_what_is_beyond_the_edges():
+    image = np.arange(12.0).reshape(4, 3)
+    around = (2, 2), (1, 2)
+    padded = {
+        "border": np.pad(image, around, mode="edge"),
+        "reflection": np.pad(image, around, mode="symmetric"),
+        "wrap": np.pad(image, around, mode="wrap"),
+    }
+    for mode, expected in padded.items():
+        np.testing.assert_array_equal(beyond_the_edges(image, mode), expected, mode)
+
+
+def test_pixels_that_are_spread_out():
+    """None is lost but those that leave the image."""
+    sums, counts = spread_out(np.ones((5, 5)), 1.0)
+    np.testing.assert_array_equal(sums, counts)
+    np.testing.assert_array_equal(counts, 1)
+    sums, counts = spread_out(np.ones((5, 5)), 2.0)
+    np.testing.assert_array_equal(counts, np.outer(kept := [1, 0, 1, 0, 1], kept))
+
+
 def test_the_page_has_all_pictures(tmp_path, monkeypatch):
-    page = (DOCS / "explained.md").read_text()
+    pages = (DOCS / "explained.md").read_text() + (DOCS / "sampling.md").read_text()
     for name in PICTURES:
-        assert f"](images/explained_{name}.png)" in page
+        assert f"](images/explained_{name}.png)" in pages
     monkeypatch.setattr("explained.PICTURES", {"window": PICTURES["window"]})
     main(["--output", str(tmp_path)])
     assert (tmp_path / "explained_window.png").stat().st_size > 5000
