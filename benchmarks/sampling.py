@@ -2,18 +2,20 @@
 
 python benchmarks/sampling.py --json FILE
 
-Plain JAX gathers the four pixels around every sample, or calls `jax.scipy.ndimage.map_coordinates`
-for images of few channels and for volumes, and leaves gradients to `jax.vjp`. Both programs take
-turns, in one process; the best of their runs is printed, and the file has the spread over the runs
-too. Temporaries are XLA's own count.
+Plain JAX gathers the pixels around every sample, from images or from rows of channels, or calls
+`jax.scipy.ndimage.map_coordinates`, and leaves gradients to `jax.vjp`; the fastest of these counts,
+which the file names. Programs take turns, in one process; the best of their runs is printed, and
+the file has the spread over the runs too. Temporaries are XLA's own count.
 """
 
 import argparse
 import dataclasses
 import datetime
+import itertools
 import json
 import pathlib
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -41,12 +43,14 @@ class Case:
       plain: the same in plain JAX.
       arrays: its operands.
       has_dtypes: whether images may have another dtype than the other operands.
+      others: other programs in plain JAX, by name.
     """
 
     ours: Callable[..., jax.Array]
     plain: Callable[..., jax.Array]
     arrays: tuple[np.ndarray, ...]
     has_dtypes: bool = True
+    others: Mapping[str, Callable[..., jax.Array]] = dataclasses.field(default_factory=dict)
 
 
 def attention(queries: int) -> Case:
@@ -93,8 +97,9 @@ def warp(n: int, size: tuple[int, ...], channels: int) -> Case:
         x_of, y_of = (grid[..., axis].reshape(n, -1, 1, 1) for axis in range(2))
         return four_gathers(x[..., None, :], y_of, x_of).reshape(n, *size, channels)
 
-    plain = gathers if channels > 8 else interpolated
-    return Case(ours, plain, (images.astype(np.float32), grid.astype(np.float32)))
+    others = {"rows": of_rows, **({"four gathers": gathers} if len(size) == 2 else {})}
+    arrays = images.astype(np.float32), grid.astype(np.float32)
+    return Case(ours, interpolated, arrays, others=others)
 
 
 def _positions(size: tuple[int, ...]) -> np.ndarray:
@@ -111,6 +116,24 @@ def interpolated(x: jax.Array, grid: jax.Array) -> jax.Array:
     return jax.vmap(jax.vmap(of_channel, (-1, None), -1))(x, grid)
 
 
+def of_rows(x: jax.Array, grid: jax.Array) -> jax.Array:
+    """The same, from rows of channels [P, C]."""
+    n, *size, channels = x.shape
+    rows, floor = x.reshape(-1, channels), jnp.floor(grid)
+    pairs = [(1 - (grid - floor), floor), (grid - floor, floor + 1)]
+    image = jnp.arange(n).reshape(n, *[1] * (grid.ndim - 2))
+    total = jnp.zeros((), x.dtype)
+    for corner in itertools.product(pairs, repeat=len(size)):
+        row, factor = image, jnp.ones((), grid.dtype)
+        for axis, (extent, (along, pixel)) in enumerate(zip(size, corner, strict=True)):
+            along, pixel = along[..., -1 - axis], pixel[..., -1 - axis]
+            row = row * extent + jnp.clip(pixel, 0, extent - 1).astype(jnp.int32)
+            factor = factor * jnp.where((pixel >= 0) & (pixel < extent), along, 0)
+        pixels = rows.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False)
+        total = total + factor[..., None] * pixels
+    return total
+
+
 def lookup() -> Case:
     """RAFT's lookup in a level of its volumes: one for each pixel of an image of 368 x 496."""
     random, radius = np.random.default_rng(0), 4
@@ -118,13 +141,14 @@ def lookup() -> Case:
     centers = random.random((2852, 2)) * (62, 46)
     steps = _positions((9, 9)) - radius
 
-    def plain(x: jax.Array, centers: jax.Array) -> jax.Array:
-        return interpolated(x, centers[:, None, None] + steps.astype(np.float32))
+    def by(sample: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        return lambda x, at: sample(x, at[:, None, None] + steps.astype(np.float32))
 
     def ours(x: jax.Array, centers: jax.Array) -> jax.Array:
         return oxijax.sample_windows(x, centers, radius)
 
-    return Case(ours, plain, (volumes.astype(np.float32), centers.astype(np.float32)))
+    arrays = volumes.astype(np.float32), centers.astype(np.float32)
+    return Case(ours, by(interpolated), arrays, others={"rows": by(of_rows)})
 
 
 def volume_convolution() -> Case:
@@ -158,6 +182,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "InternImage-T, stage 3": lambda: stage(8, 14, 256),
     "RAFT, lookup": lookup,
     "Warp, 512 x 512 x 3": lambda: warp(1, (512, 512), 3),
+    "Warp, 2 x 100 x 100 x 32": lambda: warp(2, (100, 100), 32),
     "Warp, 2 x 100 x 100 x 64": lambda: warp(2, (100, 100), 64),
     "Warp, 2 x 50 x 50 x 256": lambda: warp(2, (50, 50), 256),
     "Warp, 64 x 64 x 64 x 1": lambda: warp(1, (64, 64, 64), 1),
@@ -192,32 +217,38 @@ def inputs_of(case: Case) -> list[jax.Array]:
 
 
 def compare(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:
-    """Milliseconds and temporaries of both programs, whose results are compared first.
+    """Milliseconds and temporaries of our program, and of the fastest in plain JAX.
 
-    "time_ratio" has the spread of our time over plain JAX's of the same round.
+    Results are compared first. "time_ratio" has the spread of our time over plain JAX's of the same
+    round.
     """
     arrays = inputs_of(case)
+    functions = {"oxijax": case.ours, "plain": case.plain, **case.others}
     programs = {
         name: jax.jit(wrap(function)).lower(*arrays).compile()
-        for name, function in (("oxijax", case.ours), ("plain", case.plain))
+        for name, function in functions.items()
     }
-    results = [jax.tree.leaves(program(*arrays)) for program in programs.values()]
-    for index, (ours, plain) in enumerate(zip(*results, strict=True)):
-        error, scale = jnp.linalg.norm(ours - plain), jnp.linalg.norm(plain)
-        # After the result and the gradient to images: where a position is rounded to the other side
-        # of a whole number, its derivative is another one.
-        if not error <= (1e-5 if index < 2 else 1e-3) * scale:
-            raise SystemExit(f"the programs differ by {error / scale}")
+    ours, *others = (jax.tree.leaves(program(*arrays)) for program in programs.values())
+    for results in others:
+        for index, (result, plain) in enumerate(zip(ours, results, strict=True)):
+            error, scale = jnp.linalg.norm(result - plain), jnp.linalg.norm(plain)
+            # After the result and the gradient to images: where a position is rounded to the other
+            # side of a whole number, its derivative is another one.
+            if not error <= (1e-5 if index < 2 else 1e-3) * scale:
+                raise SystemExit(f"the programs differ by {error / scale}")
     rounds = time_rounds({name: (program, arrays) for name, program in programs.items()}, runs)
+    fastest = min(programs.keys() - {"oxijax"}, key=lambda name: statistics.median(rounds[name]))
     found: dict[str, dict[str, Any]] = {
         name: {
-            "ms": min(rounds[name]),
-            "spread": spread(rounds[name]),
-            "temporaries_mib": temporaries(program) / MIB,
+            "ms": min(rounds[program]),
+            "spread": spread(rounds[program]),
+            "temporaries_mib": temporaries(programs[program]) / MIB,
         }
-        for name, program in programs.items()
+        for name, program in (("oxijax", "oxijax"), ("plain", fastest))
     }
-    return {**found, "time_ratio": spread(paired_ratios(rounds["oxijax"], rounds["plain"]))}
+    if case.others:
+        found["plain"]["program"] = "map_coordinates" if fastest == "plain" else fastest
+    return {**found, "time_ratio": spread(paired_ratios(rounds["oxijax"], rounds[fastest]))}
 
 
 def dtypes(case: Case, wrap: Callable, runs: int) -> dict[str, dict[str, Any]]:

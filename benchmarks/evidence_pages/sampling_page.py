@@ -51,10 +51,10 @@ def sampling_page(reading: Reading) -> Page:
         "",
         *paragraph("""
             The sampling operators in float32, beside the same in plain JAX, which gathers the four
-            pixels of every sample, or calls `jax.scipy.ndimage.map_coordinates` for up to 8
-            channels and for volumes, and leaves gradients to `jax.vjp`. Both programs are
-            compiled, find the same results, and take turns in one process. The gradient of the
-            result is an array of its own.
+            pixels of every sample, and leaves gradients to `jax.vjp`. Grids and lookups are beside
+            the fastest of gathers of pixels, gathers of rows of channels, and
+            `jax.scipy.ndimage.map_coordinates`. Programs are compiled, find the same results, and
+            take turns in one process. The gradient of the result is an array of its own.
         """),
         *head(reading, f"python benchmarks/sampling.py --runs {runs} --json FILE"),
         *paragraph(f"There are {runs} runs of each program. {spread}"),

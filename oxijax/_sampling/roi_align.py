@@ -263,7 +263,7 @@ def _bins(
 ) -> _Bins:
     """The samples of boxes [...] along an axis."""
     start, width = start[..., None, None], (side / bins)[..., None, None]
-    count: Any = jnp.full(width.shape, most, width.dtype)
+    count: Any = jnp.full_like(width, most)
     if adaptive:
         count = jnp.clip(jnp.ceil(jax.lax.stop_gradient(width)), 0, most)
     number = np.arange(most, dtype=width.dtype)

@@ -35,7 +35,7 @@ from ptx.kernels.sampling.geometry import Grid
 from ptx.kernels.sampling.windows import WindowsConfig
 from ptx.kernels.sampling.windows import config as operations
 
-__all__ = ["WindowsParams", "sampling_windows"]
+__all__ = ["WindowsParams", "of_samples", "sampling_windows"]
 
 WindowsParams = OpParams[WindowsConfig]
 
@@ -126,7 +126,7 @@ def _scan(op: WindowsConfig, step: Any, carry: Any, centers: jax.Array, *arrays:
 def forward(params: WindowsParams, value: jax.Array, centers: jax.Array) -> tuple[jax.Array]:
     """The samples [N, Q, W, D], in value's dtype."""
     if value.shape[-1] > 1:
-        return _forward(kernels.forward, params, value, centers)
+        return of_samples(kernels.forward, params, value, centers)
     values = value.reshape(-1)  # a loop would have a copy of rows of one
 
     def step(_, pixels):
@@ -198,7 +198,13 @@ def _samples(params: WindowsParams, centers: jax.Array) -> tuple[OpParams[Any], 
     return OpParams(config), locations.reshape(n, q * w, 1, 1, k)
 
 
-def _forward(run: Callable[..., Any], params: WindowsParams, value, centers):
+def of_samples(
+    run: Callable[..., tuple[jax.Array]],
+    params: WindowsParams,
+    value: jax.Array,
+    centers: jax.Array,
+) -> tuple[jax.Array]:
+    """The same by `run`, a forward operation of samples."""
     samples, locations = _samples(params, centers)
     (y,) = run(samples, value[:, :, None], locations, None, None)
     samples_of_window = math.prod(params.op.window)
@@ -230,7 +236,7 @@ def _cuda_forward(params: WindowsParams, value, centers):
     def run(params, value, locations, weights, packed):
         return call(sampling.FORWARD, params.op, batch="n", value=value, locations=locations)
 
-    return _forward(run, params, value, centers)
+    return of_samples(run, params, value, centers)
 
 
 def _cuda_backward_value(params: WindowsParams, centers, grad_y):

@@ -24,7 +24,7 @@ from oxijax._core.arguments.precision import usual_promotion
 from oxijax.onnx import _convolution
 from oxijax.onnx._gemm import gemm
 from oxijax.onnx._node import node_p
-from oxijax.onnx._sampling import sampling
+from oxijax.onnx._sampling import sampling, windows
 
 __all__ = ["register"]
 
@@ -35,6 +35,7 @@ _FORWARD: dict[str, Callable[..., jax.Array]] = {
     "deform_conv_forward": _convolution.deform_conv,
     "gemm": gemm,
     "sampling_forward": sampling,
+    "sampling_windows": windows,
 }
 _BACKWARD = (
     "conv_backward_input",
@@ -44,6 +45,8 @@ _BACKWARD = (
     "deform_conv_backward_weight",
     "sampling_backward_points",
     "sampling_backward_value",
+    "sampling_windows_backward_centers",
+    "sampling_windows_backward_value",
 )
 
 

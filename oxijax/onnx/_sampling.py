@@ -12,10 +12,11 @@ from oxijax._core.arguments.precision import accumulator
 from oxijax._sampling.packed import unpack
 from oxijax._sampling.points import SampleParams
 from oxijax._sampling.positions import position
+from oxijax._sampling.windows import WindowsParams, of_samples
 from oxijax.onnx._node import node
 from ptx.kernels.sampling.geometry import Geometry, Grid, Window
 
-__all__ = ["sampling"]
+__all__ = ["sampling", "windows"]
 
 # As far as a grid goes: from there on positions are more than a pixel outside of any image.
 _FAR = 5
@@ -67,6 +68,12 @@ def sampling(
     assert total is not None
     y = total.reshape(n, heads, channels, queries).transpose(0, 3, 1, 2)
     return y.astype(value.dtype)
+
+
+def windows(opset: int, params: WindowsParams, value: jax.Array, centers: jax.Array) -> jax.Array:
+    """`sampling_windows` as a GridSample at all positions of the windows."""
+    (y,) = of_samples(lambda *call: (sampling(opset, *call),), params, value, centers)
+    return y
 
 
 def _attributes(opset: int, geometry: Geometry) -> dict[str, Any]:

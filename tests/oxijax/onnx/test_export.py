@@ -136,6 +136,17 @@ CASES = {
         (("B", 6, 3), ("B", 4, 3, 1)),
         {"GridSample": 1},
     ),
+    "sample_windows": Operator(
+        functools.partial(oxijax.sample_windows, radius=(1, 2), padding_mode="border"),
+        (("B", 5, 7, 1), ("B", 4, 2)),
+        {"GridSample": 1},
+    ),
+    "roi_align": Operator(
+        functools.partial(oxijax.roi_align, output_size=2, sampling_ratio=2, spatial_scale=2.0),
+        (("B", 6, 7, 3), ("B", 4, 4)),
+        {"GridSample": 1},
+        unit=(1,),
+    ),
     "map_coordinates": Operator(
         functools.partial(oxijax.map_coordinates, order=1, mode="mirror"),
         ((5, 6), (2, 4, 3)),
@@ -212,15 +223,31 @@ def check(name: str, opset: int) -> None:
         assert_close(y, expected, TOLERANCE)
 
 
-def test_volumes():
+VOLUMES = {
+    "grid_sample": Operator(
+        functools.partial(oxijax.grid_sample, coordinates="pixel"),
+        (("B", 4, 5, 6, 2), ("B", 7, 3)),
+        {"GridSample": 1},
+    ),
+    "deform_conv": Operator(
+        functools.partial(oxijax.deform_conv, data_format="NDHWC"),
+        (("B", 3, 4, 5, 2), ("B", 3, 4, 5, 81), (3, 3, 3, 2, 4)),
+        {"Loop": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VOLUMES)
+def test_volumes(name):
     """From opset 20 on, which is said where a model has an earlier one."""
-    shapes = ("B", 4, 5, 6, 2), ("B", 7, 3)
-    sample = functools.partial(oxijax.grid_sample, coordinates="pixel")
-    arrays = [np.random.default_rng(0).uniform(0, 5, (2, *shape[1:])) for shape in shapes]
-    arrays = [array.astype(np.float32) for array in arrays]
-    assert_close(run(exported(sample, shapes, opset=20), *arrays), sample(*arrays), TOLERANCE)
+    case = VOLUMES[name]
+    model = exported(case.function, case.shapes, opset=20)
+    found = operators(model)
+    assert {operator: found[operator] for operator in case.nodes} == case.nodes
+    arrays = case.arrays({"B": 2})
+    assert_close(run(model, *arrays), case.function(*arrays), TOLERANCE)
     with pytest.raises(ValueError, match="opset must be at least 20 for volumes, got 19"):
-        exported(sample, shapes, opset=19)
+        exported(case.function, case.shapes, opset=19)
 
 
 @pytest.mark.spread(4)
