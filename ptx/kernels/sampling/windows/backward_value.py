@@ -10,7 +10,7 @@ from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.definition import KernelDefinition, Out, Plan
-from ptx.kernels.sampling.windows.columns import Column
+from ptx.kernels.sampling.windows.columns import Column, each_column
 from ptx.kernels.sampling.windows.config import CENTERS, CONFIGS, GRAD_Y, WindowsConfig
 from ptx.kernels.sampling.windows.launch import SIZES, check, entry, grid, text_config
 from ptx.tile.vectors import load_elements
@@ -19,7 +19,11 @@ __all__ = ["WINDOWS_BACKWARD_VALUE"]
 
 
 def _body(k: Kernel, config: WindowsConfig, plan: Plan, p: Any) -> None:
-    column = Column(k, config, p, more=1)
+    with each_column(k, config, p, more=1) as column:
+        _add_column(k, config, p, column)
+
+
+def _add_column(k: Kernel, config: WindowsConfig, p: Any, column: Column) -> None:
     others = [column.pixel(axis, place) for axis, place in enumerate(column.places, 1)]
     samples_high, *sides = config.window
     # Along each axis, the samples before and behind the pixel: the place, whether there is one, and
@@ -33,7 +37,7 @@ def _body(k: Kernel, config: WindowsConfig, plan: Plan, p: Any) -> None:
         """What the samples of a row add to the pixel of a line, before the row is weighed."""
         total = k.var(config.sum_type, 0.0)
         for samples in itertools.product(*about):
-            where, factor = column.exists & (row < samples_high), None
+            where, factor = row < samples_high, None
             for _, exists, of_axis in samples:
                 where, factor = where & exists, of_axis if factor is None else factor * of_axis
             address = column.sample(p.grad_y, row, [place for place, *_ in samples])
@@ -46,8 +50,7 @@ def _body(k: Kernel, config: WindowsConfig, plan: Plan, p: Any) -> None:
         pixel = column.join(column.pixel(0, row), *others)
         after = line(row)
         added = k.fma(fraction, before, (1.0 - fraction) * after)
-        where = column.exists & pixel.inside & added.ne(0.0)
-        column.address(p.grad_value, pixel).red(0, added, where=where)
+        column.address(p.grad_value, pixel).red(0, added, where=pixel.inside & added.ne(0.0))
         before.set(after)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ptx.builder import Kernel, Pointer, Val
@@ -12,7 +14,7 @@ from ptx.kernels.sampling.points import rounded
 from ptx.kernels.sampling.windows.config import WindowsConfig
 from ptx.tile.vectors import widen
 
-__all__ = ["Column", "Pixel"]
+__all__ = ["Column", "Pixel", "each_column"]
 
 _FAR = 2.0**30  # beyond any image
 
@@ -24,6 +26,27 @@ class Pixel(NamedTuple):
     inside: Val
 
 
+@contextlib.contextmanager
+def each_column(k: Kernel, config: WindowsConfig, p: Any, more: int) -> Iterator[Column]:
+    """The code of a thread's column, in a `with`: threads that have none skip it.
+
+    Args:
+      k: the kernel.
+      config: the windows.
+      p: the kernel's parameters.
+      more: 0 for columns of samples; 1 for those of the pixels between which samples lie, of which
+        there is one more along each axis.
+    """
+    rows, *sides = (size + more for size in config.window)
+    index = k.ctaid() * k.ntid() + k.tid()
+    with k.if_(index < p.batch_size * p.queries * math.prod(sides)):
+        places: list[Val] = []
+        for side in reversed(sides):
+            places.insert(0, index % side)
+            index = index // side
+        yield Column(k, config, p, index, places, rows)
+
+
 class Column:
     """A thread's column of a window.
 
@@ -31,30 +54,22 @@ class Column:
       k: the kernel.
       config: the windows.
       p: the kernel's parameters.
-      more: 0 for a column of samples; 1 for one of the pixels between which samples lie, of which
-        there is one more along each axis.
-
-    Attributes:
-      exists: predicate: whether there is such a column.
       window: its window, among those of all images.
       places: where it lies in its window, along each axis but the first.
-      rows: the samples or pixels of a column.
+      rows: its samples or pixels.
+
+    Attributes:
+      places, rows: the same.
       fractions: how far samples lie behind the pixel before them, along each axis, in the type of
         sums; NaN where the coordinate is.
     """
 
-    def __init__(self, k: Kernel, config: WindowsConfig, p: Any, more: int):
+    def __init__(
+        self, k: Kernel, config: WindowsConfig, p: Any, window: Val, places: list[Val], rows: int
+    ):
         self.k, self.config = k, config
-        self.rows, *sides = (size + more for size in config.window)
-        count = p.batch_size * p.queries * math.prod(sides)
-        index = k.ctaid() * k.ntid() + k.tid()
-        self.exists = index < count
-        self.window, rest = index // math.prod(sides), index % math.prod(sides)
-        self._image = self.window // p.queries
-        self.places: list[Val] = []
-        for side in reversed(sides):
-            self.places.insert(0, rest % side)
-            rest = rest // side
+        self.window, self.places, self.rows = window, places, rows
+        self._image = window // p.queries
         k.name(window=self.window, image=self._image)
         self._image_pixels = p.image_pixels
         self._extents = [
@@ -62,7 +77,7 @@ class Column:
             for size in (p.depth, p.height, p.width)[-config.dims :]
         ]
         center = p.centers + k.mul_wide(self.window, config.dims)
-        words = [center.load(axis, where=self.exists) for axis in reversed(range(config.dims))]
+        words = [center.load(axis) for axis in reversed(range(config.dims))]
         coordinates = [k.convert(word, config.coordinate_type) for word in widen(k, words)]
         self._floors = [k.floor(coordinate) for coordinate in coordinates]
         self.fractions: list[Val] = []

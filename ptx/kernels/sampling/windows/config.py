@@ -114,10 +114,10 @@ BACKWARD_CENTERS = Operation(
 
 _WINDOWS = {
     "RAFT": WindowsConfig(1, (46, 62), (4, 4)),
-    "windows-line": WindowsConfig(1, (9,), (2,)),
+    "windows-line": WindowsConfig(1, (9,), (2,), "border"),
     "windows-volume": WindowsConfig(1, (3, 5, 4), (1, 1, 2)),
     "windows-reflection": WindowsConfig(1, (5, 6), (0, 2), "reflection"),
-    "windows-mixed": WindowsConfig(1, (5, 6), (1, 3), "border"),
+    "windows-mixed": WindowsConfig(1, (5, 6), (1, 3)),
 }
 _LOCATIONS = {f16: f32, bf16: f32, f32: f64, f64: f32}  # of "mixed", by the images' type
 CONFIGS = {

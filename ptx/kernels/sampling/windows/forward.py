@@ -8,7 +8,7 @@ from typing import Any
 
 from ptx.builder import Kernel, Val
 from ptx.definition import KernelDefinition, Plan
-from ptx.kernels.sampling.windows.columns import Column
+from ptx.kernels.sampling.windows.columns import Column, each_column
 from ptx.kernels.sampling.windows.config import CENTERS, CONFIGS, VALUE, WindowsConfig, Y
 from ptx.kernels.sampling.windows.launch import SIZES, check, entry, grid, text_config
 from ptx.tile.vectors import load_elements, store_vector
@@ -17,7 +17,11 @@ __all__ = ["WINDOWS_FORWARD"]
 
 
 def _body(k: Kernel, config: WindowsConfig, plan: Plan, p: Any) -> None:
-    column = Column(k, config, p, more=0)
+    with each_column(k, config, p, more=0) as column:
+        _write_column(k, config, p, column)
+
+
+def _write_column(k: Kernel, config: WindowsConfig, p: Any, column: Column) -> None:
     pairs = [
         (column.pixel(axis, place), column.pixel(axis, place + 1))
         for axis, place in enumerate(column.places, 1)
@@ -29,15 +33,14 @@ def _body(k: Kernel, config: WindowsConfig, plan: Plan, p: Any) -> None:
         first, values = column.pixel(0, row), []
         for others in corners:
             pixel = column.join(first, *others)
-            where = column.exists & pixel.inside
-            values += load_elements(column.address(p.value, pixel), 1, where=where)
+            values += load_elements(column.address(p.value, pixel), 1, where=pixel.inside)
         return _interpolated(k, values, column.fractions[1:])
 
     before = k.var(config.sum_type, line(0))
     with k.loop(column.rows, name="row", unroll=False) as row:
         after = line(row + 1)
         sample = _interpolated(k, [before.value(), after], column.fractions[:1])
-        store_vector(column.sample(p.y, row, column.places), [sample], where=column.exists)
+        store_vector(column.sample(p.y, row, column.places), [sample])
         before.set(after)
 
 

@@ -49,7 +49,7 @@ OF_WINDOWS: dict[str, tuple[Probe, ...]] = {
         for seed in range(3)
     )
     for kernel in WINDOWS_KERNELS
-    for name in ("windows-line", "windows-volume", "windows-mixed")
+    for name in ("windows-mixed", "windows-volume")
 }
 
 POINTS = "ptx.kernels.sampling.points"
@@ -59,7 +59,6 @@ WINDOW = "ptx.kernels.sampling.geometry.Window.along"
 REFLECTED = "ptx.kernels.sampling.geometry.Grid._reflected"
 COLUMN = "ptx.kernels.sampling.windows.columns.Column.__init__"
 PIXEL = "ptx.kernels.sampling.windows.columns.Column.pixel"
-CLIPPED = "ptx.kernels.sampling.geometry._clipped"
 UNIT = "ptx.kernels.sampling.units.Unit.__init__"
 GATHER = "ptx.kernels.sampling.backward_value_gather"
 ADD = "ptx.tile.vectors.add_weighted"
@@ -163,10 +162,10 @@ EQUIVALENT = [
         Result.OTHER,
     ),
     Reason(
-        "a row before the first one has neither samples nor a pixel",
+        "before the first row and after the last are neither samples nor a pixel",
         "ptx.kernels.sampling.windows.backward_value._body > ptx.builder.control.Control.loop",
-        "mov",
-        "constant",
+        "mov setp",
+        "constant operator",
         Result.OTHER,
     ),
     Reason(
@@ -177,7 +176,24 @@ EQUIVALENT = [
         Result.OTHER,
     ),
     Reason("numbers of pixels are whole", PIXEL, "cvt", "rounding"),
-    Reason("at the edge the pixel is that of the edge", CLIPPED, "setp", "operator", Result.OTHER),
+    Reason(
+        "no point is as far as that, but for those at infinity", COLUMN, "setp", "constant operator"
+    ),
+    Reason(
+        "no point is as far as that, but for those at infinity",
+        COLUMN,
+        "abs setp",
+        "source operator",
+        Result.OTHER,
+    ),
+    Reason("fractions have few bits", f"{COLUMN} > {POINTS}.rounded", "cvt", "rounding"),
+    Reason(
+        "a sample of NaN is NaN, whatever is read",
+        f"ptx.kernels.sampling.windows.forward._body > {PIXEL}",
+        "cvt",
+        "source",
+        Result.OTHER,
+    ),
     Reason("a level is as wide as another one has pixels", f"{GATHER}._cell", "mov", "source"),
     Reason("an odd number is odd without its sign", REFLECTED, "mul", "constant", Result.OTHER),
 ]
