@@ -43,13 +43,17 @@ SAMPLES: dict[str, tuple[Probe, ...]] = {
     for kernel, names in LAYERS.items()
     for name in names
 }
+SMALL_WINDOWS = {
+    "windows": dataclasses.replace(WINDOWS["RAFT/f32"], size=(7, 5), radius=(2, 1)),
+    "mixed-types": WINDOWS["windows-mixed/f32"],
+    "volume": WINDOWS["windows-volume/f32"],
+}
 OF_WINDOWS: dict[str, tuple[Probe, ...]] = {
     f"{kernel}-{name}": tuple(
-        WindowsCall(kernel, WINDOWS[f"{name}/f32"], 2 + seed, 37 + seed, seed=seed)
-        for seed in range(3)
+        WindowsCall(kernel, config, 2 + seed, 37 + seed, seed=seed) for seed in range(3)
     )
     for kernel in WINDOWS_KERNELS
-    for name in ("windows-mixed", "windows-volume")
+    for name, config in SMALL_WINDOWS.items()
 }
 
 POINTS = "ptx.kernels.sampling.points"
@@ -155,9 +159,9 @@ EQUIVALENT = [
         Result.OTHER,
     ),
     Reason(
-        "what is far reads nothing, whatever finite number its fraction is",
-        COLUMN,
-        "selp",
+        "what is far reads nothing, whatever its fraction is",
+        (COLUMN, f"{COLUMN} > {POINTS}.rounded"),
+        "selp cvt",
         "constant source",
         Result.OTHER,
     ),
