@@ -33,6 +33,10 @@ KERNELS = {
     ),
     "gemm": ("gemm",) * 4,  # the gradient to alpha is a product too
     "sampling": ("sampling_forward", "sampling_backward_value", "sampling_backward_points"),
+    "sample_windows (one channel)": (
+        *("sampling_windows_forward", "sampling_windows_backward_value"),
+        "sampling_backward_points",
+    ),
 }
 
 

@@ -83,7 +83,7 @@ class Column:
         self.fractions: list[Val] = []
         for coordinate, floor in zip(coordinates, self._floors, strict=True):
             # Infinitely far it is a pixel's middle.
-            fraction = k.select(abs(coordinate) > _FAR, 0.0, coordinate - floor)
+            fraction = k.select(coordinate.eq(floor), 0.0, coordinate - floor)
             self.fractions.append(rounded(k, fraction, config.sum_type))
 
     def pixel(self, axis: int, place: Val | int) -> Pixel:

@@ -159,13 +159,6 @@ EQUIVALENT = [
         Result.OTHER,
     ),
     Reason(
-        "what is far reads nothing, whatever its fraction is",
-        (COLUMN, f"{COLUMN} > {POINTS}.rounded"),
-        "selp cvt",
-        "constant source",
-        Result.OTHER,
-    ),
-    Reason(
         "before the first row and after the last are neither samples nor a pixel",
         "ptx.kernels.sampling.windows.backward_value._body > ptx.builder.control.Control.loop",
         "mov setp",
@@ -180,16 +173,6 @@ EQUIVALENT = [
         Result.OTHER,
     ),
     Reason("numbers of pixels are whole", PIXEL, "cvt", "rounding"),
-    Reason(
-        "no point is as far as that, but for those at infinity", COLUMN, "setp", "constant operator"
-    ),
-    Reason(
-        "no point is as far as that, but for those at infinity",
-        COLUMN,
-        "abs setp",
-        "source operator",
-        Result.OTHER,
-    ),
     Reason("fractions have few bits", f"{COLUMN} > {POINTS}.rounded", "cvt", "rounding"),
     Reason(
         "a sample of NaN is NaN, whatever is read",
