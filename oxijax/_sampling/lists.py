@@ -87,7 +87,10 @@ def _cell(config: SamplingConfig, points: Points) -> jax.Array:
     """The cell that each point is in, [T, B, M]: a pixel and head of the images with borders."""
     heads, sizes = points.first[0].shape[2], _level_cells(config)
     first = of_points(config, [0, *itertools.accumulate(sizes[:-1])])
-    cell, *others = (at + CELL_BORDER for at in points.first)
+    cell, *others = (
+        jnp.clip(at, -CELL_BORDER, sizes_along(config, axis)) + CELL_BORDER
+        for axis, at in enumerate(points.first)
+    )
     for axis, at in enumerate(others, start=1):
         cell = cell * (sizes_along(config, axis) + 2 * CELL_BORDER) + at
     pixel = points.image[:, None] * sum(sizes) + (cell + first)

@@ -38,7 +38,6 @@ __all__ = [
 ]
 
 _OUTSIDE = np.uint32(2**31 - 1)  # of a line or column: with any other part, it is no row
-_FAR = 2**31 - 128  # positions are clamped to this before they become integers
 
 
 SampleParams = OpParams[SamplingConfig]
@@ -87,7 +86,7 @@ class Points(NamedTuple):
 
     Attributes:
       first: along each axis, the pixel at the position's floor, or the nearest one, in its image:
-        int32; outside, at most two pixels from the edge.
+        int32; far outside another one that is.
       fractions: from that pixel to the point; NaN if the coordinate is, 0 for the nearest pixel.
       slopes: of the position, with respect to the coordinate.
       weight: None for 1.
@@ -173,13 +172,13 @@ class Queries(NamedTuple):
             real, whole, slope = position(config.geometry, axis, coordinate, size, self.query)
             # An infinite coordinate may have no position: in a mirror, or scaled by 0.
             nowhere = jnp.isnan(real) & ~jnp.isnan(coordinate)
-            real = jnp.clip(jnp.where(nowhere, -_FAR, real), -_FAR, _FAR)
+            real = jnp.where(nowhere, -jnp.inf, real)
             floor = jnp.floor(real)
-            # Of NaN the pixel is as far outside as an infinite one, where what is added is dropped.
-            pixel = jnp.where(jnp.isnan(floor), -_FAR, floor).astype(jnp.int32)
-            # The sum could overflow; what is clipped first ends between -2 and the size.
-            pixel = jnp.clip(pixel, -2 - whole, size - whole) + whole
-            found.append((pixel, real - floor, slope))
+            # Of what no integer counts XLA has the first or the last one; of NaN pixels are as far
+            # outside, where what is added is dropped. With what is whole it may come around.
+            pixel = jnp.where(jnp.isnan(real), -jnp.inf, floor).astype(jnp.int32) + whole
+            fraction = jnp.where(jnp.isinf(real), 0, real - floor)
+            found.append((pixel, fraction, slope))
         weight = None if self.weights is None else _points_first(self.weights)
         # What fills a block up, with `NOWHERE` for integers, is in the first image.
         image = jnp.maximum(self.image, 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from oxijax._core.arguments.precision import accumulator
@@ -17,6 +18,8 @@ __all__ = [
     "take_rows",
     "take_rows_or_zeros",
 ]
+
+_LONG = 32  # channels of rows of which LLVM makes vectors one by one
 
 
 def take_rows(
@@ -60,7 +63,26 @@ def _take_bits_jvp(
 def take_rows_or_zeros(rows: jax.Array, index: jax.Array) -> jax.Array:
     """Rows [R, C] by their numbers, uint32 [...]; zeros for those that don't exist."""
     exists, index = _existing(rows, index)
-    return jnp.where(exists[..., None], take_rows(rows, index), 0)
+    values = take_rows(rows, index)
+    if values.shape[-1] < _LONG:
+        return _or_zeros(values, exists)
+    return jnp.where(exists[..., None], values, 0)
+
+
+@jax.custom_jvp
+def _or_zeros(values: jax.Array, exists: jax.Array) -> jax.Array:
+    """Values [..., C] where they exist, and zeros.
+
+    Of a choice that is the same for all channels LLVM makes branches, in which it makes no vectors
+    of rows that are short. The smaller of a value's bits and of ones or zeros has none.
+    """
+    unsigned = jnp.dtype(f"uint{8 * values.dtype.itemsize}")
+    limit = jnp.where(exists, np.array(jnp.iinfo(unsigned).max, unsigned), np.array(0, unsigned))
+    bits = lax.bitcast_convert_type(values, unsigned)
+    return lax.bitcast_convert_type(jnp.minimum(bits, limit[..., None]), values.dtype)
+
+
+_or_zeros.defjvps(lambda dot, _, values, exists: jnp.where(exists[..., None], dot, 0), None)
 
 
 def add_to_rows(

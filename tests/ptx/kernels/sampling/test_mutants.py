@@ -175,6 +175,13 @@ EQUIVALENT = [
     Reason("numbers of pixels are whole", PIXEL, "cvt", "rounding"),
     Reason("fractions have few bits", f"{COLUMN} > {POINTS}.rounded", "cvt", "rounding"),
     Reason(
+        "what is far reads nothing, whatever its fraction is",
+        f"{COLUMN} > {POINTS}.rounded",
+        "cvt",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
         "a sample of NaN is NaN, whatever is read",
         f"ptx.kernels.sampling.windows.forward._body > {PIXEL}",
         "cvt",
