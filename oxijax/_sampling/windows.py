@@ -199,10 +199,7 @@ def _samples(params: WindowsParams, centers: jax.Array) -> tuple[OpParams[Any], 
 
 
 def of_samples(
-    run: Callable[..., tuple[jax.Array]],
-    params: WindowsParams,
-    value: jax.Array,
-    centers: jax.Array,
+    run: Callable[..., Any], params: WindowsParams, value: jax.Array, centers: jax.Array
 ) -> tuple[jax.Array]:
     """The same by `run`, a forward operation of samples."""
     samples, locations = _samples(params, centers)
