@@ -36,8 +36,8 @@ def sample_windows(
     """Windows of samples, a pixel apart, about positions in images of one, two or three dimensions.
 
     All samples of a window lie equally far from their pixels: 2 radius + 2 pixels along a dimension
-    make its 2 radius + 1 samples, and for images of one channel XLA's program reads each of them
-    once. These are the lookups of RAFT, TAPIR and PIPs in their correlation volumes.
+    make its 2 radius + 1 samples, and of images of one channel each of them is read once. These are
+    the lookups of RAFT, TAPIR and PIPs in their correlation volumes.
 
     Args:
       x: images [N, W, C], [N, H, W, C] or [N, D, H, W, C]; float16, bfloat16, float32 or float64.

@@ -17,9 +17,11 @@ SIZES = {1: (9,), 2: (5, 6), 3: (3, 5, 4)}
 RADII = {1: (2,), 2: (1, 2), 3: (1, 0, 1)}
 NAMES = "x", "centers"
 values_and_gradients = functools.partial(_values_and_gradients, names=NAMES)
-KERNELS = (
-    *("sampling_windows_forward", "sampling_windows_backward_value", "sampling_backward_points"),
-)
+# Of images of one channel, and of others.
+KERNELS = {
+    1: ("sampling_windows_forward", "sampling_windows_backward_value", "sampling_backward_points"),
+    3: ("sampling_forward", "sampling_backward_value", "sampling_backward_points"),
+}
 
 
 def operands(dims: int, channels: int) -> list[np.ndarray]:
@@ -67,10 +69,12 @@ def test_many_windows():
         assert_close(value, expected[name], 1e-12, name)
 
 
-def check_kernels(dims: int, precision: str, place: Place) -> None:
+def check_kernels(
+    dims: int, precision: str, place: Place, channels: int = 1, *, deterministic: bool = False
+) -> None:
     """Values and gradients of kernels, beside the formula in float64."""
     dtype, _, tolerance = PRECISIONS[precision]
-    *arrays, grad_y = operands(dims, channels=1)
+    *arrays, grad_y = operands(dims, channels)
     # Centres in half a precision lie where they are rounded to.
     arrays[1] = arrays[1].astype(dtype).astype(np.float32)
     arrays[0], grad_y = (array.astype(dtype) for array in (arrays[0], grad_y))
@@ -78,10 +82,13 @@ def check_kernels(dims: int, precision: str, place: Place) -> None:
     options = {"radius": RADII[dims], "padding_mode": "zeros"}
     expected = values_and_gradients(functools.partial(formula, **options), wide[:2], wide[2])
     function = functools.partial(oxijax.sample_windows, implementation="ptx", **options)
-    with place.context():
+    kernels = KERNELS[channels]
+    if deterministic:
+        kernels = (kernels[0], "sampling_backward_value_gather", kernels[2])
+    with place.context(), oxijax.config.deterministic_mode(deterministic):
         given = jax.device_put((tuple(arrays), grad_y), place.device)
         compiled = program_of(function).lower(*given).compile(place.compiler_options)
-        assert assert_has_kernels(compiled.as_text(), KERNELS) == len(KERNELS)
+        assert assert_has_kernels(compiled.as_text(), kernels) == len(kernels)
         y, gradients = compiled(*given)
     for name, value in {"y": y, "dx": gradients[0], "dcenters": gradients[1]}.items():
         assert_close(np.asarray(value, np.float64), expected[name], tolerance, name)
@@ -96,6 +103,13 @@ each_kernel = pytest.mark.parametrize(
 @pytest.mark.usefixtures("x64")
 def test_kernels(dims, precision):
     check_kernels(dims, precision, emulated("sm_75"))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("channels", "deterministic"), [(3, False), (1, True)])
+def test_other_kernels(channels, deterministic):
+    """Windows of more channels, and a fixed order of additions, are samples at all positions."""
+    check_kernels(2, "exact", emulated("sm_80"), channels, deterministic=deterministic)
 
 
 @pytest.mark.gpu
