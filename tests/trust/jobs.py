@@ -96,7 +96,8 @@ _FILES = {
     "texts": [f"{_KERNELS}/FAMILY/test_{name}.py" for name in ("coverage", "direct", "kernels")],
     "limits": [f"{_KERNELS}/FAMILY/test_limits.py"],
     "calls": [
-        f"{_OPERATORS}/FAMILY/test_{name}.py" for name in ("emulated", "deterministic", "packed")
+        f"{_OPERATORS}/FAMILY/test_{name}.py"
+        for name in ("emulated", "deterministic", "packed", "windows")
     ],
 }
 _SUITES = {
