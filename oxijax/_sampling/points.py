@@ -172,11 +172,12 @@ class Queries(NamedTuple):
             real, whole, slope = position(config.geometry, axis, coordinate, size, self.query)
             # An infinite coordinate may have no position: in a mirror, or scaled by 0.
             nowhere = jnp.isnan(real) & ~jnp.isnan(coordinate)
-            real = jnp.where(nowhere, -jnp.inf, real)
+            outside = np.array(-np.inf, real.dtype)
+            real = jnp.where(nowhere, outside, real)
             floor = jnp.floor(real)
             # Of what no integer counts XLA has the first or the last one; of NaN pixels are as far
             # outside, where what is added is dropped. With what is whole it may come around.
-            pixel = jnp.where(jnp.isnan(real), -jnp.inf, floor).astype(jnp.int32) + whole
+            pixel = jnp.where(jnp.isnan(real), outside, floor).astype(jnp.int32) + whole
             fraction = jnp.where(jnp.isinf(real), 0, real - floor)
             found.append((pixel, fraction, slope))
         weight = None if self.weights is None else _points_first(self.weights)

@@ -82,7 +82,11 @@ def _or_zeros(values: jax.Array, exists: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(jnp.minimum(bits, limit[..., None]), values.dtype)
 
 
-_or_zeros.defjvps(lambda dot, _, values, exists: jnp.where(exists[..., None], dot, 0), None)
+@_or_zeros.defjvp
+def _or_zeros_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    (values, exists), (values_dot, _) = primals, tangents
+    found, dot = (jnp.where(exists[..., None], each, 0) for each in (values, values_dot))
+    return found, dot
 
 
 def add_to_rows(
