@@ -85,6 +85,8 @@ def _or_zeros(values: jax.Array, exists: jax.Array) -> jax.Array:
 @_or_zeros.defjvp
 def _or_zeros_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     (values, exists), (values_dot, _) = primals, tangents
+    # Not the value by bits: a loop that is differentiated has no rule for it any more, and a second
+    # derivative would be that of bits.
     found, dot = (jnp.where(exists[..., None], each, 0) for each in (values, values_dot))
     return found, dot
 
