@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from support.helpers import assert_close
+from support.helpers import TOLERANCES, assert_close
 from support.layers import PATHS, equations_of
 from support.places import assert_has_kernels
 from support.public_calls import PublicCall, find_call, operator_calls, values_and_gradients
@@ -102,6 +102,7 @@ def _reverse(function, primals, tangents):
 
 # What makes the products of an operator besides its own primitives.
 PRODUCTS_OF_XLA = {"conv": "conv_general_dilated", "gemm": "dot_general"}
+OF_PRODUCTS = {*PRODUCTS_OF_XLA, *(f"reference.{name}" for name in PRODUCTS_OF_XLA)}
 
 
 @pytest.mark.spread(6)
@@ -131,6 +132,27 @@ def test_second_derivatives(path, name, outer, inner):
     if base := PRODUCTS_OF_XLA.get(name.partition(" ")[0]):
         assert base not in str(jax.make_jaxpr(derivative(call))(*operands))
         assert path == "xla" or calls > len(kernels_of(name))
+
+
+@pytest.mark.spread(12)
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if n.split()[0] not in OF_PRODUCTS])
+def test_second_derivatives_in_bfloat16(name):
+    """Those of the twins too, which differentiate what gathers bfloat16 by bits, in loops."""
+    call = find_call(name)
+    operands = [jnp.asarray(each, jnp.bfloat16) for each in call.operands(np.float64)]
+
+    def loss(*operands):
+        return jnp.sum(jnp.sin(call.function(*operands).astype(jnp.float32)))
+
+    @jax.jit
+    def derivative(*operands):
+        tangents = tuple(jnp.cos(each) for each in operands)
+        return _forward(jax.grad(loss, every(call)), operands, tangents)
+
+    exact = derivative(*(each.astype(jnp.float32) for each in operands))
+    for actual, expected in zip(derivative(*operands), exact, strict=True):
+        error = jnp.linalg.norm(actual.astype(jnp.float32) - expected)
+        assert error <= 4 * TOLERANCES["bfloat16"] * jnp.linalg.norm(expected)
 
 
 def _linearized(function, primals, tangents):

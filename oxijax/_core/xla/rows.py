@@ -56,8 +56,10 @@ def _take_bits_jvp(
     start: int, stop: int | None, primals: Any, tangents: Any
 ) -> tuple[jax.Array, jax.Array]:
     (rows, index), (rows_dot, _) = primals, tangents
-    found = _take(start, stop, rows_dot, index).astype(jnp.float32)
-    return _take_bits(start, stop, rows, index), found
+    # Not the value by bits: a loop that is differentiated has no rule for it any more, and a second
+    # derivative would be that of bits.
+    found, dot = (_take(start, stop, each, index) for each in (rows, rows_dot))
+    return found.astype(jnp.float32), dot.astype(jnp.float32)
 
 
 def take_rows_or_zeros(rows: jax.Array, index: jax.Array) -> jax.Array:
@@ -85,8 +87,7 @@ def _or_zeros(values: jax.Array, exists: jax.Array) -> jax.Array:
 @_or_zeros.defjvp
 def _or_zeros_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     (values, exists), (values_dot, _) = primals, tangents
-    # Not the value by bits: a loop that is differentiated has no rule for it any more, and a second
-    # derivative would be that of bits.
+    # Not the value by bits, as above.
     found, dot = (jnp.where(exists[..., None], each, 0) for each in (values, values_dot))
     return found, dot
 

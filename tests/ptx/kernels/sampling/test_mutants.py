@@ -63,7 +63,6 @@ WINDOW = "ptx.kernels.sampling.geometry.Window.along"
 REFLECTED = "ptx.kernels.sampling.geometry.Grid._reflected"
 COLUMN = "ptx.kernels.sampling.windows.columns.Column.__init__"
 PIXEL = "ptx.kernels.sampling.windows.columns.Column.pixel"
-UNIT = "ptx.kernels.sampling.units.Unit.__init__"
 GATHER = "ptx.kernels.sampling.backward_value_gather"
 ADD = "ptx.tile.vectors.add_weighted"
 
@@ -148,14 +147,7 @@ EQUIVALENT = [
         "lists have no points but those that there are",
         f"{GATHER}._body.<locals>.turn",
         "sub min",
-        "source constant operator operands",
-        Result.OTHER,
-    ),
-    Reason(
-        "beyond the last pixel are lists of cells at the border, whose sum is not written",
-        f"{GATHER}._body > {UNIT}",
-        "sub",
-        "operands",
+        "source constant operator",
         Result.OTHER,
     ),
     Reason(
