@@ -138,7 +138,11 @@ def parse(printed: str) -> Sass:
     instructions = [i.text for i in code]
     targets = [i.target for i in code]
 
-    spans = sorted({(to, i) for i, to in enumerate(targets) if to is not None and to <= i})
+    # What ptxas moves behind the end, such as shuffles of warps that have parted, comes back by a
+    # branch that is no loop's.
+    ends = [n for n, instruction in enumerate(instructions) if instruction == "EXIT"]
+    back = {(to, i) for i, to in enumerate(targets) if to is not None and to <= i}
+    spans = sorted(span for span in back if not any(span[0] <= end < span[1] for end in ends))
     for first, last in spans:
         if any(first < other <= last < end for other, end in spans):
             raise ValueError(f"the loop at {first} to {last} is cut by another: {spans}")

@@ -117,7 +117,8 @@ _CONDITION = re.compile(r"@|\S+ !?U?P\d")
 def _without_slow_paths(instructions: Sequence[Instruction]) -> list[Instruction]:
     """The same, without the subroutines that ptxas calls for rare operands.
 
-    Of a division, for example, these are operands of extreme magnitude. The PTX text has one
+    Of a division, for example, these are operands of extreme magnitude; of a shuffle, warps whose
+    lanes have parted, which no kernel's have where it shuffles. The PTX text has one
     instruction for it, and a trace does not say which way it went: the usual one. A call of a label
     in the kernel is a branch like others.
     """
@@ -133,7 +134,7 @@ def _without_slow_paths(instructions: Sequence[Instruction]) -> list[Instruction
         return False
 
     for number, instruction in enumerate(instructions):
-        if instruction.target is None or not instruction.text.startswith("@"):
+        if instruction.target is None or not instruction.text.startswith(("@", "BRA.DIV")):
             continue
         if calls(instruction.target):
             found[number] = dataclasses.replace(instruction, text="NOP", target=None)

@@ -5,15 +5,18 @@ The order of these additions is not fixed.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ptx.builder import Kernel, Val
-from ptx.definition import KernelDefinition, Out
+from ptx.definition import Instance, KernelDefinition, Out
+from ptx.kernels.sampling.backward_value_tiles import write_tiles
 from ptx.kernels.sampling.catalog import CONFIGS
 from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.geometry import WIDTH, Window
 from ptx.kernels.sampling.operations import GRAD_Y, POINTS
 from ptx.kernels.sampling.parameters import SIZES, check, entry, grid, text_config
-from ptx.kernels.sampling.plan import SamplingPlan, add_plan
+from ptx.kernels.sampling.plan import TILE, SamplingPlan, TilePlan, add_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, each_chunk
 from ptx.kernels.sampling.softmax import Softmax
@@ -24,6 +27,9 @@ __all__ = ["BACKWARD_VALUE"]
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
+    if isinstance(plan, TilePlan):
+        write_tiles(k, config, plan, p)
+        return
     unit = Unit(k, config, plan, p)
     arrays = PointArrays(unit, p.locations, p.weights, p.packed)
     softmax = Softmax(unit, arrays) if config.normalize else None
@@ -50,6 +56,19 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
     each_turn(unit, turn)
 
 
+def _grid(instance: Instance) -> tuple[int, int, int]:
+    """Blocks in x: of units, or of the tiles of all images and heads."""
+    config, plan = instance.config, instance.plan
+    if not isinstance(plan, TilePlan):
+        return grid(instance)
+    sizes = config.levels
+    if isinstance(config.geometry, Window):
+        columns = config.geometry.out_size[WIDTH]
+        sizes = ((-(-instance.sizes["q"] // columns), columns),)
+    tiles = sum(math.prod(-(-size // TILE) for size in level) for level in sizes)
+    return instance.sizes["n"] * tiles * config.heads, 1, 1
+
+
 BACKWARD_VALUE = KernelDefinition(
     name="sampling_backward_value",
     configs=CONFIGS,
@@ -59,7 +78,7 @@ BACKWARD_VALUE = KernelDefinition(
     ),
     plan=add_plan,
     check=check,
-    grid=grid,
+    grid=_grid,
     entry=entry("backward_value"),
     body=_body,
     text_config=text_config,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 from ptx.definition import Sizes
-from ptx.isa.dtypes import f32
+from ptx.isa.dtypes import bf16, f16, f32
 from ptx.isa.targets import Target
 from ptx.kernels.sampling.config import SamplingConfig
+from ptx.kernels.sampling.geometry import Across, Window
 from ptx.tile.vectors import vector_width
 
 __all__ = [
     "SHARED_BYTES",
+    "TILE",
     "SamplingPlan",
+    "TilePlan",
     "add_plan",
     "chunks",
     "kept_bytes",
@@ -23,6 +26,7 @@ __all__ = [
 _WARP = 32
 _CHUNK = 4  # points at most whose positions are in registers at a time
 SHARED_BYTES = 48 * 1024  # of a block
+TILE = 8  # queries of a tile along each axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +63,22 @@ class SamplingPlan:
         return -(-self.vectors // self.lanes)
 
 
+@dataclasses.dataclass(frozen=True)
+class TilePlan(SamplingPlan):
+    """Tiles of queries of a block, of which each thread has one: see `backward_value_tiles`.
+
+    Attributes besides those of `SamplingPlan`:
+      slice: neighbouring channels that are multiplied at a time.
+      slices: how often, until all have been.
+    """
+
+    slice: int = 16
+
+    @property
+    def slices(self) -> int:
+        return self.vectors * self.width // self.slice
+
+
 def read_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:
     """The plan of a kernel that reads images: a lane has vectors of 16 bytes, if they fit."""
     min_blocks = 4 if config.sum_type is f32 else 3
@@ -72,7 +92,26 @@ def add_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> Sam
     where the GPU has such an instruction, else one.
     """
     vectors = config.sum_type is f32 and target.supports("sm_90")
-    return _plan(config, vector_width(f32, config.channels) if vectors else 1, 4)
+    width = vector_width(f32, config.channels) if vectors else 1
+    if not (has_tiles(config, sizes) and target.supports("sm_80")):
+        return _plan(config, width, 4)
+    return TilePlan(
+        width, 2, config.channels // width, 2 * TILE * TILE,
+        slice=32 if config.channels % 32 == 0 else 16,
+    )  # fmt: skip
+
+
+def has_tiles(config: SamplingConfig, sizes: Sizes | None) -> bool:
+    """Whether neighbouring queries read neighbouring pixels, of types that tensor cores multiply.
+
+    Those of a window's outputs do; and of points across an image those that are as many as its
+    pixels, which are taken to be these.
+    """
+    if config.float_type not in (f16, bf16) or config.channels % 16 or config.geometry.nearest:
+        return False
+    if isinstance(config.geometry, Across):
+        return config.dims == 2 and sizes is not None and sizes["q"] == config.pixels
+    return isinstance(config.geometry, Window)
 
 
 def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:

@@ -26,6 +26,7 @@ class PointArrays:
     Attributes:
       locations: from which places are counted by `index`.
       weights: from which weights are counted by `index`; None for 1.
+      of_unit: whether these are those of the unit's own points, and `index` counts from them.
     """
 
     def __init__(
@@ -48,11 +49,12 @@ class PointArrays:
             weights = locations + 2 * sum(config.points)
         assert locations is not None
         self.locations, self.weights = locations, weights
+        self.of_unit = packed is not None
 
     def index(self, span: Span) -> Val:
         """The number of the lane's own point of a span."""
         unit = self.unit
-        if self.packed is not None:
+        if self.of_unit:
             return span.own
         own = unit.k.convert(span.own, u64)
         return unit.k.mad_wide(unit.index, sum(unit.config.points), own)
@@ -61,7 +63,7 @@ class PointArrays:
         """The weight of the unit's first point."""
         unit = self.unit
         assert self.weights is not None
-        if self.packed is not None:
+        if self.of_unit:
             return self.weights
         return self.weights + unit.k.mul_wide(unit.index, sum(unit.config.points))
 
@@ -72,7 +74,7 @@ class PointArrays:
             place = place + index
         return place
 
-    def load_place(self, index: Val, where: Val) -> list[Val]:
+    def load_place(self, index: Val, where: Val | None) -> list[Val]:
         """Reads the coordinates of a point, as f32 or f64."""
         place, words = self.place(index), []
         width = 2 if self.pairs else 1

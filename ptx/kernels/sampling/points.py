@@ -17,7 +17,7 @@ from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import DType, s32, u32
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.softmax import Softmax
-from ptx.kernels.sampling.units import Span, Unit, each_span
+from ptx.kernels.sampling.units import Span, Unit, each_span, each_span_of_level
 from ptx.tile.vectors import widen
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Point",
     "Sample",
     "each_chunk",
+    "first_pixels",
     "rounded",
     "weight_of",
 ]
@@ -38,7 +39,8 @@ class Point:
 
     Attributes:
       index: in its arrays.
-      pixel: the first of its pixels in the image: s32, possibly outside.
+      places: the first of its pixels along each axis: s32, possibly outside.
+      pixel: the same, in the image.
       inside: a bit for each of its pixels, whether it is in the image and the point exists: u32.
       fractions: along each axis, in the type of sums; all NaN if a coordinate is.
       slopes: of the position, with respect to the coordinate, along each axis.
@@ -46,6 +48,7 @@ class Point:
     """
 
     index: Val
+    places: Sequence[Val]
     pixel: Val
     inside: Val
     fractions: Sequence[Val]
@@ -127,7 +130,11 @@ class Chunk:
 
 
 def each_chunk(
-    unit: Unit, arrays: PointArrays, softmax: Softmax | None, write: Callable[[Chunk], None]
+    unit: Unit,
+    arrays: PointArrays,
+    softmax: Softmax | None,
+    write: Callable[[Chunk], None],
+    level: int | None = None,
 ) -> None:
     """Goes through the points of a unit in chunks.
 
@@ -136,32 +143,45 @@ def each_chunk(
       arrays: where its points are.
       softmax: the softmax of the unit's weights, if they are to be normalised.
       write: writes what is done with a chunk.
+      level: the only level whose points are wanted; None for all.
     """
-    each_span(unit, lambda span: write(Chunk(unit, span, point_of(unit, arrays, softmax, span))))
+
+    def of_span(span: Span) -> None:
+        write(Chunk(unit, span, point_of(unit, arrays, softmax, span)))
+
+    if level is None:
+        each_span(unit, of_span)
+    else:
+        each_span_of_level(unit, level, of_span)
 
 
 def point_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Span) -> Point:
     """The lane's own point of a span."""
     k, config = unit.k, unit.config
     index = arrays.index(span)
-    place = arrays.load_place(index, span.exists)
-    coordinates = [k.convert(v, config.coordinate_type) for v in place]
+    coordinates = _coordinates(unit, arrays, index, span.exists)
     # One NaN coordinate makes the whole sample NaN. Its pixels are outside.
     invalid = functools.reduce(operator.or_, [k.isnan(v) for v in coordinates])
     poison = k.select(invalid, float("nan"), 0.0, config.sum_type)
-    axes = [_along(unit, span, axis, at) for axis, at in enumerate(reversed(coordinates))]
+    axes = _axes(unit, span, coordinates)
     level, in_image = span.level, axes[0].first
     for size, axis in zip(level.size[1:], axes[1:], strict=True):
         in_image = k.bitcast(size, s32) * in_image + axis.first
     pixel = in_image if level.first_pixel is None else in_image + k.bitcast(level.first_pixel, s32)
-    inside = k.var(u32, 0)
-    for i, along in enumerate(itertools.product(*(axis.inside for axis in axes))):
-        exists = functools.reduce(operator.and_, along, span.exists)
-        inside.set(inside | k.select(exists, 1 << i, 0, u32))
     return Point(
-        index, pixel, inside.value(), [axis.fraction + poison for axis in axes],
-        [axis.slope for axis in axes], weight_of(unit, arrays, softmax, span),
+        index, [axis.first for axis in axes], pixel, _inside(k, axes, span),
+        [axis.fraction + poison for axis in axes], [axis.slope for axis in axes],
+        weight_of(unit, arrays, softmax, span),
     )  # fmt: skip
+
+
+def first_pixels(unit: Unit, arrays: PointArrays, span: Span) -> list[Val]:
+    """The first pixel of the lane's own point of a span along each axis, as `Point` has them.
+
+    Also where there is no such unit: that of the one in range.
+    """
+    coordinates = _coordinates(unit, arrays, arrays.index(span), None)
+    return [axis.first for axis in _axes(unit, span, coordinates)]
 
 
 def weight_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Span) -> Val | None:
@@ -175,6 +195,11 @@ def weight_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Sp
     return rounded(k, weight, unit.config.sum_type)
 
 
+def _coordinates(unit: Unit, arrays: PointArrays, index: Val, where: Val | None) -> list[Val]:
+    place = arrays.load_place(index, where)
+    return [unit.k.convert(v, unit.config.coordinate_type) for v in place]
+
+
 class _Along(NamedTuple):
     """A point along an axis: its first pixel, its fraction, which pixels are inside; the slope."""
 
@@ -182,6 +207,23 @@ class _Along(NamedTuple):
     fraction: Val
     inside: list[Val]
     slope: Val | float
+
+
+def _inside(k: Kernel, axes: Sequence[_Along], span: Span) -> Val:
+    """A bit for each pixel of a point, as `Point` has them."""
+    found = k.select(span.exists, 0xFF, 0, u32)
+    of_point = list(itertools.product(*(range(len(axis.inside)) for axis in axes)))
+    for axis, along in enumerate(axes):
+        bits: list[Val] = []
+        for number, inside in enumerate(along.inside):
+            mask = sum(1 << i for i, pixel in enumerate(of_point) if pixel[axis] == number)
+            bits.append(k.select(inside, mask, 0, u32))
+        found = found & functools.reduce(operator.or_, bits)
+    return found
+
+
+def _axes(unit: Unit, span: Span, coordinates: Sequence[Val]) -> list[_Along]:
+    return [_along(unit, span, axis, at) for axis, at in enumerate(reversed(coordinates))]
 
 
 def _along(unit: Unit, span: Span, axis: int, coordinate: Val) -> _Along:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.isa.dtypes import u64
@@ -14,7 +14,25 @@ from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.geometry import Extent, Window
 from ptx.kernels.sampling.plan import SamplingPlan
 
-__all__ = ["Level", "Span", "Unit", "across_chunk", "each_span", "each_turn"]
+__all__ = [
+    "Level",
+    "Place",
+    "Span",
+    "Unit",
+    "across_chunk",
+    "each_span",
+    "each_span_of_level",
+    "each_turn",
+]
+
+
+class Place(NamedTuple):
+    """Where a unit is: its image, query and head, in range, and whether there is such a unit."""
+
+    image: Val
+    query: Val
+    head: Val
+    exists: Val
 
 
 class Unit:
@@ -25,6 +43,7 @@ class Unit:
       config: the sum.
       plan: the plan of the block.
       p: the kernel's parameters.
+      place: where the unit is; None for units in order.
       of_pixels: whether units are of pixels, which then are the queries of their image.
 
     Attributes:
@@ -43,18 +62,24 @@ class Unit:
         config: SamplingConfig,
         plan: SamplingPlan,
         p: Any,
+        place: Place | None = None,
         of_pixels: bool = False,
     ):
         self.k, self.config, self.plan, self.image_pixels = k, config, plan, p.image_pixels
         queries = p.image_pixels if of_pixels else p.queries
-        count = p.batch_size * queries * config.heads
-        index = k.ctaid() * plan.units + k.tid() // plan.lanes
-        self.exists = index < count
-        self.index = k.min(index, count - 1)
+        if place is None:
+            count = p.batch_size * queries * config.heads
+            index = k.ctaid() * plan.units + k.tid() // plan.lanes
+            self.exists = index < count
+            self.index = k.min(index, count - 1)
+            self.row = self.index // config.heads
+            self.head = self.index % config.heads
+            self.image, self.query = self.row // queries, self.row % queries
+        else:
+            self.image, self.query, self.head, self.exists = place
+            self.row = self.image * queries + self.query
+            self.index = self.row * config.heads + self.head
         self.lane = k.tid() % plan.lanes
-        self.row = self.index // config.heads
-        self.head = self.index % config.heads
-        self.image, self.query = self.row // queries, self.row % queries
         k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
         self.out_pixel: tuple[Val, Val] | None = None
         if isinstance(config.geometry, Window) and not of_pixels:
@@ -150,21 +175,25 @@ def each_turn(unit: Unit, turn: Callable[[Val, Val | None], None]) -> None:
 
 def each_span(unit: Unit, write: Callable[[Span], None]) -> None:
     """Goes through the points of a unit in spans; `write` writes what is done with one."""
-    k, config, step = unit.k, unit.config, unit.plan.chunk
-    first_point = number = 0
-    for index, (level, count) in enumerate(zip(unit.levels, config.points, strict=True)):
-        k.comment(f"{count} points in level {index}")
-        span = functools.partial(_span, unit, level)
-        whole, rest = divmod(count, step)
-        if whole == 1:
-            write(span(first_point, step, number))
-        elif whole:
-            with k.loop(0, whole, name="chunk", unroll=False) as i:
-                write(span(i * step + first_point, step, i + number))
-        if rest:
-            write(span(first_point + whole * step, rest, number + whole))
-        first_point += count
-        number += whole + bool(rest)
+    for index in range(len(unit.levels)):
+        each_span_of_level(unit, index, write)
+
+
+def each_span_of_level(unit: Unit, index: int, write: Callable[[Span], None]) -> None:
+    """`each_span` of the points in one level."""
+    k, points, step = unit.k, unit.config.points, unit.plan.chunk
+    count, first_point = points[index], sum(points[:index])
+    number = sum(-(-count // step) for count in points[:index])
+    k.comment(f"{count} points in level {index}")
+    span = functools.partial(_span, unit, unit.levels[index])
+    whole, rest = divmod(count, step)
+    if whole == 1:
+        write(span(first_point, step, number))
+    elif whole:
+        with k.loop(0, whole, name="chunk", unroll=False) as i:
+            write(span(i * step + first_point, step, i + number))
+    if rest:
+        write(span(first_point + whole * step, rest, number + whole))
 
 
 def _span(unit: Unit, level: Level, start: Val | int, count: int, number: Val | int) -> Span:
