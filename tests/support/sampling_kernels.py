@@ -13,7 +13,7 @@ import numpy as np
 
 from ptx.definition import KernelDefinition
 from ptx.emulator import Report
-from ptx.isa.dtypes import f64
+from ptx.isa.dtypes import bf16, f16, f64
 from ptx.kernels.sampling import (
     BACKWARD_POINTS,
     BACKWARD_VALUE,
@@ -29,7 +29,7 @@ from support.drawn_samples import in_grid
 from support.emulated_calls import EmulatedCall
 from support.formulas import Axis, samples
 
-__all__ = ["KERNELS", "SamplingCall", "small"]
+__all__ = ["KERNELS", "SamplingCall", "small", "wide"]
 
 DEFINITIONS: Mapping[str, KernelDefinition[SamplingConfig]] = {
     "forward": FORWARD,
@@ -63,6 +63,12 @@ def small(config: SamplingConfig) -> SamplingConfig:
     return dataclasses.replace(config, levels=levels)
 
 
+def wide(config: SamplingConfig) -> SamplingConfig:
+    """A small configuration with images that are wider than what a tile of queries has of them."""
+    level = (15, 28) if isinstance(config.geometry, Window) else (16, 32)
+    return dataclasses.replace(config, levels=(level, *config.levels[1:]))
+
+
 @dataclasses.dataclass(frozen=True)
 class SamplingCall(EmulatedCall):
     """A call of one of `KERNELS`, with images as `small` makes them.
@@ -73,6 +79,7 @@ class SamplingCall(EmulatedCall):
     Attributes besides those of `EmulatedCall`:
       images, queries: how many.
       strange: whether points are NaN and infinite.
+      far: whether one in eight offsets in a window is 16 pixels longer.
     """
 
     definitions = DEFINITIONS
@@ -82,7 +89,13 @@ class SamplingCall(EmulatedCall):
     queries: int = 35
     _: dataclasses.KW_ONLY
     strange: bool = True
+    far: bool = False
     small: bool = True
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the kernel has tiles of queries, whose factors are rounded as images are."""
+        return self.plan.slice > 0
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -104,6 +117,8 @@ class SamplingCall(EmulatedCall):
         size = np.array([np.repeat([s[axis] for s in c.levels], c.points) for axis in c.axes[::-1]])
         if isinstance(c.geometry, Window):
             locations = random.integers(-8, 9, (*shape, 2)) / 4
+            if self.far:
+                locations[..., 0] += np.where(random.random(shape) < 1 / 8, 16.0, 0.0)
         else:
             positions = random.integers(-10, 4 * size.T + 6, (*shape, c.dims)) / 4
             if isinstance(c.geometry, Across) or c.geometry.coordinates == "unit":
@@ -256,12 +271,14 @@ class SamplingCall(EmulatedCall):
         with np.errstate(over="ignore"):
             expected = self.expected[name].astype(wide).astype(result.dtype).astype(np.float64)
         found = result.astype(np.float64)
-        if not c.normalize:
+        if self.tiled:
+            precision = {f16: 5e-4, bf16: 4e-3}[c.float_type]
+        elif not c.normalize:
             np.testing.assert_array_equal(found, expected, err_msg=name)
             return
-        # A softmax is in f32, or in f64 where weights are.
-        width = min(accumulator_of(weight_type(c)).bytes, c.sum_type.bytes, result.itemsize)
-        precision = {2: 1e-2, 4: 3e-6, 8: 1e-13}[width]
+        else:  # a softmax is in f32, or in f64 where weights are
+            width = min(accumulator_of(weight_type(c)).bytes, c.sum_type.bytes, result.itemsize)
+            precision = {2: 1e-2, 4: 3e-6, 8: 1e-13}[width]
         scale = float(np.nanmax(np.abs(expected)))
         np.testing.assert_allclose(
             found, expected, rtol=precision, atol=precision * scale, err_msg=name

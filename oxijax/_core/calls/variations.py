@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from oxijax._core.calls.kernel_call import KernelCall
+from ptx.kernels.sampling.plan import SamplingPlan, without_tiles
 from ptx.tile.direct import DirectPlan
 from ptx.tile.plan import TilePlan
 
@@ -21,9 +22,10 @@ def variations(call: KernelCall) -> list[Any]:
 
     Tiles may be half or twice as large along M or N, or be shared by twice as many warps; there may
     be a stage more or less; and more or fewer blocks may be made to fit an SM, which gives a thread
-    fewer or more registers. A warp never has more rows than in the kernel's own choice: streamed
-    products have registers and lanes for so many. What else a plan says stays: K of a tile counts
-    rows of tables, and the operands' layout decides on the rest.
+    fewer or more registers. Queries of a sampling operator may have no tiles. A warp never has more
+    rows than in the kernel's own choice: streamed products have registers and lanes for so many.
+    What else a plan says stays: K of a tile counts rows of tables, and the operands' layout decides
+    on the rest.
     """
     own, found = call.instance.plan, []
     for plan in [own, *_neighbours(own)]:
@@ -47,6 +49,8 @@ def _neighbours(own: Any) -> Iterator[Any]:
         yield replace(own, n=own.n * 2)
         yield replace(own, stages=own.stages + 1)
         yield replace(own, stages=own.stages - 1)
+    if isinstance(own, SamplingPlan) and own.slice:
+        yield without_tiles(own)
     if isinstance(own, TilePlan | DirectPlan):
         blocks = own.min_blocks or 1
         for changed in (blocks + 1, blocks - 1, blocks * 2):
@@ -59,6 +63,8 @@ def _makes_sense(call: KernelCall, own: Any, plan: Any) -> bool:
     Kernels assert most of what they take for granted. What is here are the bounds that they leave
     to the functions that choose plans.
     """
+    if isinstance(plan, SamplingPlan):
+        return True
     target = call.target
     if not 1 <= plan.min_blocks <= target.blocks_per_sm:
         return False

@@ -1,6 +1,7 @@
 """Backward to the images: the gradient of each sum is added to the pixels of its samples.
 
-The order of these additions is not fixed.
+Where queries lie beside each other, as `has_tiles` says, those of a tile are added together first:
+see `backward_value_tiles`. The order of the additions is not fixed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.geometry import WIDTH, Window
 from ptx.kernels.sampling.operations import GRAD_Y, POINTS
 from ptx.kernels.sampling.parameters import SIZES, check, entry, grid, text_config
-from ptx.kernels.sampling.plan import TILE, SamplingPlan, TilePlan, add_plan
+from ptx.kernels.sampling.plan import TILE, SamplingPlan, add_plan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, each_chunk
 from ptx.kernels.sampling.softmax import Softmax
@@ -27,7 +28,7 @@ __all__ = ["BACKWARD_VALUE"]
 
 
 def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
-    if isinstance(plan, TilePlan):
+    if plan.slice:
         write_tiles(k, config, plan, p)
         return
     unit = Unit(k, config, plan, p)
@@ -59,7 +60,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
 def _grid(instance: Instance) -> tuple[int, int, int]:
     """Blocks in x: of units, or of the tiles of all images and heads."""
     config, plan = instance.config, instance.plan
-    if not isinstance(plan, TilePlan):
+    if not plan.slice:
         return grid(instance)
     sizes = config.levels
     if isinstance(config.geometry, Window):

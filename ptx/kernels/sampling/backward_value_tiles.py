@@ -15,14 +15,15 @@ make all of the window NaN.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from typing import Any
 
-from ptx.builder import ATOMS, Kernel, Pointer, Val
+from ptx.builder import ATOMS, Kernel, Pointer, Val, Var
 from ptx.isa.dtypes import DTYPES, f16, f32, s32, u32
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.geometry import Window
-from ptx.kernels.sampling.plan import TILE, TilePlan
+from ptx.kernels.sampling.plan import TILE, SamplingPlan
 from ptx.kernels.sampling.point_arrays import PointArrays
 from ptx.kernels.sampling.points import Chunk, each_chunk, first_pixels
 from ptx.kernels.sampling.softmax import Softmax
@@ -40,7 +41,7 @@ _PIXEL_BYTES = 2 * _QUERIES
 _ROW = _WINDOW * _QUERIES  # elements of the factors of a row of the window
 
 
-def write_tiles(k: Kernel, config: SamplingConfig, plan: TilePlan, p: Any) -> None:
+def write_tiles(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None:
     """Writes the body of the kernel."""
     tile = _Tile(k, config, plan, p)
     for level in range(len(config.levels)):
@@ -50,7 +51,7 @@ def write_tiles(k: Kernel, config: SamplingConfig, plan: TilePlan, p: Any) -> No
 class _Tile:
     """A block's tile of queries of an image, and their head."""
 
-    def __init__(self, k: Kernel, config: SamplingConfig, plan: TilePlan, p: Any):
+    def __init__(self, k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any):
         self.k, self.config, self.plan, self.p = k, config, plan, p
         self.unit = Unit(k, config, plan, p, _place(k, config, p))
         self.arrays = PointArrays(self.unit, p.locations, p.weights, p.packed)
@@ -76,7 +77,7 @@ class _Tile:
 
     def _read_gradients(self) -> Val:
         """Whether the gradient of the thread's query is finite; if there is one slice, keeps it."""
-        k, infinite = self.k, None
+        k, infinite, words = self.k, None, []
         k.comment("whether the gradient of the thread's query is finite")
         for first in range(0, self.config.channels, self.plan.slice):
             words = self._gradient(first)
@@ -85,7 +86,7 @@ class _Tile:
         assert infinite is not None
         of_lane = k.select(infinite, 1, 0, u32)
         finite = (of_lane | k.shuffle("bfly", of_lane, 1)).eq(0)
-        if self.plan.slices == 1:
+        if self.plan.slice == self.config.channels:
             self._keep(words, finite)
         return finite
 
@@ -141,7 +142,7 @@ class _Tile:
 
         each_chunk(self.unit, self.arrays, self.softmax, write, index)
         k.barrier()
-        if self.plan.slices == 1:
+        if self.plan.slice == self.config.channels:
             self._multiply(level, origin, k.tid() * 0)
             return
         with k.loop(0, self.config.channels, self.plan.slice, name="slice", unroll=False) as first:
@@ -282,15 +283,14 @@ class _Tile:
                 item = self.lane % lanes + first
                 corner, channel = item // vectors, item % vectors * width
                 right, below = (corner & 1).ne(0), corner >= 2
-                factor = k.select(
-                    below, k.select(right, *factors[3:1:-1]), k.select(right, *factors[1::-1])
-                )
+                top, bottom = (k.select(right, factors[i + 1], factors[i]) for i in (0, 2))
                 at = pixel + k.select(right, 1, 0, s32) + k.select(below, step, 0)
                 where = ((bits >> corner) & 1).ne(0)  # of no corner beyond the last one
                 grads = load_elements(grads_of + channel, width, where=where)
                 add_weighted(
                     self.images + k.mul_wide(at, config.heads * config.channels) + channel,
-                    factor, grads, any_infinite(grads), where=where, together=width,
+                    k.select(below, bottom, top), grads, any_infinite(grads),
+                    where=where, together=width,
                 )  # fmt: skip
 
             if 4 * vectors == lanes:
@@ -323,10 +323,11 @@ class _Tile:
         pieces = [(member ^ group % 2 * 4) * _PIECE]
         pieces.append(pieces[0] ^ 4 * _PIECE)
         rows = _WINDOW // (plan.threads // _WARP)
-        column = origin[1] + k.bitcast(lane // 4, s32)
-        first = self.unit.pixels(
-            self.p.grad_value, channel + lane % 4 * (4 if plan.width == 4 else 2)
-        )
+        # A lane adds to four channels at once, or to one of a pixel and of its neighbour's.
+        odd = group & 1
+        pixel, own = (group, member * 4) if plan.width == 4 else (group - odd, member * 2 + odd)
+        column = origin[1] + k.bitcast(pixel, s32)
+        first = self.images + (channel + own)
         with k.loop(self.warp * rows, self.warp * rows + rows, name="row", unroll=False) as row:
             sums = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(plan.slice // 8)]
             of_row = of_lane + row * _ROW
@@ -343,29 +344,27 @@ class _Tile:
             if level.first_pixel is not None:
                 pixel = pixel + k.bitcast(level.first_pixel, s32)
             address = first + k.mul_wide(pixel, config.heads * config.channels)
-            self._add_row(address, sums)
+            self._add_row(address, sums, odd.ne(0))
 
-    def _add_row(self, address: Pointer, sums: list[list[Any]]) -> None:
-        """Adds a lane's sums of a row of the window, of two of its pixels, where they aren't 0."""
-        width = self.plan.width
-        pitch, scale = self.config.heads * self.config.channels, self._range()[0]
-        for half in range(2):
+    def _add_row(self, address: Pointer, sums: list[list[Var]], odd: Val) -> None:
+        """Adds a lane's sums of two pixels, 8 apart in a row of the window, where they aren't 0.
+
+        Lanes without vectors swap sums with another pixel's, so that 8 of them fill a sector.
+        """
+        k, scale = self.k, self._range()[0]
+        pitch = self.config.heads * self.config.channels
+        found = [[v.value() if scale == 1.0 else v * (1 / scale) for v in total] for total in sums]
+        for i, half in itertools.product(range(len(sums)), range(2)):
+            low, high = found[i][2 * half : 2 * half + 2]
             pixel = address + 8 * half * pitch
-            pairs = [total[2 * half : 2 * half + 2] for total in sums]
-            groups = (
-                pairs
-                if width == 1
-                else [[*a, *b] for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
-            )
-            for i, group in enumerate(groups):
-                added = [total.value() if scale == 1.0 else total * (1 / scale) for total in group]
-                at = i * (8 if width == 1 else 16)
-                if width == 1:
-                    for j, value in enumerate(added):
-                        pixel.red(at + j, value, where=value.ne(0.0))
-                else:
-                    changed = functools.reduce(operator.or_, [value.ne(0.0) for value in added])
-                    pixel.red(at, added, where=changed)
+            if self.plan.width == 1:
+                other = k.shuffle("bfly", k.select(odd, low, high), 4)
+                for j, value in enumerate((k.select(odd, other, low), k.select(odd, high, other))):
+                    pixel.red(j * pitch + 8 * i, value, where=value.ne(0.0))
+            elif i % 2 == 0:
+                added = [low, high, *found[i + 1][2 * half : 2 * half + 2]]
+                changed = functools.reduce(operator.or_, [value.ne(0.0) for value in added])
+                pixel.red(8 * i, added, where=changed)
 
 
 def _place(k: Kernel, config: SamplingConfig, p: Any) -> Place:

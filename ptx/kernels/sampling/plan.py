@@ -15,12 +15,12 @@ __all__ = [
     "SHARED_BYTES",
     "TILE",
     "SamplingPlan",
-    "TilePlan",
     "add_plan",
     "chunks",
     "kept_bytes",
     "points_plan",
     "read_plan",
+    "without_tiles",
 ]
 
 _WARP = 32
@@ -38,6 +38,8 @@ class SamplingPlan:
       lanes: the lanes of a unit, a power of two.
       vectors: the vectors of `width` channels, of a head.
       threads: the threads of a block.
+      slice: channels that are multiplied at a time, of a tile of queries that a block has: see
+        `backward_value_tiles`. 0 where blocks have units in order.
       min_blocks: see `ptx.definition.PlanLike`.
     """
 
@@ -45,6 +47,7 @@ class SamplingPlan:
     lanes: int
     vectors: int
     threads: int = 128
+    slice: int = 0
     min_blocks: int | None = None
 
     @property
@@ -63,26 +66,11 @@ class SamplingPlan:
         return -(-self.vectors // self.lanes)
 
 
-@dataclasses.dataclass(frozen=True)
-class TilePlan(SamplingPlan):
-    """Tiles of queries of a block, of which each thread has one: see `backward_value_tiles`.
-
-    Attributes besides those of `SamplingPlan`:
-      slice: neighbouring channels that are multiplied at a time.
-      slices: how often, until all have been.
-    """
-
-    slice: int = 16
-
-    @property
-    def slices(self) -> int:
-        return self.vectors * self.width // self.slice
-
-
 def read_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:
     """The plan of a kernel that reads images: a lane has vectors of 16 bytes, if they fit."""
     min_blocks = 4 if config.sum_type is f32 else 3
-    return _plan(config, vector_width(config.float_type, config.channels), min_blocks)
+    width = vector_width(config.float_type, config.channels)
+    return _plan(config.channels // width, width, min_blocks)
 
 
 def add_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:
@@ -93,12 +81,18 @@ def add_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> Sam
     """
     vectors = config.sum_type is f32 and target.supports("sm_90")
     width = vector_width(f32, config.channels) if vectors else 1
+    plan = _plan(config.channels // width, width, 4)
     if not (has_tiles(config, sizes) and target.supports("sm_80")):
-        return _plan(config, width, 4)
-    return TilePlan(
-        width, 2, config.channels // width, 2 * TILE * TILE,
-        slice=32 if config.channels % 32 == 0 else 16,
+        return plan
+    return dataclasses.replace(
+        plan, lanes=2, threads=2 * TILE * TILE, slice=32 if config.channels % 32 == 0 else 16,
+        min_blocks=None,
     )  # fmt: skip
+
+
+def without_tiles(plan: SamplingPlan) -> SamplingPlan:
+    """The plan of `add_plan` for units in order."""
+    return _plan(plan.vectors, plan.width, 4)
 
 
 def has_tiles(config: SamplingConfig, sizes: Sizes | None) -> bool:
@@ -142,8 +136,8 @@ def kept_bytes(config: SamplingConfig, plan: SamplingPlan) -> int:
     return chunks(config, plan) * plan.threads * config.sum_type.bytes
 
 
-def _plan(config: SamplingConfig, width: int, min_blocks: int) -> SamplingPlan:
-    vectors, lanes = config.channels // width, 1
+def _plan(vectors: int, width: int, min_blocks: int) -> SamplingPlan:
+    lanes = 1
     while lanes < min(vectors, _WARP):
         lanes *= 2
     return SamplingPlan(width, lanes, vectors, min_blocks=min_blocks)

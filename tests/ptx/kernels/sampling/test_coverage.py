@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from support.sampling_kernels import KERNELS, SamplingCall, small
+from support.sampling_kernels import KERNELS, SamplingCall, small, wide
 from support.windows_kernels import WINDOWS_KERNELS, WindowsCall
 
 from ptx.kernels.sampling import CONFIGS
@@ -18,6 +18,8 @@ SHOWN = ("bf16", "f64")  # of each configuration in the normal run
 
 def check(kernel: str, name: str, target: str, schedule: int | None = None) -> None:
     call = SamplingCall(kernel, small(CONFIGS[name]), target=target)
+    if call.tiled:
+        call = dataclasses.replace(call, config=wide(call.config), far=True)
     assert call.run(schedule=schedule).never_executed == []
 
 
