@@ -130,7 +130,7 @@ def text_of(probe: Probe) -> str:
     """The text of a kernel, without stores to shared memory that nothing loads."""
     lines = probe.text.split("\n")
     for array in re.findall(r"\.shared .*\.b8 (\w+)\[", probe.text):
-        addresses, known = {f"%{array}"}, 0
+        addresses, known = {array, f"%{array}"}, 0
         while known != len(addresses):
             known = len(addresses)
             for line in lines:
@@ -140,7 +140,7 @@ def text_of(probe: Probe) -> str:
         used = [
             number
             for number, line in enumerate(lines)
-            if addresses.intersection(re.findall(r"\[(%\w+)", line))
+            if addresses.intersection(re.findall(r"\[(%?\w+)", line))
         ]
         if all("st.shared" in lines[number] for number in used):
             for number in used:

@@ -70,6 +70,9 @@ def _grid(instance: Instance) -> tuple[int, int, int]:
     return instance.sizes["n"] * tiles * config.heads, 1, 1
 
 
+# Configurations whose queries are the pixels of their images.
+_ENCODERS = {name: {"q": CONFIGS[name].pixels} for name in ("attention/bf16", "attention/f16")}
+
 BACKWARD_VALUE = KernelDefinition(
     name="sampling_backward_value",
     configs=CONFIGS,
@@ -82,5 +85,6 @@ BACKWARD_VALUE = KernelDefinition(
     grid=_grid,
     entry=entry("backward_value"),
     body=_body,
+    launch_sizes=_ENCODERS,
     text_config=text_config,
 )

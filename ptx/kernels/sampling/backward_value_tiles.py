@@ -130,7 +130,8 @@ class _Tile:
     def add_level(self, index: int) -> None:
         """Adds to the pixels of a level."""
         k, level = self.k, self.unit.levels[index]
-        if index:
+        of_all_channels = self.plan.slice == self.config.channels
+        if index and of_all_channels:
             k.barrier()  # until the product of the level before has been made
         zeros = (self.factors + k.tid() * 8).view(u32)
         for i in range(0, _WINDOW * _ROW // 2, 4 * self.plan.threads):
@@ -142,7 +143,7 @@ class _Tile:
 
         each_chunk(self.unit, self.arrays, self.softmax, write, index)
         k.barrier()
-        if self.plan.slice == self.config.channels:
+        if of_all_channels:
             self._multiply(level, origin, k.tid() * 0)
             return
         with k.loop(0, self.config.channels, self.plan.slice, name="slice", unroll=False) as first:
@@ -268,14 +269,13 @@ class _Tile:
             count = functools.reduce(k.max, of_parts)
         step = k.bitcast(level.size[-1], s32)
         with k.loop(count, name="rest", unroll=False):
-            others = pending & (pending - 1)
-            lowest = pending ^ others
-            lane = k.op("popc.b32", u32, lowest - 1) + first_lane
-            pending.set(others)
+            before, has_one = pending - 1, pending.ne(0)
+            lane = k.op("popc.b32", u32, pending ^ before) + first_lane - 1
+            pending.set(pending & before)
             told = functools.partial(k.shuffle, "idx", lane=lane)
             index, pixel, bits = told(self.unit.index), told(chunk.point.pixel), told(rest)
             if lanes < _WARP:
-                bits = k.select(lowest.ne(0), bits, 0)
+                bits = k.select(has_one, bits, 0)
             factors = [told(factor) for factor in chunk.factors]
             grads_of = self.p.grad_y + k.mul_wide(index, config.channels)
 
@@ -328,7 +328,8 @@ class _Tile:
         pixel, own = (group, member * 4) if plan.width == 4 else (group - odd, member * 2 + odd)
         column = origin[1] + k.bitcast(pixel, s32)
         first = self.images + (channel + own)
-        with k.loop(self.warp * rows, self.warp * rows + rows, name="row", unroll=False) as row:
+        with k.loop(rows, name="row", unroll=False) as of_warp:
+            row = self.warp * rows + of_warp
             sums = [[k.var(f32, 0.0) for _ in range(4)] for _ in range(plan.slice // 8)]
             of_row = of_lane + row * _ROW
             # [piece][pixel][step]
@@ -393,11 +394,12 @@ def _place(k: Kernel, config: SamplingConfig, p: Any) -> Place:
     tile, own, across = tile - first_tile, k.tid() // 2, _tiles(columns.value())
     row = tile // across * TILE + own // TILE
     column = tile % across * TILE + own % TILE
-    query = first_query + row * columns + column
-    exists = (row < rows) & (column < columns) & (query < p.queries)
+    exists = (row < rows) & (column < columns)
     # Where there is none, a neighbour.
     query = first_query + k.min(row, rows - 1) * columns + k.min(column, columns - 1)
-    return Place(image, k.min(query, p.queries - 1), head, exists)
+    if isinstance(config.geometry, Window):  # the last row may have fewer
+        exists, query = exists & (query < p.queries), k.min(query, p.queries - 1)
+    return Place(image, query, head, exists)
 
 
 def _tiles(size: Val) -> Val:

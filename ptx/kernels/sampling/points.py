@@ -168,8 +168,12 @@ def point_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Spa
     for size, axis in zip(level.size[1:], axes[1:], strict=True):
         in_image = k.bitcast(size, s32) * in_image + axis.first
     pixel = in_image if level.first_pixel is None else in_image + k.bitcast(level.first_pixel, s32)
+    inside = k.var(u32, 0)
+    for i, along in enumerate(itertools.product(*(axis.inside for axis in axes))):
+        exists = functools.reduce(operator.and_, along, span.exists)
+        inside.set(inside | k.select(exists, 1 << i, 0, u32))
     return Point(
-        index, [axis.first for axis in axes], pixel, _inside(k, axes, span),
+        index, [axis.first for axis in axes], pixel, inside.value(),
         [axis.fraction + poison for axis in axes], [axis.slope for axis in axes],
         weight_of(unit, arrays, softmax, span),
     )  # fmt: skip
@@ -207,19 +211,6 @@ class _Along(NamedTuple):
     fraction: Val
     inside: list[Val]
     slope: Val | float
-
-
-def _inside(k: Kernel, axes: Sequence[_Along], span: Span) -> Val:
-    """A bit for each pixel of a point, as `Point` has them."""
-    found = k.select(span.exists, 0xFF, 0, u32)
-    of_point = list(itertools.product(*(range(len(axis.inside)) for axis in axes)))
-    for axis, along in enumerate(axes):
-        bits: list[Val] = []
-        for number, inside in enumerate(along.inside):
-            mask = sum(1 << i for i, pixel in enumerate(of_point) if pixel[axis] == number)
-            bits.append(k.select(inside, mask, 0, u32))
-        found = found & functools.reduce(operator.or_, bits)
-    return found
 
 
 def _axes(unit: Unit, span: Span, coordinates: Sequence[Val]) -> list[_Along]:

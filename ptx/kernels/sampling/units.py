@@ -72,14 +72,15 @@ class Unit:
             index = k.ctaid() * plan.units + k.tid() // plan.lanes
             self.exists = index < count
             self.index = k.min(index, count - 1)
+            self.lane = k.tid() % plan.lanes
             self.row = self.index // config.heads
             self.head = self.index % config.heads
             self.image, self.query = self.row // queries, self.row % queries
         else:
             self.image, self.query, self.head, self.exists = place
+            self.lane = k.tid() % plan.lanes
             self.row = self.image * queries + self.query
             self.index = self.row * config.heads + self.head
-        self.lane = k.tid() % plan.lanes
         k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
         self.out_pixel: tuple[Val, Val] | None = None
         if isinstance(config.geometry, Window) and not of_pixels:

@@ -7,15 +7,24 @@ from support.modelled import modelled_rows
 from support.paths import DOCS
 
 from oxijax.__main__ import main
+from ptx.isa.dtypes import bf16, f32
+from ptx.kernels.sampling import BACKWARD_VALUE, SamplingConfig
+from ptx.kernels.sampling import model as sampling_model
+from ptx.kernels.sampling.geometry import Window
 from ptx.kernels.sampling.model import MODEL, VOLUMES, WINDOWS
+from ptx.kernels.sampling.plan import without_tiles
+from ptx.model import model
+from ptx.replay import MACHINES
 
 pytestmark = pytest.mark.slow
 
+_PAGE = (DOCS / "sampling.md").read_text()
 ROWS = re.findall(
     r"^\| (\S+) \| (b?f\d+) \| (H200|A100 40GB) \| (\d+) \| (\d+|-) \| (\d+|-) \| (\d+) \|$",
-    (DOCS / "sampling.md").read_text(),
+    _PAGE,
     re.M,
 )
+TILES = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", _PAGE, re.M)
 FAMILIES = {"sampling": MODEL, "volumes": VOLUMES, "windows": WINDOWS}
 GPUS = ("H200", "A100 40GB")
 
@@ -51,6 +60,22 @@ def test_deformable_detr_on_an_h200():
     forward, *backward, _ = map(int, cells)
     assert forward <= 150
     assert sum(backward) <= 1000
+
+
+@pytest.mark.parametrize(("heads", "channels", "offsets", "tiled", "units"), TILES)
+def test_tiles_of_queries(monkeypatch, heads, channels, offsets, tiled, units):
+    monkeypatch.setattr(sampling_model, "OFFSET_DEVIATION", float(offsets))
+    config = SamplingConfig(
+        int(heads), int(channels), ((56, 56),), (9,), Window((56, 56)),
+        float_type=bf16, location_type=f32, weight_type=f32,
+    )  # fmt: skip
+    extent, machine = (64, 56 * 56), MACHINES["H200"]
+    own = BACKWARD_VALUE.plan(config, machine.target, None)
+    for written, plan in ((tiled, own), (units, without_tiles(own))):
+        operands = MODEL.operands(BACKWARD_VALUE, config, extent)
+        shapes = MODEL.shapes(BACKWARD_VALUE, config, extent)
+        found = model(BACKWARD_VALUE, config, operands, shapes, machine, plan=plan)
+        assert float(written) == pytest.approx(found.us, rel=0.03), "update the page"
 
 
 def test_the_command(capsys):

@@ -5,17 +5,22 @@ import dataclasses
 import pytest
 from support.mutant_study import MutantStudy, by_kernel
 from support.mutants import Probe, Reason, Result
-from support.sampling_kernels import KERNELS, SamplingCall, small
+from support.sampling_kernels import KERNELS, SamplingCall, small, wide
 from support.windows_kernels import WINDOWS_KERNELS, WindowsCall
 
+from ptx.isa.dtypes import f16, f32
 from ptx.kernels.sampling import CONFIGS, SamplingConfig
+from ptx.kernels.sampling.geometry import Window
 from ptx.kernels.sampling.windows import CONFIGS as WINDOWS
 
 pytestmark = pytest.mark.proof
 
 LAYERS = {
     "forward": ("levels", "no-center/f32", "v4/f32", "packed/f32", "volumes/f32"),
-    "backward_value": ("levels", "v4/f32", "grid-reflection/f32", "packed-pairs/f32", "volume/f32"),
+    "backward_value": (
+        *("levels", "v4/f32", "grid-reflection/f32", "packed-pairs/f32", "volume/f32"),
+        *("tiles-of-a-window", "tiles-of-pixels"),
+    ),
     "backward_value_gather": ("levels", "no-center/f32", "nearest/f32"),
     "backward_points": (
         *("lanes-of-a-chunk", "no-center/f32", "v4/f32", "packed/f32", "packed-pairs/f32"),
@@ -31,14 +36,32 @@ LEVELS = dataclasses.replace(
 def config_of(name: str) -> SamplingConfig:
     if name == "lanes-of-a-chunk":  # each of which writes
         return dataclasses.replace(LEVELS, channels=32)
+    if name == "tiles-of-a-window":
+        config = wide(small(CONFIGS["window/f16"]))
+        levels = ((40, 44),)  # in which windows lie anywhere
+        window = Window((7, 11), (2, 3), (2, 2), padding=(0, 1))
+        return dataclasses.replace(
+            config, channels=32, heads=2, levels=levels, points=(6,), geometry=window
+        )
+    if name == "tiles-of-pixels":
+        return SamplingConfig(1, 16, ((4, 32), (32, 16)), (2, 2), float_type=f16, location_type=f32)
     return LEVELS if name == "levels" else small(CONFIGS[name])
+
+
+def call_of(kernel: str, name: str, images: int, queries: int, seed: int = 0) -> SamplingCall:
+    config = config_of(name)
+    if name == "tiles-of-pixels":
+        images, queries = images // 2, config.pixels
+    elif name == "tiles-of-a-window":
+        images, queries = 2, 4 * queries
+    return SamplingCall(kernel, config, images, queries, seed=seed, far=name.startswith("tiles"))
 
 
 SAMPLES: dict[str, tuple[Probe, ...]] = {
     f"{kernel}-{name}": (
-        SamplingCall(kernel, config_of(name)),
-        SamplingCall(kernel, config_of(name), 3, 11, seed=1),
-        SamplingCall(kernel, config_of(name), 4, 13, seed=2),
+        call_of(kernel, name, 2, 35),
+        call_of(kernel, name, 3, 11, seed=1),
+        call_of(kernel, name, 4, 13, seed=2),
     )
     for kernel, names in LAYERS.items()
     for name in names
@@ -65,6 +88,7 @@ COLUMN = "ptx.kernels.sampling.windows.columns.Column.__init__"
 PIXEL = "ptx.kernels.sampling.windows.columns.Column.pixel"
 GATHER = "ptx.kernels.sampling.backward_value_gather"
 ADD = "ptx.tile.vectors.add_weighted"
+TILES = "ptx.kernels.sampling.backward_value_tiles"
 
 EQUIVALENT = [
     Reason(
@@ -162,6 +186,55 @@ EQUIVALENT = [
         PIXEL,
         "min",
         "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "the window is elsewhere, and as many samples are outside of it",
+        f"{TILES}._Tile._origin",
+        "shfl max",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "no weight or pixel of the probes lies there",
+        f"{TILES}._Tile._add_chunk",
+        "setp",
+        "constant source operands",
+        Result.OTHER,
+    ),
+    Reason(
+        "of no point of the probes is the first pixel alone outside of the window",
+        f"{TILES}._Tile._add_rest",
+        "setp",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "a level has fewer rows than the window, which are inside of it",
+        f"{TILES}._bits",
+        "selp",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "what a query's first points add to is zero",
+        f"{TILES}._Tile._add_factors",
+        "cvt ld",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
+        "what is not added may be anything",
+        f"{TILES}._Tile._add_rest > ptx.tile.vectors.load_words",
+        "mov",
+        "constant source",
+        Result.OTHER,
+    ),
+    Reason(
+        "a sum of products with zero is zero or NaN",
+        "ptx.tile.vectors.any_infinite",
+        "fma",
+        "operands",
         Result.OTHER,
     ),
     Reason("numbers of pixels are whole", PIXEL, "cvt", "rounding"),

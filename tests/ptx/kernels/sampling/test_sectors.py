@@ -95,5 +95,5 @@ def test_what_is_wasted_has_a_reason():
 @pytest.mark.parametrize("layer", MODEL.layers)
 def test_additions_fill_sectors(layer, target):
     additions = touched("backward_value", layer, target)["add", "grad_value"]
-    assert additions.requests > 1000
+    assert additions.requests > 200
     assert times(additions) == 1.0
