@@ -70,7 +70,7 @@ class _Tile:
         self.of_warp, self.odd = self.lane // 2, self.lane & 1
         piece = (self.warp % 2 * 4 + self.of_warp // 4) ^ self.odd * 4
         self.own_factors = self.factors + (piece * _PIECE + self.of_warp % 4 * 2 + self.warp // 2)
-        self.images = self.unit.pixels(p.grad_value, self.lane * 0)
+        self.images = self.unit.pixels(p.grad_value, 0)
         self.finite = self._read_gradients()
 
     # ---- gradients
@@ -142,9 +142,9 @@ class _Tile:
             self._add_chunk(chunk, level, origin)
 
         each_chunk(self.unit, self.arrays, self.softmax, write, index)
-        k.barrier()
         if of_all_channels:
-            self._multiply(level, origin, k.tid() * 0)
+            k.barrier()
+            self._multiply(level, origin, 0)
             return
         with k.loop(0, self.config.channels, self.plan.slice, name="slice", unroll=False) as first:
             self._keep(self._gradient(first), self.finite)
@@ -301,7 +301,7 @@ class _Tile:
 
     # ---- the product
 
-    def _multiply(self, level: Level, origin: list[Val], channel: Val) -> None:
+    def _multiply(self, level: Level, origin: list[Val], channel: Val | int) -> None:
         """Adds the product of the factors and a slice of the gradients to the image."""
         k, config, plan, lane = self.k, self.config, self.plan, self.lane
         packed = DTYPES[f"{config.float_type}x2"]

@@ -88,7 +88,7 @@ class Unit:
             self.out_pixel = row, self.query % p.out_width
         self.levels = _levels(k, config, p)
 
-    def pixels(self, images: Pointer, channel: Val) -> Pointer:
+    def pixels(self, images: Pointer, channel: Val | int) -> Pointer:
         """The unit's first pixel in images [N, S, M, D], at a channel of its head."""
         k, config = self.k, self.config
         at = k.convert(self.head * config.channels + channel, u64)

@@ -12,7 +12,7 @@ from ptx.kernels.sampling import BACKWARD_VALUE, SamplingConfig
 from ptx.kernels.sampling import model as sampling_model
 from ptx.kernels.sampling.geometry import Window
 from ptx.kernels.sampling.model import MODEL, VOLUMES, WINDOWS
-from ptx.kernels.sampling.plan import without_tiles
+from ptx.kernels.sampling.plan import SamplingPlan, without_tiles
 from ptx.model import model
 from ptx.replay import MACHINES
 
@@ -71,6 +71,7 @@ def test_tiles_of_queries(monkeypatch, heads, channels, offsets, tiled, units):
     )  # fmt: skip
     extent, machine = (64, 56 * 56), MACHINES["H200"]
     own = BACKWARD_VALUE.plan(config, machine.target, None)
+    assert isinstance(own, SamplingPlan)
     for written, plan in ((tiled, own), (units, without_tiles(own))):
         operands = MODEL.operands(BACKWARD_VALUE, config, extent)
         shapes = MODEL.shapes(BACKWARD_VALUE, config, extent)
