@@ -18,6 +18,7 @@ from evidence_pages.gpu_page import gpu_page  # noqa: E402
 from evidence_pages.keras_page import keras_page  # noqa: E402
 from evidence_pages.launch_page import launch_page  # noqa: E402
 from evidence_pages.models_page import models_page  # noqa: E402
+from evidence_pages.peers_page import peers_page  # noqa: E402
 from evidence_pages.readings import newest, newest_of_gpus  # noqa: E402
 from evidence_pages.sampling_page import sampling_page  # noqa: E402
 from evidence_pages.wording import Page  # noqa: E402
@@ -40,6 +41,7 @@ def pages(results: pathlib.Path) -> dict[str, Page]:
         "launch.md": launch_page(found["cpu"]),
         "models.md": models_page(found),
         "keras.md": keras_page(found["keras-sampling"], found["keras-training"]),
+        "peers.md": peers_page(found["peers-cpu"]),
         "gpu.md": gpu_page(newest_of_gpus(results)),
     }
     return {

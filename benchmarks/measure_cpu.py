@@ -34,6 +34,7 @@ __all__ = ["main"]
 _DEFAULT = ("cpu", "sampling-cpu")
 _NEEDED = {
     "cpu": ("torch", "torchvision", "rich"),
+    "peers-cpu": ("torch", "torchvision", "onnx", "onnxruntime", "openvino"),
     "basicvsr-pp-beside-pytorch": ("torch", "torchvision", "flax"),
     "basicvsr-alignment": ("flax", "optax", "rich", "sklearn"),
     "detect-digits": ("flax", "optax", "rich", "sklearn"),
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = sorted(name for name in missing if importlib.util.find_spec(name) is None)
     if missing:
         peers = "keras-clients" if kinds[0].startswith("keras") else "torchvision"
+        peers = "peers" if "peers-cpu" in kinds else peers
         parser.error(
             f'{", ".join(missing)} must be installed: pip install ".[demo]" '
             f"-r benchmarks/requirements-{peers}.txt"
@@ -130,6 +132,7 @@ def _example(name: str, quickly: tuple[str, str]) -> Callable[[str, bool], list[
 _COMMANDS: dict[str, Callable[[str, bool], list[str]]] = {
     "cpu": lambda _, quick: ["-m", "oxijax", "bench", *(["--repeats", "2"] if quick else [])],
     "sampling-cpu": lambda _, quick: ["benchmarks/sampling.py", "--runs", "2" if quick else "9"],
+    "peers-cpu": lambda _, quick: ["benchmarks/cpu_peers.py", "--runs", "2" if quick else "9"],
     "basicvsr-pp-beside-pytorch": lambda _, quick: [
         *("benchmarks/basicvsr_times.py", "--runs", "2" if quick else "7")
     ],

@@ -11,7 +11,7 @@ __all__ = ["KINDS", "Reading", "load", "newest", "newest_of_gpus"]
 # What follows the date in a file's name. A report of the GPU suite is named after its GPU.
 KINDS = (
     *("cpu", "sampling-cpu", "basicvsr-pp-beside-pytorch", "basicvsr-alignment", "detect-digits"),
-    *("keras-sampling", "keras-training"),
+    *("keras-sampling", "keras-training", "peers-cpu"),
 )
 
 

@@ -95,6 +95,10 @@ CHANGES = {
         "sampling-cpu", ("layers", "InternImage-T, stage 3", "forward", "plain", "ms"),
         "sampling.md", "| 4,321 |", "sampling.svg",
     ),
+    "peers": (
+        "peers-cpu", ("layers", "grid_sample, 512 x 512 x 3", "ONNX Runtime", "forward", "ms"),
+        "peers.md", "| 4,321 |", None,
+    ),
     "basicvsr": (
         "basicvsr-pp-beside-pytorch", ("median_seconds", "forward", "torch_s"), "models.md",
         "| 4,321 |", "models-basicvsr.svg",
@@ -378,3 +382,11 @@ def test_readme_has_the_figures_of_the_pages():
     assert measured
     assert said
     assert measured.groups() == said.groups()
+    page = (pages / "peers.md").read_text()
+    for operator in ("deform_conv", "grid_sample", "ms_deform_attn"):
+        row = rf"^\| `{operator}` \| the fastest of a layer \| \d+ \| ([\d.]+) \| ([\d.]+) \|$"
+        measured = re.search(row, page, re.M)
+        said = re.search(rf"`{operator}` ([\d.]+) forward, ([\d.]+) with gradients", readme)
+        assert measured
+        assert said
+        assert measured.groups() == said.groups()

@@ -1,0 +1,1 @@
+"""Programs of other libraries, which oxijax's are timed beside on a CPU."""
