@@ -1,4 +1,4 @@
-"""What the programs of a library have in common: PyTorch's, OpenVINO's, ONNX Runtime's."""
+"""Programs of PyTorch, OpenVINO and ONNX Runtime, of any operator."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
