@@ -3,9 +3,9 @@
 All samples of a query and head weigh the same gradient. What a tile of queries adds to a window of
 an image is therefore a product: of factors [pixels, queries], each of them the sum of those with
 which a query's samples read a pixel, and of gradients [queries, channels]. A block owns a tile and
-a head. Each thread has a query, and makes its column of the factors in shared memory; tensor cores
+a head. Two lanes have a query, and make its column of the factors in shared memory; tensor cores
 multiply; and each pixel that the window's samples read is added to once. The window lies about the
-middle of the tile's samples, in one level after the other.
+mean of the tile's samples, in one level after the other.
 
 Samples outside of the window are added one by one, as without tiles; also those whose weight the
 type of the factors does not hold, and those of a query whose gradient is not finite, which would

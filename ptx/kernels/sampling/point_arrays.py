@@ -26,7 +26,6 @@ class PointArrays:
     Attributes:
       locations: from which places are counted by `index`.
       weights: from which weights are counted by `index`; None for 1.
-      of_unit: whether these are those of the unit's own points, and `index` counts from them.
     """
 
     def __init__(
@@ -49,12 +48,11 @@ class PointArrays:
             weights = locations + 2 * sum(config.points)
         assert locations is not None
         self.locations, self.weights = locations, weights
-        self.of_unit = packed is not None
 
     def index(self, span: Span) -> Val:
         """The number of the lane's own point of a span."""
         unit = self.unit
-        if self.of_unit:
+        if self.packed is not None:
             return span.own
         own = unit.k.convert(span.own, u64)
         return unit.k.mad_wide(unit.index, sum(unit.config.points), own)
@@ -63,7 +61,7 @@ class PointArrays:
         """The weight of the unit's first point."""
         unit = self.unit
         assert self.weights is not None
-        if self.of_unit:
+        if self.packed is not None:
             return self.weights
         return self.weights + unit.k.mul_wide(unit.index, sum(unit.config.points))
 

@@ -18,6 +18,8 @@ from ptx.isa.targets import TARGETS
 from ptx.kernels import conv, deform_conv
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
 from ptx.kernels.gemm import GEMM, choose
+from ptx.kernels.sampling import BACKWARD_VALUE
+from ptx.kernels.sampling import CONFIGS as SAMPLING
 from ptx.replay.warps import TraceError
 from ptx.testing.call import launch, numpy_dtype
 from ptx.tile.direct import DirectPlan
@@ -159,6 +161,18 @@ def test_results_are_those_of_the_kernels_own_choice(no_ptxas, name):
             wide, exact = value.astype(np.float64), expected[result].astype(np.float64)
             error = np.linalg.norm(wide - exact) / np.linalg.norm(exact)
             assert error <= TOLERANCES[value.dtype.name], (result, other.plan)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_queries_have_tiles_or_not(no_ptxas, target):
+    """Of the gradient to images of a sampling operator: factors of tiles are rounded as images."""
+    call = call_of(BACKWARD_VALUE, SAMPLING["window/bf16"], target, n=2, q=49)
+    own, other = candidates(call)
+    assert own.plan.slice > 0
+    assert other.plan.slice == 0
+    (found,), (expected,) = (results(call, each.plan).values() for each in (own, other))
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert error <= TOLERANCES["bfloat16"]
 
 
 @pytest.mark.parametrize("name", CALLS)
