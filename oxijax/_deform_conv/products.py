@@ -1,8 +1,5 @@
 """The matrix products of deformable convolution and its gradients, of one block's samples.
 
-They are written for XLA's CPU compiler, which calls a library for a product and makes one loop of
-all that leads to its operands.
-
 Dimensions in comments: B pixels, K taps, OG offset groups, R = OG*K, C and Co channels, G groups.
 """
 
@@ -46,7 +43,8 @@ def sample_bytes(params: ConvParams, columns: jax.Array) -> int:
 def product(params: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
     """The samples [B, R, C/OG] times the weights -> [B, Co]."""
     if params.op.groups == 1:
-        return _multiply(params, samples, columns)
+        dimensions = (((1, 2), (0, 1)), ((), ()))
+        return lax.dot_general(samples, columns, dimensions, precision=params.precision)
     (pixels, *_), (_, in_group, out_channels) = samples.shape, columns.shape
     weight = grouped(params, columns)
 
@@ -59,41 +57,6 @@ def product(params: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.A
     y = _compat.match_varying(y, samples)[0]
     y, _ = lax.scan(add_tap, y, (by_tap(params, samples), weight))
     return y.reshape(pixels, out_channels)
-
-
-def _multiply_by_convolution(
-    params: ConvParams, samples: jax.Array, columns: jax.Array
-) -> jax.Array:
-    """[B, R, C/OG] times [R, C/OG, Co] -> [B, Co].
-
-    In float32 it is a convolution whose window is all there is. XLA's CPU compiler fuses samples
-    into the reshape in front of a product, where it makes no vectors of them, but nothing into a
-    convolution.
-    """
-    if samples.dtype != jnp.float32:
-        return _multiply_directly(params, samples, columns)
-    y = lax.conv_general_dilated(
-        samples, columns, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"),
-        precision=params.precision,
-    )  # fmt: skip
-    return y[:, 0]
-
-
-def _multiply_directly(params: ConvParams, samples: jax.Array, columns: jax.Array) -> jax.Array:
-    dimensions = (((1, 2), (0, 1)), ((), ()))
-    return lax.dot_general(samples, columns, dimensions, precision=params.precision)
-
-
-def _multiply_jvp(params: ConvParams, primals, tangents):
-    # A convolution's transpose would multiply mostly zeros.
-    (samples, columns), (samples_dot, columns_dot) = primals, tangents
-    y_dot = _multiply_directly(params, samples_dot, columns)
-    y_dot = y_dot + _multiply_directly(params, samples, columns_dot)
-    return _multiply(params, samples, columns), y_dot
-
-
-_multiply = jax.custom_jvp(_multiply_by_convolution, nondiff_argnums=(0,))
-_multiply.defjvp(_multiply_jvp)
 
 
 def samples_gradient(

@@ -21,7 +21,7 @@ from oxijax._convolution import ConvParams
 from oxijax._core import compat as _compat
 from oxijax._core.arguments.precision import accumulator
 from oxijax._core.arguments.sizes import require_product
-from oxijax._core.xla.blocks import scan_blocks, scan_parts
+from oxijax._core.xla.blocks import apart, scan_blocks
 from oxijax._core.xla.rows import add_to_rows, row_products
 from oxijax._deform_conv.products import (
     by_tap,
@@ -42,7 +42,7 @@ __all__ = ["backward_input", "backward_offset", "backward_weight", "forward", "p
 
 # Of a pixel and a tap. Up to so many, the gradient to the weights of all taps at once costs less to
 # add up, block by block, than the samples of one tap after the other cost to find.
-_FEW_PRODUCTS = 128 * 128
+_FEW_PRODUCTS = 256 * 256
 
 
 def forward(
@@ -58,16 +58,18 @@ def forward(
     columns = columns_of(params, weight, image)
 
     def block(_, pixels: Pixels):
-        return scan_parts(multiply, None, pixels.corners(params))
-
-    def multiply(_, corners):
-        y = product(params, image.sample(corners), columns)
+        corners = pixels.corners(params)
+        y = apart(
+            lambda samples: product(params, samples, columns),
+            image.sample(corners),
+            number=corners.fraction_y,
+        )
         if bias is not None:
             y = y + bias.astype(y.dtype)
         return None, y.astype(x.dtype)
 
     pixels = pixels_of(params, offset, mask)
-    _, y = scan_blocks(block, None, pixels, sample_bytes(params, columns))
+    _, y = scan_blocks(block, None, pixels, 3 * sample_bytes(params, columns) // 2)
     return (y.reshape(*offset.shape[:3], weight.shape[-1]),)
 
 
@@ -93,7 +95,9 @@ def backward_input(
         pixels, grad = pixels_and_grad
         grad_samples = samples_gradient(params, grad, columns, image)
         corners = pixels.corners(params).flat()
-        return scan_parts(scatter, rows, (corners, grad_samples), parts=4)
+        # What a loop is given is computed before it; parts, since what is added is held as well.
+        parts = jax.tree.map(lambda a: a.reshape(4, -1, *a.shape[1:]), (corners, grad_samples))
+        return lax.scan(scatter, rows, parts)[0], None
 
     def scatter(rows, corners_and_gradient):
         corners, grad_samples = corners_and_gradient
@@ -177,24 +181,20 @@ def _weight_gradient(
     params: ConvParams, image: Image, pixels: Pixels, grad_y: jax.Array
 ) -> jax.Array:
     """The gradient to the weights of one group, [K, OG, C/OG, Co], of all taps at once."""
-    out_channels, rows, row = grad_y.shape[1], pixels.offset_y.shape[1], image.rows.shape[1]
+    out_channels, rows, row = grad_y.shape[1], pixels.offset.shape[1] // 2, image.rows.shape[1]
 
     def block(total, pixels_and_grad):
         pixels, grad = pixels_and_grad
-        return scan_parts(find, total, (pixels.corners(params), grad))
+        corners = pixels.corners(params)
+        return apart(add, total, image.sample(corners), grad, number=corners.fraction_y), None
 
-    def find(total, corners_and_grad):
-        corners, grad = corners_and_grad
-        return scan_parts(add, total, (image.sample(corners), grad))
-
-    def add(total, samples_and_grad):
-        samples, grad = samples_and_grad
+    def add(total, samples, grad):
         samples = samples.reshape(samples.shape[0], rows * row)
-        return total + jnp.dot(grad.T, samples, precision=params.precision), None
+        return total + jnp.dot(grad.T, samples, precision=params.precision)
 
     total = jnp.zeros((out_channels, rows * row), grad_y.dtype)
     total = _compat.match_varying(total, grad_y)[0]
-    pixel_bytes = rows * row * grad_y.dtype.itemsize
+    pixel_bytes = 5 * rows * row * grad_y.dtype.itemsize // 4
     total, _ = scan_blocks(block, total, (pixels, grad_y), pixel_bytes)
     return total.reshape(out_channels, image.right, params.op.taps, row).transpose(2, 1, 3, 0)
 

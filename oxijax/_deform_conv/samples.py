@@ -23,6 +23,7 @@ from jax import lax
 
 from oxijax._convolution import ConvParams
 from oxijax._core.arguments.precision import accumulator
+from oxijax._core.xla.blocks import apart
 from oxijax._core.xla.rows import take_rows
 
 __all__ = [
@@ -69,9 +70,7 @@ class Corners(NamedTuple):
 class Pixels(NamedTuple):
     """Output pixels [P], and all that their samples depend on."""
 
-    # [P, R]: apart, since XLA's CPU compiler makes no vectors of a loop that reads a block of both.
-    offset_y: jax.Array
-    offset_x: jax.Array
+    offset: jax.Array  # [P, R*2]
     mask: jax.Array | None  # [P, R]
     image: jax.Array  # [P], with `y` and `x`: where the tap (0, 0) is without an offset
     y: jax.Array
@@ -85,8 +84,7 @@ class Pixels(NamedTuple):
         )
         (top, _), (left, _) = params.op.padding
         return cls(
-            flat(offset[..., 0::2]),
-            flat(offset[..., 1::2]),
+            flat(offset),
             None if mask is None else flat(mask),
             image,
             y * params.op.strides[0] - top,
@@ -99,8 +97,19 @@ class Pixels(NamedTuple):
         The offset is split into floor and fraction before the integer position of its pixel
         and tap is added, so the fraction is as exact for a large image as for a small one.
         """
-        dtype = accumulator(self.offset_y)
-        y, x = self.offset_y.astype(dtype), self.offset_x.astype(dtype)
+        # XLA's CPU compiler makes no vectors of a loop that reads coordinates of both axes.
+        offsets = (self.offset[:, axis::2] for axis in range(2))
+        row, *fractions = apart(
+            lambda y, x: self._places(params, y, x), *offsets, number=self.offset
+        )
+        return Corners(row, *fractions, self.mask)
+
+    def _places(
+        self, params: ConvParams, y: jax.Array, x: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The row of each sample's first corner, and its fractions, of offsets [P, R]."""
+        dtype = accumulator(y)
+        y, x = y.astype(dtype), x.astype(dtype)
 
         # One NaN coordinate makes the whole sample NaN, and its gradients. Its row is as far
         # outside as that of an infinite one, where what is scattered is dropped.
@@ -127,7 +136,7 @@ class Pixels(NamedTuple):
         # What fills a block up, with `NOWHERE` for integers, is outside of the first image.
         row = jnp.maximum(self.image, 0)[:, None] * (height + 2 * BORDER) + row_y
         row = row * (width + 2 * BORDER) + row_x
-        return Corners(row * offset_groups + group, fraction_y, fraction_x, self.mask)
+        return row * offset_groups + group, fraction_y, fraction_x
 
 
 class Image(NamedTuple):

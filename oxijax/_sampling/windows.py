@@ -26,7 +26,7 @@ from oxijax._core.launch import call
 from oxijax._core.primitive.gradients import define_gradients
 from oxijax._core.primitive.kernel_primitive import Fold
 from oxijax._core.primitive.operation import OperationPrimitive, OpParams
-from oxijax._core.xla.blocks import scan_blocks, scan_parts
+from oxijax._core.xla.blocks import apart, scan_blocks
 from oxijax._sampling import cuda as cuda_kernels
 from oxijax._sampling import reference as kernels
 from oxijax._sampling.stencils import inside
@@ -84,12 +84,11 @@ class _Pixels(NamedTuple):
     def read(self, values: jax.Array) -> jax.Array:
         """The pixels [B, P, ...] of the values [R] of all images, 0 where there is none."""
 
-        def step(_, part):
-            row, pixel_ok = part
+        def take(row, pixel_ok):
             found = values.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False)
-            return None, jnp.where(pixel_ok, found, 0).astype(accumulator(found))
+            return jnp.where(pixel_ok, found, 0).astype(accumulator(found))
 
-        return scan_parts(step, None, (self.row, self.pixel_ok))[1]
+        return apart(take, self.row, self.pixel_ok, number=self.fractions[0])
 
 
 def _interpolate(pixels: jax.Array, *fractions: jax.Array) -> jax.Array:

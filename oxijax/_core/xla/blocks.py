@@ -9,16 +9,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import max_dim, min_dim
 
 from oxijax._core.arguments.sizes import is_known
+from oxijax._core.compat import match_varying
 
-__all__ = ["NOWHERE", "scan_blocks", "scan_parts"]
+__all__ = ["NOWHERE", "apart", "scan_blocks"]
 
 NOWHERE = -(2**31 - 2**29)  # the integers of items that fill a block up
 
-_LEAST = 144  # items of a block: fewer rows make a matrix product slow
+_LEAST = 104  # items of a block: fewer rows make a matrix product slow
 _BLOCK_BYTES = 1 << 21  # of a block: half of the second-level caches of two cores, or so
 
 
@@ -71,17 +73,27 @@ def _blocks(total: Any, most: int) -> tuple[Any, Any]:
     return count, -(-total // (4 * count)) * 4
 
 
-def scan_parts(
-    step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, arrays: Any, parts: int = 2
-) -> tuple[Any, Any]:
-    """`lax.scan` over 2 or 4 equal parts of a block's arrays.
+def apart(function: Callable[..., Any], *operands: Any, number: jax.Array) -> Any:
+    """`function` of operands that are computed before it, and results before what uses them.
 
-    What a loop is given is computed before it. Without one, XLA's CPU compiler would fuse where
-    corners are, or the samples, into all that uses them, and find each corner once a channel.
+    XLA's CPU compiler fuses what makes an operand into all that uses it: places into samples, where
+    each is found once a channel, and samples into the operand of a matrix product, of which it then
+    makes no vectors. It fuses nothing into a branch that it can't choose itself.
+
+    Args:
+      function: makes a pytree of arrays of the operands.
+      *operands: pytrees of arrays.
+      number: floats that depend on arguments of the program.
     """
+    function = jax.jit(function)  # traced once
 
-    def split(array: jax.Array) -> jax.Array:
-        return array.reshape(parts, array.shape[0] // parts, *array.shape[1:])
+    def branch(*operands: Any) -> Any:
+        def never(*operands: Any) -> Any:
+            found = jax.tree.leaves(operands)
+            zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), results)
+            return jax.tree.map(lambda zero: match_varying(zero, *found)[0], zeros)
 
-    carry, results = lax.scan(step, carry, jax.tree.map(split, arrays))
-    return carry, jax.tree.map(lambda a: a.reshape(parts * a.shape[1], *a.shape[2:]), results)
+        results = jax.eval_shape(function, *operands)
+        return lax.cond(jnp.any(number.reshape(-1)[:1] > np.inf), never, function, *operands)
+
+    return lax.platform_dependent(*operands, cpu=branch, default=function)
