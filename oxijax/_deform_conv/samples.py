@@ -99,10 +99,10 @@ class Pixels(NamedTuple):
         """
         # XLA's CPU compiler makes no vectors of a loop that reads coordinates of both axes.
         offsets = (self.offset[:, axis::2] for axis in range(2))
-        row, *fractions = apart(
+        row, fraction_y, fraction_x = apart(
             lambda y, x: self._places(params, y, x), *offsets, number=self.offset
         )
-        return Corners(row, *fractions, self.mask)
+        return Corners(row, fraction_y, fraction_x, self.mask)
 
     def _places(
         self, params: ConvParams, y: jax.Array, x: jax.Array

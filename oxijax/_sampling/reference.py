@@ -20,7 +20,7 @@ from jax import lax
 
 from oxijax._core import compat as _compat
 from oxijax._core.arguments.precision import accumulator
-from oxijax._core.xla.blocks import scan_blocks
+from oxijax._core.xla.blocks import apart, scan_blocks
 from oxijax._core.xla.rows import add_to_rows, row_products_or_zeros, take_rows_or_zeros
 from oxijax._sampling.packed import pack_gradients, unpack
 from oxijax._sampling.points import (
@@ -66,6 +66,8 @@ def forward(
 
     queries = Queries.of(locations, used_weights(config, weights))
     _, y = scan_blocks(block, None, queries, _query_bytes(locations, channels, is_fused=True))
+    if channels == 1:  # or XLA's loop would be over what this becomes, whose rows may be short
+        y = apart(lambda y: y, y.reshape(locations.shape[:2]), number=locations)
     return (y.reshape(*locations.shape[:2], heads, channels),)
 
 

@@ -38,4 +38,4 @@ def test_samples_and_their_places_are_computed_before_what_uses_them():
     x, weight = jnp.ones((1, 8, 8, 4)), jnp.ones((3, 3, 4, 4))
     offset = jnp.ones((1, 8, 8, 18))
     program = jax.jit(oxijax.deform_conv).lower(x, offset, weight).compile()
-    assert program.as_text().count(" conditional(") == 2
+    assert (program.as_text() or "").count(" conditional(") == 2
