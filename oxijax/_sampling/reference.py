@@ -11,6 +11,7 @@ Object Detection", 2021, with bilinear interpolation as in `torch.nn.functional.
 Dimensions in comments: B queries of a block, M heads, T points of a query and head, D channels.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,7 +68,8 @@ def forward(
     queries = Queries.of(locations, used_weights(config, weights))
     _, y = scan_blocks(block, None, queries, _query_bytes(locations, channels, is_fused=True))
     if channels == 1:  # or XLA's loop would be over what this becomes, whose rows may be short
-        y = apart(lambda y: y, y.reshape(locations.shape[:2]), number=locations)
+        n, q = locations.shape[:2]
+        y = apart(lambda y: y, y.reshape(n, q * heads), number=locations)
     return (y.reshape(*locations.shape[:2], heads, channels),)
 
 
@@ -126,36 +128,55 @@ def backward_points(
     (heads, channels), dtype = value.shape[2:], accumulator(value)
     locations, weights = unpack(config, heads, locations, weights, packed)
 
+    def places(queries: Queries):
+        points = queries.points(config)
+        return points.rows(config), (points.fractions, points.slopes, points.weight)
+
     def block(_, queries_and_grad):
         queries, grad = queries_and_grad
-        points = queries.points(config)
-        grad = grad.astype(dtype)
-
-        def gradients(_, point):
-            (lines, columns), (fractions, slopes, weight) = point
-            dots = [row_products_or_zeros(rows, i + j, grad) for i in lines for j in columns]
-            poison = 0 * sum(fractions)  # one NaN coordinate makes all gradients of the point NaN
-            if config.geometry.nearest:
-                return None, ([poison] * config.dims, dots[0] + poison)
-            found = []
-            for axis, slope in enumerate(slopes):
-                # Steps from each pixel to the next one along the axis.
-                low, high = _halves(dots, axis)
-                steps = [after - before for before, after in zip(low, high, strict=True)]
-                gradient = _interpolated(steps, [*fractions[:axis], *fractions[axis + 1 :]]) * slope
-                found.append((gradient if weight is None else gradient * weight) + poison)
-            return None, (found, _interpolated(dots, fractions))
-
-        of_points = points.fractions, points.slopes, points.weight
-        _, (of_axes, grad_weight) = _scan(config, gradients, None, (points.rows(config), of_points))
+        if is_fused and channels > 1:  # or all loops would find the places again
+            points = apart(places, queries, number=queries.locations)
+        else:
+            points = places(queries)
+        step = functools.partial(gradients, grad.astype(dtype))
+        _, found = _scan(config, step, None, points)
+        if is_fused and channels == 1:  # or the loop would be over axes
+            found = apart(lambda found: found, found, number=queries.locations)
+        of_axes, grad_weight = found
         grad_locations = points_last(jnp.stack(of_axes[::-1], axis=-1))
-        return None, (grad_locations, points_last(grad_weight))
+        return None, (grad_locations, None if used is None else points_last(grad_weight))
+
+    def gradients(grad, _, point):
+        (lines, columns), (fractions, slopes, weight) = point
+        dots = [
+            row_products_or_zeros(rows, i + j, grad, is_block=not is_fused)
+            for i in lines
+            for j in columns
+        ]
+        poison = 0 * sum(fractions)  # one NaN coordinate makes all gradients of the point NaN
+        of_weight = None
+        if config.geometry.nearest:
+            if used is not None:
+                of_weight = dots[0] + poison
+            return None, ([poison] * config.dims, of_weight)
+        found = []
+        for axis, slope in enumerate(slopes):
+            # Steps from each pixel to the next one along the axis.
+            low, high = _halves(dots, axis)
+            steps = [after - before for before, after in zip(low, high, strict=True)]
+            gradient = _interpolated(steps, [*fractions[:axis], *fractions[axis + 1 :]]) * slope
+            found.append((gradient if weight is None else gradient * weight) + poison)
+        if used is not None:
+            of_weight = _interpolated(dots, fractions)
+        return None, (found, of_weight)
 
     used = used_weights(config, weights)
-    queries = Queries.of(locations, used)
-    arrays = queries, _flat(grad_y)
+    is_fused = locations.shape[3] == 1 and not 1 < channels <= 8
+    if is_fused:  # or `forward` would hold what both find of it for this
+        locations = apart(lambda locations: locations, locations, number=locations)
+    arrays = Queries.of(locations, used), _flat(grad_y)
     _, (grad_locations, grad_weights) = scan_blocks(
-        block, None, arrays, _query_bytes(locations, channels)
+        block, None, arrays, _query_bytes(locations, channels, is_fused=is_fused)
     )
     grad_locations = grad_locations.reshape(locations.shape)
     if weights is None or used is None:
@@ -213,12 +234,12 @@ def _flat(array: jax.Array) -> jax.Array:
 
 
 def _query_bytes(locations: jax.Array, channels: Any, *, is_fused: bool = False) -> int:
-    """Bytes that one query works with: its sums, and some ten numbers of each point.
+    """Bytes that one query works with: a head's sums or products, and ten numbers of each point.
 
-    Of one point XLA finds these where it uses them, in all passes over queries; where a pass is
-    fused with what follows, nothing at all is held.
+    Of one point XLA finds these where it uses them, in all passes over queries, and what is held is
+    what is added to pixels; where a pass is fused with what follows, nothing at all.
     """
     heads, points = locations.shape[2:4]
     if points == 1:
         return 1 if is_fused else 4 * heads * channels
-    return 4 * heads * (channels + 10 * points)
+    return 4 * heads * (4 * min(channels, 32) + 10 * points)
