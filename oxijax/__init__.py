@@ -10,8 +10,8 @@ Layers: `nnx`, `linen`, `equinox` and `keras` each have `DeformConv` (in Keras `
 
 Where operators sample: `sampling_locations`, `draw_samples`, `offset_statistics`.
 
-Settings and tools: `config`, `tune`, `roofline`, `testing.emulate_gpu`, and `extend` for kernels of
-your own; `python -m oxijax` has commands.
+Settings and tools: `config`, `resolve`, `tune`, `roofline`, `testing.emulate_gpu`, and `extend` for
+kernels of your own; `python -m oxijax` has commands.
 """
 
 import difflib
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from oxijax._conv.general_dilated import conv_general_dilated
     from oxijax._core.arguments.sizes import EXPORT_CHECKS
     from oxijax._core.launch._resolve import clear_caches
+    from oxijax._core.resolve import resolve
     from oxijax._core.tuning.tune import tune
     from oxijax._deform_conv import deform_conv
     from oxijax._drawing import draw_samples
@@ -84,6 +85,7 @@ __all__ = [
     "ms_deform_attn",
     "offset_statistics",
     "reference",
+    "resolve",
     "roi_align",
     "roi_levels",
     "roofline",
@@ -132,6 +134,7 @@ _PLACES = {
     "map_coordinates": "oxijax._sampling.map_coordinates",
     "ms_deform_attn": "oxijax._sampling.ms_deform_attn",
     "offset_statistics": "oxijax._samples",
+    "resolve": "oxijax._core.resolve",
     "roi_align": "oxijax._sampling.roi_align",
     "roi_levels": "oxijax._sampling.roi_align",
     "roofline": "oxijax._gemm.roofline",

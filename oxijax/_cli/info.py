@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.extend.backend
+import numpy as np
 
 import oxijax
 from oxijax._cli import print_labelled, tool_message
@@ -57,6 +58,7 @@ def collect() -> dict[str, Any]:
         "handler": _handler(missing),
         "jax": _jax(missing, gpus=len(cuda["gpus"])),
         "cuda": cuda,
+        "deform_conv": _deform_conv(),
         "ptxas": _ptxas(missing),
         "nvdisasm": _nvdisasm(missing),
         "missing": missing,
@@ -92,6 +94,19 @@ def _jax(missing: list[str], gpus: int) -> dict[str, Any]:
             f"{_driver.install_command()}"
         )
     return {"backends": backends, "default": default}
+
+
+def _deform_conv() -> str:
+    """What a layer takes on JAX's default device: kernels or XLA's program, and why."""
+    shapes = (1, 32, 32, 16), (1, 32, 32, 18), (3, 3, 16, 16)
+    arrays = (jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes)
+    try:
+        (call,) = oxijax.resolve(oxijax.deform_conv, *arrays)
+    except Exception as error:  # of the backend, the driver or the handler, as above
+        return f"nothing: {_one_line(error)}"
+    if call.implementation == "ptx":
+        return f"kernels, on {call.kernels[0].gpu}"
+    return f"XLA's program, since {call.reason}"
 
 
 def _cuda(missing: list[str]) -> dict[str, Any]:
@@ -149,6 +164,7 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         default = ", the default" if name == report["jax"]["default"] else ""
         devices = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
         yield f"JAX on {name}", (devices or "no devices") + default
+    yield "deform_conv takes", report["deform_conv"]
     cuda = report["cuda"]
     yield "cuda-python", cuda["cuda_python"] or "missing"
     yield "CUDA driver", f"CUDA {cuda['driver']}" if cuda["driver"] else "not usable"

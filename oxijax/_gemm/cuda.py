@@ -10,6 +10,7 @@ import jax
 from oxijax._core.arguments.checks import requires_ptx
 from oxijax._core.arguments.precision import ptx_dtype
 from oxijax._core.arguments.sizes import is_known, likely
+from oxijax._core.calls.decisions import note_reason
 from oxijax._core.gpu.data_sheets import default_data_sheet
 from oxijax._core.launch import call, emulation
 from oxijax._gemm import reference as kernels
@@ -40,6 +41,11 @@ def gemm(params: GemmParams, a, b, c, alpha, beta):
             f"of M, N, K = {m}, {n}, {k}"
         )
     if sizes is None or strategy == DOT_GENERAL:
+        note_reason(
+            "kernels have to know K, and M or N"
+            if sizes is None
+            else "arithmetic bounds a product of these sizes, or there is nothing to multiply"
+        )
         return kernels.gemm(params, a, b, c, alpha, beta)
     kernel = _kernel(params, sizes, strategy, c=c, alpha=alpha, beta=beta)
     if kernel.parts is not None:

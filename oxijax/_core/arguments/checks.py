@@ -30,6 +30,7 @@ __all__ = [
     "Pads",
     "as_array",
     "as_float_array",
+    "check_arguments",
     "check_callable",
     "check_choice",
     "check_keywords",
@@ -216,6 +217,26 @@ def check_choice(
 def check_callable(name: str, value: Any) -> None:
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {shown(value)}")
+
+
+def check_arguments(name: str, args: Sequence[Any]) -> None:
+    """Checks what a function is called with outside of any program: `args` of the tool `name`.
+
+    Leaves of its pytrees are arrays, numbers, or a `jax.ShapeDtypeStruct` in place of an array.
+    """
+    for number, arg in enumerate(args):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
+            where = f"args[{number}]{jax.tree_util.keystr(path)}"
+            if isinstance(leaf, Tracer):
+                raise TypeError(
+                    f"{where} must be an array with values: {name} is not for use within jit"
+                )
+            if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+                to_array(where, np.asarray(leaf))
+            elif not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+                raise TypeError(
+                    f"{where} must be an array or a jax.ShapeDtypeStruct, got {shown(leaf)}"
+                )
 
 
 def check_keywords(name: str, value: Any) -> None:

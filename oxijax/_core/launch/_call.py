@@ -15,6 +15,7 @@ from oxijax._core import compat as _compat
 from oxijax._core.arguments.checks import check_not_forked, shown
 from oxijax._core.arguments.precision import numpy_dtype
 from oxijax._core.arguments.sizes import batch_groups, is_known
+from oxijax._core.calls.decisions import note_launch
 from oxijax._core.launch import _handler
 from oxijax._core.launch._handler import TARGET_NAME
 from oxijax._core.launch._latency import latency_metadata
@@ -202,6 +203,9 @@ def _lower_one(
         grouped=shared if grouped else None,
         emulation=emulated,
     )
+    if known:
+        every = [aval.shape for aval in (*ctx.avals_in, *ctx.avals_out)]
+        note_launch(kernel, config, tuple(map(tuple, spec.shapes(every))))
     text = spec.to_json()
     attributes, frontend = {}, {}
     if emulated is None:

@@ -20,6 +20,7 @@ from oxijax._core import compat as _compat
 from oxijax._core.arguments.checks import PTX, requires_ptx, shown, takes_ptx
 from oxijax._core.arguments.precision import usual_promotion
 from oxijax._core.arguments.sizes import batch_groups, is_known
+from oxijax._core.calls.decisions import deciding
 from oxijax._core.config import config as settings
 from oxijax._core.config import is_deterministic
 from oxijax._core.launch import VERSION, emulation, has_handler
@@ -323,7 +324,9 @@ class KernelPrimitive:
             obstacle = "oxijax has no launch handler that works"
         takes = takes_ptx(implementation, self.name, obstacle)
         lower = self._lower_kernel if takes else self._lower_reference
-        return lower(ctx, *values, config=config, present=present)
+        reason = None if takes else obstacle or "implementation='xla' was asked for"
+        with deciding(self.name, takes_ptx=takes, reason=reason):
+            return lower(ctx, *values, config=config, present=present)
 
     def _lower_kernel(self, ctx, *values, config: Config, present: Sequence[bool]):
         """Lowers the kernel: where XLA can ask how to split it over devices, so that it does."""

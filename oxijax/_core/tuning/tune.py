@@ -5,10 +5,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 
-from oxijax._core.arguments.checks import check_callable, shown, to_array
+from oxijax._core.arguments.checks import check_arguments, check_callable
 from oxijax._core.calls.kernel_call import KernelCall, noted_calls
 from oxijax._core.calls.tuned_plans import tuned_plans
 from oxijax._core.launch import clear_caches, emulation
@@ -56,9 +54,7 @@ def tune(function: Callable[..., Any], *args: Any) -> Tuned:
       >>> print(oxijax.tune(jax.jit(jax.grad(loss)), params, images))
     """
     check_callable("function", function)
-    for number, arg in enumerate(args):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(arg):
-            _check_leaf(f"args[{number}]{jax.tree_util.keystr(path)}", leaf)
+    check_arguments("tune", args)
     _check_gpu()
     calls = _calls_of(function, args)
     if not calls:
@@ -69,15 +65,6 @@ def tune(function: Callable[..., Any], *args: Any) -> Tuned:
     tuned = {call: _timed(call) for call in calls}
     tuned_plans.keep({call: found.kept.plan for call, found in tuned.items()})
     return Tuned(tuple(tuned.values()))
-
-
-def _check_leaf(name: str, leaf: Any) -> None:
-    if isinstance(leaf, Tracer):
-        raise TypeError(f"{name} must be an array with values: tune is not for use within jit")
-    if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
-        to_array(name, np.asarray(leaf))
-    elif not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        raise TypeError(f"{name} must be an array or a jax.ShapeDtypeStruct, got {shown(leaf)}")
 
 
 def _check_gpu() -> None:

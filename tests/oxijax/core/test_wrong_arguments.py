@@ -365,6 +365,16 @@ TABLE: dict[str, Entry] = dict(
         },
         traced=False,
     ),
+    resolve=Entry(
+        lambda function, args: oxijax.resolve(function, *args),
+        {"function": abs, "args": (1.0,)},
+        {
+            "function": wrong.function(abs),
+            "args": wrong.trees(1.0, np.ones(2), {"a": [spec(2), None]}),
+        },
+        oxijax.resolve,
+        traced=False,
+    ),
     tune=Entry(
         tune,
         {"function": abs, "args": (1.0,)},
