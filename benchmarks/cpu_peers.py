@@ -5,19 +5,28 @@ python benchmarks/cpu_peers.py --json FILE
 Peers are OpenVINO and ONNX Runtime (forward alone), and PyTorch with torchvision, with as many
 threads as this process may use cores. Results are compared with those in float64 first, which gives
 each program's error. Programs take turns in one process; the file has the spread over the runs.
-Layers are in float32, and lie in memory as each library has them.
+Layers are in float32, and lie in memory as each library has them. All is timed again, by a process
+of its own, on one of the cores; and what it takes until oxijax's program is there.
 """
 
 import argparse
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
 import pathlib
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+# Before libraries count cores.
+if "--one-core" in sys.argv:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 # Threads of OpenMP that have no work would otherwise keep a core from the program that is next.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -35,6 +44,8 @@ from ptx.kernels.sampling.model import centers
 __all__ = ["CASES", "main", "measure"]
 
 _TOLERANCE = 1e-4  # of float32 programs, relative to float64
+_PASSES = ("forward", "forward and backward")
+_COMPILED = 2  # times that a program is compiled, of which the fastest is reported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,15 +155,55 @@ def our_program(case: Case) -> Program:
     arrays = tuple(None if a is None else jnp.asarray(a) for a in case.arrays)
     y = jax.eval_shape(case.ours, *arrays)
     grad_y = jnp.asarray(np.random.default_rng(1).standard_normal(y.shape), y.dtype)
+    forward, backward = (compiled(each) for each in (case.ours, backward_of(case.ours)))
+    return Program(forward(*arrays), arrays, np.asarray, backward(grad_y, *arrays), grad_y)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What compiles a function for arrays."""
+    return lambda *arrays: jax.jit(function).lower(*arrays).compile()
+
+
+def backward_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function and its gradients, for the gradient of its result, which comes first."""
 
     def backward(grad_y: jax.Array, *arrays: Any) -> Any:
-        y, vjp = jax.vjp(case.ours, *arrays)
+        y, vjp = jax.vjp(function, *arrays)
         return y, vjp(grad_y)
 
-    return Program(
-        jax.jit(case.ours).lower(*arrays).compile(), arrays, np.asarray,
-        jax.jit(backward).lower(grad_y, *arrays).compile(), grad_y,
-    )  # fmt: skip
+    return backward
+
+
+def compile_times(case: Case) -> dict[str, float]:
+    """Milliseconds from a function to a program, of both passes."""
+    arrays = tuple(None if a is None else jnp.asarray(a) for a in case.arrays)
+    grad_y = jax.eval_shape(case.ours, *arrays)
+    calls = ((case.ours, arrays), (backward_of(case.ours), (grad_y, *arrays)))
+    found = {}
+    for key, (function, operands) in zip(_PASSES, calls, strict=True):
+        times = []
+        for _ in range(_COMPILED):
+            jax.clear_caches()
+            start = time.perf_counter()
+            compiled(function)(*operands)
+            times.append(1e3 * (time.perf_counter() - start))
+        found[key] = min(times)
+    return found
+
+
+def convolution(case: DeformConvCase) -> Case:
+    """JAX's own convolution of a layer's sizes, whose programs are compiled beside ours."""
+    x, _, weight, *_ = case.operands()
+    dilation, kernel = case.dilation, case.kernel_size
+    pads = [d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True)]
+    ours = functools.partial(
+        jax.lax.conv_general_dilated,
+        window_strides=case.strides,
+        padding=[(pad, pad) for pad in pads],
+        rhs_dilation=dilation,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return Case(ours, (x, weight), dict)
 
 
 def exact(case: Case) -> np.ndarray:
@@ -177,12 +228,11 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
             raise SystemExit(f"{name} differs from float64 by {error:.2g}")
         found[name] = {"error": error}
     backward = {n: p for n, p in programs.items() if p.gradients is not None}
-    passes = {
-        "forward": {name: (p.run, p.operands) for name, p in programs.items()},
-        "forward and backward": {
-            name: (p.gradients, (p.grad_y, *p.operands)) for name, p in backward.items()
-        },
-    }
+    runs_of = (
+        {name: (p.run, p.operands) for name, p in programs.items()},
+        {name: (p.gradients, (p.grad_y, *p.operands)) for name, p in backward.items()},
+    )
+    passes = dict(zip(_PASSES, runs_of, strict=True))
     for key, each in passes.items():
         rounds = time_rounds(each, runs)  # pyright: ignore[reportArgumentType]
         for name, times in rounds.items():
@@ -193,19 +243,39 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
     return found
 
 
+def on_one_core(runs: int) -> dict[str, Any]:
+    """The layers of a run of this program that may use one core."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "report.json")
+        command = [sys.executable, __file__, "--json", file, "--runs", runs, "--one-core"]
+        subprocess.run([*map(str, command)], check=True)
+        return json.loads(file.read_text())["layers"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=pathlib.Path, required=True, help="where results go")
-    parser.add_argument("--runs", type=int, default=9, help="of each program")
+    add = parser.add_argument
+    add("--json", type=pathlib.Path, required=True, help="where results go")
+    add("--runs", type=int, default=9, help="of each program")
+    add("--one-core", action="store_true", help="on the first core alone, as the second part is")
     args = parser.parse_args()
     where, layers = machine(), {}
     for name, make in CASES.items():
-        layers[name] = measure(make(), args.runs)
+        case = make()
+        layers[name] = measure(case, args.runs)
+        if not args.one_core:
+            layers[name]["oxijax"]["compile_ms"] = compile_times(case)
         for peer, figures in layers[name].items():
-            for key in ("forward", "forward and backward"):
+            for key in _PASSES:
                 if key in figures:
                     ratio = figures[key].get("time_ratio", {}).get("median", 1.0)
                     print(f"{name} | {peer} | {key} | {figures[key]['ms']:.1f} ms | {ratio:.2f}")
+    if not args.one_core:
+        for name, layer in on_one_core(min(args.runs, 3)).items():
+            for peer, figures in layer.items():
+                for key in _PASSES:
+                    if key in figures:
+                        layers[name][peer][key]["one_core_ms"] = figures[key]["spread"]["median"]
     peers = ("torch", "torchvision", "openvino", "onnxruntime")
     report = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -214,6 +284,12 @@ def main() -> None:
         "runs": args.runs,
         "layers": layers,
     }
+    if not args.one_core:
+        report["lax.conv"] = {
+            f"deform_conv, {name}": compile_times(convolution(case))
+            for name, case in BENCHMARK_CASES.items()
+            if case.groups == 1
+        }
     args.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -78,6 +78,28 @@ def peers_page(reading: Reading) -> Page:
             ],
         ),
     ]
+    lines += [
+        "",
+        "## From one core to two",
+        "",
+        *paragraph("""
+            Geometric means over an operator's layers, of a library's time on one core over its time
+            on two: 2 would be all that a second core can give. Adding to an image, in gradients, is
+            one loop in XLA's CPU compiler, and is not divided.
+        """),
+        *table(["operator", "library", *_PASSES.values()], list(_of_cores(layers))),
+        "",
+        "## Compiling",
+        "",
+        *paragraph("""
+            Milliseconds from a function to a program that can be called, beside `jax.lax.conv` with
+            the sizes of the same layer. A later process reads it from JAX's compilation cache.
+        """),
+        *table(
+            ["layer", *(f"{of}, {p}" for of in ("oxijax", "lax.conv") for p in _PASSES.values())],
+            list(_compiled(layers, reading.content["lax.conv"])),
+        ),
+    ]
     return Page(lines, {"peers.svg": chart})
 
 
@@ -145,3 +167,29 @@ def _rows(layers: Mapping[str, Layer], key: str) -> Iterable[list[str]]:
 
 def _errors(layer: Layer) -> Iterable[str]:
     return (f"{name} {of['error']:.1e}" for name, of in layer.items() if name != "oxijax")
+
+
+def _of_cores(layers: Mapping[str, Layer]) -> Iterable[list[str]]:
+    for operator in dict.fromkeys(name.partition(",")[0] for name in layers):
+        own = [layer for name, layer in layers.items() if name.startswith(f"{operator},")]
+        for library in own[0]:
+            gains = [
+                [
+                    of[key]["one_core_ms"] / _time(of[key]).value
+                    for of in (layer[library] for layer in own)
+                    if key in of
+                ]
+                for key in _PASSES
+            ]
+            cells = [number(geometric_mean(each)) if each else "-" for each in gains]
+            yield [f"`{operator}`", library, *cells]
+
+
+def _compiled(
+    layers: Mapping[str, Layer], convolutions: Mapping[str, Mapping[str, float]]
+) -> Iterable[list[str]]:
+    for name, layer in layers.items():
+        beside = convolutions.get(name, {})
+        found = [layer["oxijax"]["compile_ms"][key] for key in _PASSES]
+        cells = [number(beside[key]) if key in beside else "-" for key in _PASSES]
+        yield [name, *map(number, found), *cells]

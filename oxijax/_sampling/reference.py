@@ -172,9 +172,10 @@ def backward_points(
 
     used = used_weights(config, weights)
     is_fused = locations.shape[3] == 1 and not 1 < channels <= 8
+    at = locations
     if is_fused:  # or `forward` would hold what both find of it for this
-        locations = apart(lambda locations: locations, locations, number=locations)
-    arrays = Queries.of(locations, used), _flat(grad_y)
+        at = apart(lambda at: at, locations, number=locations)
+    arrays = Queries.of(at, used), _flat(grad_y)
     _, (grad_locations, grad_weights) = scan_blocks(
         block, None, arrays, _query_bytes(locations, channels, is_fused=is_fused)
     )

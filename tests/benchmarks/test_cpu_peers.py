@@ -51,6 +51,14 @@ def test_attention(levels, queries):
     assert case.ours(*case.arrays).shape == (1, queries or 26, 8, 32)
 
 
+def test_compile_times():
+    case = next(iter(cpu_peers.BENCHMARK_CASES.values()))
+    for each in (case_of(), cpu_peers.convolution(case)):
+        found = cpu_peers.compile_times(each)
+        assert found.keys() == {"forward", "forward and backward"}
+        assert min(found.values()) > 0
+
+
 def test_layers():
     operators = {name.partition(",")[0] for name in cpu_peers.CASES}
     assert operators == {"deform_conv", "grid_sample", "ms_deform_attn"}

@@ -1,4 +1,4 @@
-"""What the calls of operators take, kernels or XLA's program, as it is decided by a lowering."""
+"""Decisions of lowerings: whether an operator's call takes kernels or XLA's program."""
 
 import contextlib
 import dataclasses

@@ -137,8 +137,9 @@ def _dot(
     # Parts of the rows are added first, channel by channel: XLA's CPU compiler makes that up to
     # three times as fast as a product with ones, and that faster than a sum over rows.
     channels = values.shape[-1]
-    # Of 32 LLVM would make two iterations of 16 into a sequence of numbers.
-    even = 16 if channels != _LONG else 8
+    # Of 32 LLVM would make two iterations of 16 into a sequence of numbers; of more than 8 parts it
+    # is slow to make anything.
+    even = 8 if channels == _LONG else max(16, channels // 8)
     width = lanes or next((n for n in (even, 8) if channels % n == 0 and channels > n), channels)
     products = functools.reduce(
         operator.add,
