@@ -14,7 +14,6 @@ from jax import lax
 from jax.core import max_dim, min_dim
 
 from oxijax._core.arguments.sizes import is_known
-from oxijax._core.compat import match_varying
 
 __all__ = ["NOWHERE", "apart", "scan_blocks"]
 
@@ -87,13 +86,10 @@ def apart(function: Callable[..., Any], *operands: Any, number: jax.Array) -> An
     """
     function = jax.jit(function)  # traced once
 
-    def branch(*operands: Any) -> Any:
-        def never(*operands: Any) -> Any:
-            found = jax.tree.leaves(operands)
-            zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), results)
-            return jax.tree.map(lambda zero: match_varying(zero, *found)[0], zeros)
+    def never(*operands: Any) -> Any:
+        return jax.tree.map(jnp.zeros_like, function(*operands))  # of the same types
 
-        results = jax.eval_shape(function, *operands)
+    def branch(*operands: Any) -> Any:
         return lax.cond(jnp.any(number.reshape(-1)[:1] > np.inf), never, function, *operands)
 
     return lax.platform_dependent(*operands, cpu=branch, default=function)

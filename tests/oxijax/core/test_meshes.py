@@ -13,7 +13,7 @@ import oxijax
 
 TOLERANCE = 1e-5
 # Functions of no arrays that could be sharded, or of arrays on the host.
-NOT_OF_ARRAYS = {"clear_caches", "draw_samples", "roofline", "tune"}
+NOT_OF_ARRAYS = {"clear_caches", "draw_samples", "resolve", "roofline", "tune"}
 SPLITS = [(name, split) for name in CALLS for split in find_call(name).splits]
 
 
