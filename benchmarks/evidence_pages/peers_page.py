@@ -84,8 +84,10 @@ def peers_page(reading: Reading) -> Page:
         "",
         *paragraph("""
             Geometric means over an operator's layers, of a library's time on one core over its time
-            on two: 2 would be all that a second core can give. Adding to an image, in gradients, is
-            one loop in XLA's CPU compiler, and is not divided.
+            on two: 2 would be all that a second core can give. The run on one core came after the
+            other and has 3 rounds at most, so that what the machine did meanwhile is in the
+            quotients. Adding to an image, in gradients, is one loop in XLA's CPU compiler, and is
+            not divided.
         """),
         *table(["operator", "library", *_PASSES.values()], list(_of_cores(layers))),
         "",
