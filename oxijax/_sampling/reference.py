@@ -134,15 +134,12 @@ def backward_points(
 
     def block(_, queries_and_grad):
         queries, grad = queries_and_grad
-        if is_fused and channels > 1:  # or all loops would find the places again
+        if is_fused:  # or all loops would find the places again
             points = apart(places, queries, number=queries.locations)
         else:
             points = places(queries)
         step = functools.partial(gradients, grad.astype(dtype))
-        _, found = _scan(config, step, None, points)
-        if is_fused and channels == 1:  # or the loop would be over axes
-            found = apart(lambda found: found, found, number=queries.locations)
-        of_axes, grad_weight = found
+        _, (of_axes, grad_weight) = _scan(config, step, None, points)
         grad_locations = points_last(jnp.stack(of_axes[::-1], axis=-1))
         return None, (grad_locations, None if used is None else points_last(grad_weight))
 
@@ -171,7 +168,7 @@ def backward_points(
         return None, (found, of_weight)
 
     used = used_weights(config, weights)
-    is_fused = locations.shape[3] == 1 and not 1 < channels <= 8
+    is_fused = locations.shape[3] == 1 and channels > 8
     at = locations
     if is_fused:  # or `forward` would hold what both find of it for this
         at = apart(lambda at: at, locations, number=locations)

@@ -20,7 +20,8 @@ __all__ = [
     "take_rows_or_zeros",
 ]
 
-_LONG = 32  # channels of rows of which LLVM makes vectors one by one
+_SHORT = 8  # channels of rows of which LLVM makes vectors together
+_LONG = 32  # of which it makes vectors one by one
 
 
 def take_rows(
@@ -123,10 +124,12 @@ def row_products_or_zeros(
     exists, index = _existing(rows, index)
 
     def take(start: int, stop: int) -> jax.Array:
-        return _or_zeros(take_rows(rows, index, start, stop), exists)
+        found = take_rows(rows, index, start, stop)
+        return found if channels <= _SHORT else _or_zeros(found, exists)
 
+    channels = values.shape[-1]
     # LLVM makes no vectors of a short loop: of 32 channels it's just long enough with the choice.
-    lanes = _LONG if is_block and values.shape[-1] == _LONG else None
+    lanes = _LONG if is_block and channels == _LONG else None
     return jnp.where(exists, _dot(take, values, lanes), 0)
 
 
@@ -149,7 +152,7 @@ def _dot(
             for first in range(0, channels, width)
         ),
     )
-    if channels <= 8:
+    if channels <= _SHORT:
         return functools.reduce(operator.add, (products[..., i] for i in range(width)))
     # Their sums, whatever precision products have by JAX's configuration.
     ones = jnp.ones(width, values.dtype)
