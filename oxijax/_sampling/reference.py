@@ -134,10 +134,9 @@ def backward_points(
 
     def block(_, queries_and_grad):
         queries, grad = queries_and_grad
-        if is_fused:  # or all loops would find the places again
-            points = apart(places, queries, number=queries.locations)
-        else:
-            points = places(queries)
+        # Apart, or all loops would find the places of one point again.
+        of = queries.locations
+        points = apart(places, queries, number=of) if is_fused else places(queries)
         step = functools.partial(gradients, grad.astype(dtype))
         _, (of_axes, grad_weight) = _scan(config, step, None, points)
         grad_locations = points_last(jnp.stack(of_axes[::-1], axis=-1))
