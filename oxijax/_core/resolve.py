@@ -13,6 +13,7 @@ from oxijax._core.calls.tuned_plans import tuned_plans
 from oxijax._core.gpu import driver as _driver
 from oxijax._core.launch._spec import registered
 from oxijax._core.process import emulation
+from oxijax._core.tuning.report import plan_fields
 from ptx.isa.targets import TARGETS, Target
 
 __all__ = ["Resolved", "ResolvedCall", "ResolvedKernel", "resolve"]
@@ -89,14 +90,8 @@ class ResolvedKernel:
 
     def __str__(self) -> str:
         arrays = ", ".join(f"{name}{list(shape)}" for name, shape in self.shapes.items())
-        fields = (
-            (field.name, getattr(self.plan, field.name)) for field in dataclasses.fields(self.plan)
-        )
-        plan = ", ".join(
-            f"{name}={value.__name__ if isinstance(value, type) else value}"
-            for name, value in fields
-        )
         chosen = "tuned" if self.tuned else "the kernel's own choice"
+        plan = plan_fields(self.plan)
         return f"{self.kernel} on {self.gpu}: {arrays}\n    plan, {chosen}: {plan}"
 
 

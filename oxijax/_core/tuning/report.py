@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["TimedPlan", "Tuned", "TunedCall"]
+__all__ = ["TimedPlan", "Tuned", "TunedCall", "plan_fields"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class TunedCall:
             marks = ["the kernel's own choice"] * (timed is self.candidates[0])
             marks += ["the model's first"] * (timed is self.model_first)
             marks += ["kept"] * (timed is self.kept)
-            shown = _fields(timed.plan, None if timed.plan is own else own)
+            shown = plan_fields(timed.plan, None if timed.plan is own else own)
             note = f" <- {', '.join(marks)}" if marks else ""
             lines.append(f"  {timed.microseconds:>10.1f} {modelled:>10}  {shown}{note}")
         return "\n".join(lines)
@@ -99,7 +99,7 @@ class Tuned:
         return "\n\n".join(map(str, self.calls))
 
 
-def _fields(plan: Any, other: Any | None = None) -> str:
+def plan_fields(plan: Any, other: Any | None = None) -> str:
     """The fields of a plan; of two plans those in which it differs from the other."""
     values = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
     return ", ".join(
