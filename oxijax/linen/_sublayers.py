@@ -21,7 +21,8 @@ class Layer(nn.Module):
         for base in cls.__bases__:
             if base.__module__ == flax.__name__:
                 for name, method in inspect.getmembers(base, inspect.isfunction):
-                    setattr(cls, name, method)
+                    if name != "__annotate_func__":  # which Python 3.14 counts among functions
+                        setattr(cls, name, method)
         super().__init_subclass__(**options)
 
 
