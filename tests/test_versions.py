@@ -33,7 +33,7 @@ def test_every_supported_version_was_tried_with_one_wheel():
         for row, version in zip(tried, versions, strict=True):
             assert version in (row["jax"], VERSIONS["NEWEST"])
             assert row["jaxlib"].startswith(row["jax"])
-        assert tried[-1]["passed"] > 1000
+        assert tried[-1]["passed"] > 800
     oldest = re.search(r'"jax>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     assert oldest is not None
     assert oldest[1] == ROWS[0]["jax"]

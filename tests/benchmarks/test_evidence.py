@@ -366,27 +366,55 @@ class TestMeasure:
         assert message in capsys.readouterr().err
 
 
+def cells(page: str, *first: str) -> list[str]:
+    """The cells of a page's first row that begins with some."""
+    begin = "| " + " | ".join(first) + " |"
+    row = next(line for line in page.splitlines() if line.startswith(begin))
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
 def test_readme_has_the_figures_of_the_pages():
     readme, pages = (ROOT / "README.md").read_text(), ROOT / "docs" / "evidence"
-    row = r"^\| torchvision's CPU operator \| ([\d.]+) \| ([\d.]+) \|$"
-    measured = re.search(row, (pages / "cpu.md").read_text(), re.M)
-    said = re.search(
-        r"forward \| ([\d.]+) of torchvision's.*with gradients \| ([\d.]+) of", readme, re.S
-    )
-    assert measured
-    assert said
-    assert [*map(float, measured.groups())] == [*map(float, said.groups())]
+    page = (pages / "peers.md").read_text()
+    for said, column in (
+        (cells(readme, "CPU, `deform_conv`: our time over theirs", "forward"), 3),
+        (cells(readme, "the same", "with gradients"), 4),
+    ):
+        assert said[3] == cells(page, "`deform_conv`", "torchvision")[column]
+        assert (
+            said[6].replace("no gradients", "-") == cells(page, "`deform_conv`", "OpenVINO")[column]
+        )
+    said = cells(readme, "error of `deform_conv`, float32, ResNet-50's stage 3")
+    errors = page.partition("## Errors")[2]
+    ours, theirs = cells(errors, "deform_conv, R50-c3")[1:]
+    assert said[1] == ours
+    assert f"torchvision {said[3]}, OpenVINO {said[6]}," in theirs
     means = r"([\d.]+) times as fast forward, and ([\d.]+) times with the backward pass"
     measured = re.search(means, (pages / "sampling.md").read_text())
-    said = re.search(r"1/([\d.]+) of plain JAX's forward, 1/([\d.]+) with gradients", readme)
+    said = re.search(r"1/([\d.]+), 1/([\d.]+) \|", readme)
     assert measured
     assert said
     assert measured.groups() == said.groups()
-    page = (pages / "peers.md").read_text()
     for operator in ("deform_conv", "grid_sample", "ms_deform_attn"):
         row = rf"^\| `{operator}` \| the fastest of a layer \| \d+ \| ([\d.]+) \| ([\d.]+) \|$"
         measured = re.search(row, page, re.M)
-        said = re.search(rf"`{operator}` ([\d.]+) forward, ([\d.]+) with gradients", readme)
+        said = re.search(rf"`{operator}` ([\d.]+)\s+forward, ([\d.]+) with gradients", readme)
         assert measured
         assert said
         assert measured.groups() == said.groups()
+    gpu, _, h100 = (pages / "gpu.md").read_text().partition("## NVIDIA H100")
+    for direction in ("forward", "with gradients"):
+        said = cells(readme, f"H200, `deform_conv`, {direction}", "f16, f32")[3]
+        measured = re.findall(
+            r"^\| geometric mean \| float(?:16|32) \|  \|  \| ([\d.]+) \|$", gpu, re.M
+        )
+        assert said == ", ".join(measured[:2] if direction == "forward" else measured[2:4])
+    said = cells(readme, "H100, with gradients", "attention, DCNv4")
+    for column, library in ((2, "deformops, Triton"), (5, "DCNv4, CUDA")):
+        rows = [
+            line.strip("|").split("|") for line in h100.splitlines() if f"| {library} |" in line
+        ]
+        ratios = sorted((row[-1].strip() for row in rows), key=float)
+        assert said[column] == f"{ratios[0]} to {ratios[-1]}"
+    assert "on an H200 1,355 of 1,355" in readme
+    assert "1355 ran, 1355 passed" in gpu

@@ -16,7 +16,7 @@ def test_pages_use_public_modules_alone():
     code = {
         name(page): [b.text for b in blocks(page) if b.language == "python"] for page in DOCUMENTS
     }
-    assert len(code["docs/architecture.md"]) >= 5
+    assert code["docs/architecture.md"]
     found = {page: private.findall("".join(texts)) for page, texts in code.items()}
     assert {page: imports for page, imports in found.items() if imports} == {}
 

@@ -22,53 +22,41 @@ from ptx.replay import MACHINES
 pytestmark = pytest.mark.slow
 
 PAGE = (DOCS / "performance.md").read_text()
-# Layers of each kind of plan and limit: the others are checked with -m slow.
-SAMPLE = ("conv1", "conv2-in", "conv2-3x3", "conv3-3x3-s2", "conv5-back")
-GPUS = ("H200", "A100 40GB")
+GPU = "H200"
 KERNELS = tuple(MODEL.kernels)
 
 
 @functools.cache
-def table(gpu: str) -> dict[str, list[str]]:
-    """The page's rows of a GPU: layer -> the other cells."""
-    header = f"| {gpu} | floor, µs |"
+def table() -> dict[str, list[str]]:
+    """The page's rows: layer -> the other cells."""
+    header = f"| {GPU} | floor, µs |"
     (found,) = re.findall(rf"^{re.escape(header)}.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.M)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines()]
     return {layer: cells for layer, *cells in rows}
 
 
-# GPU, layer, floor, kernel, and its cells: all are in the name by which a verdict is kept.
-ALL = [
-    pytest.param(
-        gpu, layer, floor, kernel, *cells[3 * i :][:3],
-        marks=() if gpu == "H200" and layer in SAMPLE else pytest.mark.slow,
-    )
-    for gpu in GPUS
-    for i, kernel in enumerate(KERNELS)
-    for layer, (floor, *cells) in table(gpu).items()
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("gpu", GPUS)
-def test_the_page_has_every_layer(gpu):
-    assert list(table(gpu)) == list(MODEL.layers)
+def test_the_page_has_every_layer():
+    assert list(table()) == list(MODEL.layers)
     for layer, of_network in MODEL.layers.items():
         config = dataclasses.replace(of_network.config, float_type=bf16)
-        floor = MODEL.floor_us(config, of_network.extent, MACHINES[gpu])
-        assert float(table(gpu)[layer][0]) == pytest.approx(floor, abs=0.06)
+        floor = MODEL.floor_us(config, of_network.extent, MACHINES[GPU])
+        assert float(table()[layer][0]) == pytest.approx(floor, abs=0.06)
 
 
 def test_the_sums_are_those_of_the_table():
-    sums = [sum(float(cells[i]) for cells in table("H200").values()) / 1e3 for i in (1, 4, 7)]
+    sums = [sum(float(cells[i]) for cells in table().values()) / 1e3 for i in (1, 4, 7)]
     written = "take {:.2f}, {:.2f} and {:.2f} ms on an H200".format(*sums)
     assert written in PAGE, f"update the page: {written}"
 
 
-@pytest.mark.parametrize(("gpu", "layer", "floor", "kernel", "us", "ratio", "limit"), ALL)
-def test_modelled_times(gpu, layer, floor, kernel, us, ratio, limit):
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("layer", MODEL.layers)
+def test_modelled_times(layer, kernel):
+    floor, *cells = table()[layer]
+    us, ratio, limit = cells[3 * KERNELS.index(kernel) :][:3]
     config, images = MODEL.layers[layer].config, MODEL.layers[layer].extent
-    config, gpu_target = dataclasses.replace(config, float_type=bf16), MACHINES[gpu].target
-    modelled = MODEL.model(kernel, config, images, MACHINES[gpu])
+    config, gpu_target = dataclasses.replace(config, float_type=bf16), MACHINES[GPU].target
+    modelled = MODEL.model(kernel, config, images, MACHINES[GPU])
     assert float(us) == pytest.approx(modelled.us, rel=0.03), "update the page"
     assert float(ratio) == pytest.approx(modelled.us / float(floor), rel=0.03, abs=0.06)
     assert limit == modelled.limit
@@ -118,7 +106,7 @@ def test_the_command(capsys, tmp_path):
         [kernel, "conv2-in/bf16", "H200"] for kernel in ("backward_input", "backward_weight")
     ]
     for row, first in zip(json.loads(file.read_text()), (4, 7), strict=True):
-        written = float(table("H200")["conv2-in"][first])
+        written = float(table()["conv2-in"][first])
         assert row["us"] == pytest.approx(written, rel=0.03)
         assert 0 < row["busy"]["tensor"] < 1
     assert main(["model", "--family", "conv", "--layer", "R50-c3"]) == 2
