@@ -93,7 +93,14 @@ def from_torch(
     if not isinstance(patterns, list | tuple) or not all(isinstance(p, str) for p in patterns):
         raise TypeError(f"ignore must be a string or a list of strings, got {checks.shown(ignore)}")
     state_dict = open_state(state_dict)
-    keys = {key for key in state_dict if isinstance(key, str) and key.startswith(model.prefix)}
+    every = {key for key in state_dict if isinstance(key, str)}
+    keys = {key for key in every if key.startswith(model.prefix)}
+    if every and not keys:
+        longer = {
+            key.partition(model.prefix)[0] + model.prefix for key in every if model.prefix in key
+        }
+        found = _listed(longer or every)
+        raise ValueError(f"no key of state_dict begins with prefix {prefix!r}: there are {found}")
     conventions = _found_conventions(model, keys)
     weights = _weights(model, parameters, conventions)
     wanted = {key for weight in weights.values() for key in weight.keys}

@@ -50,7 +50,9 @@ _OPERATOR_ROW = (
     "{kernel:<16} {layer:<16} {dtype:<5} {gpu:<9} {us:>7.1f} {modelled:>7.1f} {error:>+5.0%}"
     "  {limit}"
 )
-_PUBLISHED_ROW = "{name:<54} {gpu:<9} {measured:>8.2f} {simulated:>8.2f} {unit:<7} {error:>+5.0%}"
+_PUBLISHED_ROW = (
+    "{name:<54} {gpu:<9} {measured:>8.2f} {simulated:>8.2f} {unit:<7} {error:>+5.0%}  {source}"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

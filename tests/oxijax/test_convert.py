@@ -113,6 +113,15 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
+def test_a_prefix_that_no_key_has():
+    layer = nnx.eval_shape(lambda: oxijax.nnx.DCNv3(12, groups=3, rngs=nnx.Rngs(0)))
+    state = {f"model.dcn.{name}": value for name, value in STATE.items()}
+    for prefix, there in (("dcn.", r"'model\.dcn\.'$"), ("block.", r"'model\.dcn\.center_feature")):
+        begins = f"no key of state_dict begins with prefix '{prefix}': there are "
+        with pytest.raises(ValueError, match=begins + there):
+            oxijax.convert.from_torch(layer, state, prefix=prefix)
+
+
 @each_library
 def test_ignored_keys(library):
     """What the layer has nothing for, by patterns; what it needs is read all the same."""

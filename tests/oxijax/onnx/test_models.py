@@ -5,13 +5,16 @@ from typing import Any
 import equinox
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
+import onnx
 import pytest
 from flax import linen, nnx
 from support.helpers import assert_close
 from support.onnx_models import exported, operators, run
 
 import oxijax
+import oxijax.keras
 
 TOLERANCE = 1e-5
 # What jax2onnx has in the place of Flax's own layers reads variables as older versions of Flax do.
@@ -116,3 +119,22 @@ def test_equinox():
     assert operators(model)["DeformConv"] == 1
     x = images(2, 4, 5, 6)
     assert_close(run(model, x), jax.vmap(layer)(x), TOLERANCE)
+
+
+@pytest.mark.spread(1)
+@pytest.mark.filterwarnings("ignore::UserWarning:jax")  # Keras asks for a batch of int64
+def test_keras_exports_its_own_models(tmp_path):
+    inputs = keras.Input((6, 7, 3))
+    x = oxijax.keras.DeformConv2D(8, 3, padding="same")(inputs)
+    model = keras.Model(inputs, oxijax.keras.DCNv4(8, groups=2)(x))
+    for weight in model.weights:
+        noise = keras.random.normal(weight.shape, seed=1)
+        weight.assign_add(0.2 * noise)
+    x = images(2, 6, 7, 3)
+    expected = model(x)
+    oxijax.onnx.register()
+    model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
+    exported_model = onnx.load(tmp_path / "model.onnx")
+    found = operators(exported_model)
+    assert (found["DeformConv"], found["GridSample"]) == (1, 1)
+    assert_close(run(exported_model, x), expected, TOLERANCE)
