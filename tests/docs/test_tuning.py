@@ -12,7 +12,7 @@ PAGE = (DOCS / "tuning.md").read_text()
 @pytest.mark.quick
 def test_numbers():
     words = {7: "seven", 9: "nine"}
-    assert f"{words[MOST - 1]} others at most" in PAGE
+    assert f"up to {words[MOST - 1]} variants" in PAGE
     assert f"up to {candidates._MODEL_SECONDS:.0f} seconds" in PAGE
     assert f"arrays of more than {candidates._MODEL_BYTES >> 30} GiB" in PAGE
-    assert f"in turns, {words[timing._ROUNDS]} times" in PAGE
+    assert f"in turn, {words[timing._ROUNDS]} times" in PAGE
