@@ -377,8 +377,8 @@ def test_readme_has_the_figures_of_the_pages():
     readme, pages = (ROOT / "README.md").read_text(), ROOT / "docs" / "evidence"
     page = (pages / "peers.md").read_text()
     for said, column in (
-        (cells(readme, "CPU, `deform_conv`: our time over theirs", "forward"), 3),
-        (cells(readme, "the same", "with gradients"), 4),
+        (cells(readme, "`deform_conv` on a CPU, forward"), 3),
+        (cells(readme, "`deform_conv` on a CPU, with gradients"), 4),
     ):
         assert said[3] == cells(page, "`deform_conv`", "torchvision")[column]
         assert (
@@ -391,7 +391,7 @@ def test_readme_has_the_figures_of_the_pages():
     assert f"torchvision {said[3]}, OpenVINO {said[6]}," in theirs
     means = r"([\d.]+) times as fast forward, and ([\d.]+) times with the backward pass"
     measured = re.search(means, (pages / "sampling.md").read_text())
-    said = re.search(r"1/([\d.]+), 1/([\d.]+) \|", readme)
+    said = re.search(r"1/([\d.]+); 1/([\d.]+) \|", readme)
     assert measured
     assert said
     assert measured.groups() == said.groups()
@@ -404,12 +404,12 @@ def test_readme_has_the_figures_of_the_pages():
         assert measured.groups() == said.groups()
     gpu, _, h100 = (pages / "gpu.md").read_text().partition("## NVIDIA H100")
     for direction in ("forward", "with gradients"):
-        said = cells(readme, f"H200, `deform_conv`, {direction}", "f16, f32")[3]
+        said = cells(readme, f"`deform_conv` on an H200, {direction}, f16; f32")[3]
         measured = re.findall(
             r"^\| geometric mean \| float(?:16|32) \|  \|  \| ([\d.]+) \|$", gpu, re.M
         )
-        assert said == ", ".join(measured[:2] if direction == "forward" else measured[2:4])
-    said = cells(readme, "H100, with gradients", "attention, DCNv4")
+        assert said == "; ".join(measured[:2] if direction == "forward" else measured[2:4])
+    said = cells(readme, "attention, DCNv4 on an H100, with gradients")
     for column, library in ((2, "deformops, Triton"), (5, "DCNv4, CUDA")):
         rows = [
             line.strip("|").split("|") for line in h100.splitlines() if f"| {library} |" in line
