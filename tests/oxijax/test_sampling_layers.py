@@ -294,6 +294,7 @@ def test_points_of_each_level(library):
     assert np.all(np.isfinite(y))
 
 
+@pytest.mark.spread(6)
 @each_library
 @pytest.mark.parametrize("dims", SHAPES_OF)
 @pytest.mark.parametrize("size", [1, 2], ids=["points", "boxes"])

@@ -134,7 +134,7 @@ def test_second_derivatives(path, name, outer, inner):
         assert path == "xla" or calls > len(kernels_of(name))
 
 
-@pytest.mark.spread(12)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if n.split()[0] not in OF_PRODUCTS])
 def test_second_derivatives_in_bfloat16(name):
     """Those of the twins too, which differentiate what gathers bfloat16 by bits, in loops."""
@@ -267,7 +267,7 @@ def _value_and_gradients(name: str):
     return jax.jit(values_and_gradients(find_call(f"reference.{name}")))
 
 
-@pytest.mark.spread(25)
+@pytest.mark.spread(15)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("name", "axes"), MAPPED)
 def test_vmap_over_every_subset(name, axes, path):

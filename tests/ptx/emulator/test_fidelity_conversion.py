@@ -54,6 +54,7 @@ def near_integers(format: Format, name: str) -> list[np.ndarray]:
     return [bits]
 
 
+@pytest.mark.spread(30)
 @pytest.mark.parametrize(("source", "integer"), PAIRS)
 @pytest.mark.parametrize("mode", ["rni", "rzi", "rmi", "rpi"])
 def test_float_to_integer_clamps(mode, source, integer):
@@ -72,6 +73,7 @@ def test_float_to_integer_clamps(mode, source, integer):
     check(f"cvt.{mode}.{integer}.{source}", near_integers(format, mode + integer), width, expected)
 
 
+@pytest.mark.spread(30)
 @pytest.mark.parametrize(("target", "integer"), PAIRS)
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_integer_to_float(mode, target, integer):

@@ -69,6 +69,7 @@ UNIFORM: dict[str, tuple[Sequence[str], Callable[..., int]]] = {
 }
 
 
+@pytest.mark.spread(30)
 @pytest.mark.parametrize(
     ("instruction", "dtype"), [(name, t) for name, (types, _) in UNIFORM.items() for t in types]
 )

@@ -101,6 +101,7 @@ ARITHMETIC = [
 ]
 
 
+@pytest.mark.spread(30)
 @pytest.mark.parametrize("instruction", ARITHMETIC)
 def test_arithmetic_is_rounded_once(instruction):
     operation, *modifiers, dtype = instruction.split(".")
