@@ -1,22 +1,22 @@
-"""Sectors of global memory that the accesses of a launch touch, by array."""
+"""Sectors of global memory that the accesses of a launch touch, by array, and tables of them."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-
-import pytest
+from collections.abc import Callable, Mapping, Sequence
 
 from ptx.emulator import Report
 from ptx.emulator.report import Sectors
 
-__all__ = ["TARGETS", "Access", "check_waste", "sectors_of_arrays", "times"]
+__all__ = ["TARGETS", "Access", "SectorTable", "sectors_of_arrays", "times"]
 
 Access = tuple[str, str]  # "load", "copy", "store" or "add", and the parameter of the array
-TARGETS = ("sm_80", "sm_90")
+TARGETS = ("sm_80", "sm_90")  # of the tables
 
-_MOST = 1.25  # times the least possible, of accesses that are not named
+_MOST = 1.25  # times the least possible, without a reason
 
 _INSTRUCTION = re.compile(r"\s*(?:@!?%\w+\s+)?(?P<name>[a-z][\w.:]*)\s+(?P<operands>.*);")
 _KINDS = {
@@ -54,20 +54,60 @@ def times(sectors: Sectors) -> float:
     return sectors.sectors / sectors.ideal
 
 
-def check_waste(launches: Iterable[Mapping[Access, Sectors]], allowed: Mapping[str, float]) -> None:
-    """Asserts that accesses touch few more sectors than they must, but for those that are named.
+@dataclasses.dataclass(frozen=True)
+class SectorTable:
+    """A page's table of what accesses touch, and what the emulator counts.
 
-    Args:
-      launches: what the accesses of each launch have touched.
-      allowed: of accesses such as "load mask", the largest `times` of all launches.
+    A row has the kernel, the access, the target or "both", a cell for each layer, and the letter of
+    a reason or nothing.
+
+    Attributes:
+      page: its text.
+      layers: the names of the table's columns.
+      touched: gives what accesses to each array touch, of a kernel, a layer and a target.
     """
-    worst: dict[str, float] = {}
-    for launch in launches:
-        for access, sectors in launch.items():
-            name = " ".join(access)
-            worst[name] = max(worst.get(name, 0), times(sectors))
-    wasted = {name: value for name, value in worst.items() if value > _MOST}
-    assert wasted == pytest.approx(dict(allowed), rel=0.01)
+
+    page: str
+    layers: Sequence[str]
+    touched: Callable[[str, str, str], Mapping[Access, Sectors]]
+
+    @functools.cached_property
+    def rows(self) -> list[tuple[str, ...]]:
+        """All rows of the page: kernel, access, target, the layers' cells as one text, reason."""
+        row = r"^\| (\w+) \| (\w+ \w+) \| (sm_\d\d|both) \| (.*) \| (\w?) \|$"
+        return re.findall(row, self.page, re.M)
+
+    def written(self, kernel: str) -> list[tuple[str, ...]]:
+        """The page's rows of a kernel, but for the reasons."""
+        return [row[:4] for row in self.rows if row[0] == kernel]
+
+    def counted(self, kernel: str) -> list[tuple[str, ...]]:
+        """The rows of a kernel, but for the reasons, as the emulator counts."""
+        found = {t: [self.touched(kernel, layer, t) for layer in self.layers] for t in TARGETS}
+        accesses = dict.fromkeys(a for t in TARGETS for of_layer in found[t] for a in of_layer)
+        result = []
+        for access in accesses:
+            cells = [
+                " | ".join(_cell(of_layer.get(access)) for of_layer in found[target])
+                for target in TARGETS
+            ]
+            same = cells[0] == cells[1]
+            for target, of_target in zip(["both"] if same else TARGETS, cells, strict=False):
+                result.append((kernel, " ".join(access), target, of_target))
+        return result
+
+    def check_reasons(self) -> None:
+        """Asserts that rows have reasons where much is wasted, and there only, and all are used."""
+        reasons = set(re.findall(r"^- \*\*(\w)\*\*: ", self.page, re.M))
+        assert {row[4] for row in self.rows} == {"", *reasons}
+        for *row, cells, reason in self.rows:
+            worst = max(float(value) for value in re.findall(r"\(([\d.]+)\)", cells))
+            assert (worst > _MOST) == bool(reason), row
+
+
+def _cell(sectors: Sectors | None) -> str:
+    """Sectors of a request, and how many times the least possible that is."""
+    return f"{sectors.per_request:.1f} ({times(sectors):.2f})" if sectors else "none"
 
 
 def _arrays(lines: Sequence[str]) -> Mapping[str, str]:

@@ -26,18 +26,24 @@ from ptx.tile.direct import DirectPlan
 
 pytestmark = pytest.mark.slow
 
-PAGE = (DOCS / "performance.md").read_text()
-GPU = "H200"
-ROWS = re.findall(  # kernel, layer, and the other cells
-    rf"^\| {GPU} \| (\w+) \| (\S+) \| (\d+) \| (\d+) \| (\w+) \| (\d+) \| ([\d,]+) \| (\d) \|",
-    PAGE,
-    re.M,
-)
+PAGE = (DOCS / "modelled.md").read_text()
+GPUS = ("H200", "A100 40GB")  # the second is checked with -m slow
+# GPU, kernel, layer, and the other cells: all are in the name by which a verdict is kept.
+ROWS = [
+    pytest.param(gpu, *row, marks=() if gpu == GPUS[0] else pytest.mark.slow)
+    for gpu in GPUS
+    for row in re.findall(
+        rf"^\| {gpu} \| (\w+) \| (\S+) \| (\d+) \| (\d+) \| (\w+) \| (\d+) \| ([\d,]+) \| (\d) \|",
+        PAGE,
+        re.M,
+    )
+]
 
 
 def test_the_page_has_every_kernel_and_layer():
-    assert [row[:2] for row in ROWS] == [
-        (kernel, layer)
+    assert [tuple(row.values[:3]) for row in ROWS] == [
+        (gpu, kernel, layer)
+        for gpu in GPUS
         for kernel in MODEL.kernels
         for layer in NETWORKS
         if kernel in MODEL.kernels_of(layer)
@@ -45,16 +51,34 @@ def test_the_page_has_every_kernel_and_layer():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "layer", "us", "floor", "limit", "registers", "shared", "blocks"), ROWS
+    ("gpu", "kernel", "layer", "us", "floor", "limit", "registers", "shared", "blocks"), ROWS
 )
-def test_modelled_times(kernel, layer, us, floor, limit, registers, shared, blocks):
-    (row,) = modelled_rows("deform_conv", layer, GPU, kernel)
+def test_modelled_times(gpu, kernel, layer, us, floor, limit, registers, shared, blocks):
+    (row,) = modelled_rows("deform_conv", layer, gpu, kernel)
     assert float(us) == pytest.approx(row["us"], rel=0.03), "update the page"
     assert float(floor) == pytest.approx(row["floor_us"], abs=0.6)
     assert limit == row["limit"]
     assert int(registers) == row["registers"]
     assert int(shared.replace(",", "")) == row["shared_bytes"]
     assert int(blocks) == row["blocks_per_sm"]
+
+
+BY_DTYPE = re.findall(
+    rf"^\| ({'|'.join(GPUS)}) \| (\w+) \| (\S+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE, re.M
+)
+
+
+def test_the_page_has_every_dtype():
+    assert [row[:3] for row in BY_DTYPE] == [tuple(row.values[:3]) for row in ROWS]
+    assert [row[3] for row in BY_DTYPE] == [row.values[3] for row in ROWS]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize(("gpu", "kernel", "layer", "bf16", "f16", "f32"), BY_DTYPE)
+def test_modelled_times_of_dtypes(gpu, kernel, layer, bf16, f16, f32, dtype):
+    (row,) = modelled_rows("deform_conv", layer, gpu, kernel, dtype=dtype)
+    written = float({"f16": f16, "f32": f32}[dtype])
+    assert written == pytest.approx(row["us"], rel=0.03, abs=0.6), "update the page"
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
@@ -97,5 +121,5 @@ def test_the_command(capsys):
     first, _, row = capsys.readouterr().out.splitlines()
     assert first.startswith("Modelled, not measured.")
     assert row.split()[:3] == ["backward_input", "R50-c5/bf16", "H200"]
-    (written,) = [row[2] for row in ROWS if row[:2] == ("backward_input", "R50-c5")]
+    (written,) = [p.values[3] for p in ROWS if p.values[:3] == ("H200", *row.split()[:1], "R50-c5")]
     assert float(row.split()[6]) == pytest.approx(float(str(written)), rel=0.03)

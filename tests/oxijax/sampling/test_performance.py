@@ -31,7 +31,10 @@ GPUS = ("H200", "A100 40GB")
 
 def test_the_page_has_every_layer():
     expected = [
-        (layer, dtype, gpu) for gpu in GPUS for dtype in ("bf16", "f32") for layer in MODEL.layers
+        (layer, dtype, gpu)
+        for gpu in GPUS
+        for dtype in ("bf16", "f16", "f32")
+        for layer in MODEL.layers
     ]
     expected += [(name, "f32", gpu) for gpu in GPUS for name in [*VOLUMES.layers, *WINDOWS.layers]]
     assert [row[:3] for row in ROWS] == expected

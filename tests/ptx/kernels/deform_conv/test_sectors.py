@@ -1,10 +1,11 @@
-"""Sectors of global memory that accesses of deformable convolution touch."""
+"""Sectors of global memory that accesses touch, which docs/modelled.md has in a table."""
 
 import functools
 
 import pytest
 from support.deform_conv_kernels import DeformConvCall
-from support.sectors import TARGETS, Access, check_waste, sectors_of_arrays, times
+from support.paths import DOCS
+from support.sectors import Access, SectorTable, sectors_of_arrays, times
 
 from ptx.emulator.report import Sectors
 from ptx.kernels.deform_conv.catalog import CONFIGS, NETWORKS
@@ -23,26 +24,16 @@ def touched(kernel: str, layer: str, target: str) -> dict[Access, Sectors]:
     return dict(sectors_of_arrays(call.text, report))
 
 
-# docs/performance.md has the reasons.
-ALLOWED = {
-    "forward": {"load offset": 8, "load mask": 10.6, "load x": 1.75, "store y": 2},
-    "backward_offset": {
-        "load offset": 8, "load mask": 10.7, "load x": 1.75,
-        "store grad_mask": 10.7, "store grad_offset": 8,
-    },
-    "backward_input": {"load offset": 8, "load mask": 9, "add grad_x": 1.77},
-    "backward_input_gather": {
-        "load starts": 1.32, "load corner_weights": 2.4, "load order": 1.29, "store grad_x": 2,
-    },
-    "backward_weight": {"load offset": 8, "load mask": 9.78, "load x": 1.83},
-}  # fmt: skip
+TABLE = SectorTable((DOCS / "modelled.md").read_text(), [*distinct_configs(NETWORKS)], touched)
 
 
 @pytest.mark.parametrize("kernel", MODEL.kernels)
-def test_few_sectors_are_wasted(kernel):
-    layers = distinct_configs(NETWORKS)
-    launches = (touched(kernel, layer, target) for layer in layers for target in TARGETS)
-    check_waste(launches, ALLOWED[kernel])
+def test_the_page_says_what_is_touched(kernel):
+    assert TABLE.written(kernel) == TABLE.counted(kernel)
+
+
+def test_what_is_wasted_has_a_reason():
+    TABLE.check_reasons()
 
 
 # Four lanes have a pixel: before sm_90, where an instruction adds one number of a lane, they have
