@@ -16,9 +16,10 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
+from typing import Any
 
+Row = dict[str, Any]  # of the record
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs" / "evidence" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
@@ -61,25 +62,23 @@ def interpreter(version: str) -> str:
     return found
 
 
-def try_wheel(wheel: pathlib.Path, python: str, jax: str, quick: bool) -> dict[str, object]:
+def try_wheel(wheel: pathlib.Path, python: str, jax: str, quick: bool) -> Row:
     """What a wheel does in a new environment: the row of the record."""
     with tempfile.TemporaryDirectory() as folder:
-        bin = pathlib.Path(folder, "venv", "bin")
-        environment = {**os.environ, "CC": "/nonexistent"}
-        subprocess.check_call([interpreter(python), "-m", "venv", str(bin.parent)])
-        requirements = [f"{wheel}[test]" if quick else str(wheel)]
-        requirements += ["jax" if jax == NEWEST else f"jax=={jax}"]
-        requirements += [] if jax == NEWEST else [f"jaxlib=={jax}"]
+        scripts = pathlib.Path(folder, "venv", "bin")
+        subprocess.check_call([interpreter(python), "-m", "venv", str(scripts.parent)])
+        wanted = ["jax"] if jax == NEWEST else [f"jax=={jax}", f"jaxlib=={jax}"]
         subprocess.check_call(
-            [str(bin / "pip"), "install", "-q", "--upgrade", *requirements], env=environment
+            [scripts / "pip", "install", "-q", f"{wheel}[test]" if quick else wheel, *wanted],
+            env={**os.environ, "CC": "/nonexistent"},
         )
-        subprocess.check_call([str(bin / "python"), str(ROOT / ".ci" / "smoke.py")], cwd=folder)
-        printed = subprocess.check_output([str(bin / "python"), "-c", VERSIONS], cwd=folder)
-        row: dict[str, object] = json.loads(printed)
+        subprocess.check_call([scripts / "python", ROOT / ".ci" / "smoke.py"], cwd=folder)
+        printed = subprocess.check_output([scripts / "python", "-c", VERSIONS], cwd=folder)
+        row: Row = json.loads(printed)
         row |= {"date": datetime.date.today().isoformat(), "wheel": wheel.name}
         if quick:
             # Not python -m pytest, which would import the packages of the checkout.
-            command = [str(bin / "pytest"), "-m", "quick"]
+            command = [scripts / "pytest", "-m", "quick"]
             result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             print(result.stdout[-2000:], flush=True)
             if result.returncode:
@@ -88,30 +87,27 @@ def try_wheel(wheel: pathlib.Path, python: str, jax: str, quick: bool) -> dict[s
     return row
 
 
-def python_of(row: dict) -> str:
+def python_of(row: Row) -> str:
     """The Python of a row without its patch, a key of SUPPORTED."""
     return row["python"].rpartition(".")[0]
 
 
-def in_order(row: dict) -> list[list[int]]:
+def in_order(row: Row) -> list[list[int]]:
     """What rows are sorted by: the numbers of their Python and JAX."""
     return [[int(part) for part in row[name].split(".")] for name in ("python", "jax")]
 
 
-def table(rows: list[dict]) -> str:
-    """The table of docs/versions.md."""
-    lines = [
-        "| Python | JAX | jaxlib | XLA's FFI | smoke test | shorter pass |",
-        "|---|---|---|---|---|---|",
-    ]
+def table(rows: list[Row]) -> str:
+    """The table of docs/versions.md; a row is there only where the smoke test passed."""
+    lines = ["| Python | JAX | jaxlib | XLA's FFI | shorter pass |", "|---|---|---|---|---|"]
     for row in rows:
         passed = f"{row['passed']:,} passed" if "passed" in row else ""
-        cells = (*(row[name] for name in ("python", "jax", "jaxlib", "ffi")), "works", passed)
+        cells = (*(row[name] for name in ("python", "jax", "jaxlib", "ffi")), passed)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def with_table(page: str, rows: list[dict]) -> str:
+def with_table(page: str, rows: list[Row]) -> str:
     """A page with the table between its marks."""
     marks = r"(<!-- versions -->\n\n).*?(\n\n<!-- end of versions -->)"
     changed, count = re.subn(marks, lambda m: m[1] + table(rows) + m[2], page, flags=re.S)
@@ -143,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -89,7 +89,8 @@ def test_every_supported_python_is_tested():
     (versions,) = [
         step["with"]["python-version"] for step in ci if "python-version" in step.get("with", {})
     ]
-    assert set(versions.split()) < PYTHONS  # the newest Python is tested each night
+    newest = max(PYTHONS, key=lambda version: int(version[2:]))
+    assert set(versions.split()) == PYTHONS - {newest}  # which is tested each night
 
 
 def test_every_tier_is_run():
