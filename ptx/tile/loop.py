@@ -220,9 +220,13 @@ def multiply_all(
 
 
 def multiply_in_parts(
-    k: Kernel, cursor: Cursor, parted: PartedSource, others: Sequence[Source], math: TensorCores
+    k: Kernel, cursor: Cursor, parted: PartedSource, others: Sequence[Source], math: TileMath
 ) -> None:
     """As `multiply_all`, where one source loads a part of a chunk while a part is multiplied."""
+    if parted.parts == 1:
+        multiply_all(k, cursor, [parted, *others], math)
+        return
+    assert isinstance(math, TensorCores)
     loop = Loop(k, cursor, [parted, *others], stages=STAGES)
     loop.start()
     math.start()

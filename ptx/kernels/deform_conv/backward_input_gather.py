@@ -6,7 +6,7 @@ four cells, so that for each tap
 
     A[pixel, tap, o] = sum over the samples in those cells of corner weight * grad_output[sample, o]
 
-and the gradient is A @ weights, a product over taps and output channels like the forward one. All
+and the gradient is A @ weights, a math over taps and output channels like the forward one. All
 sums have an order that depends on the lists alone, and each result is written once.
 
 Cells are counted through all images, each [H + 4, W + 4]: `CELL_BORDER` around it. The lists are:
@@ -41,9 +41,10 @@ from ptx.kernels.deform_conv.samples.cell_lists import NO_CELL, CellLists, ListT
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.tile.dense import DenseTile
 from ptx.tile.epilogue import Finish, LocateColumn, store_rows
-from ptx.tile.loop import Cursor, multiply_all
+from ptx.tile.loop import Cursor, multiply_in_parts
 from ptx.tile.pixels import SIZES
 from ptx.tile.plan import at_least, make_product
+from ptx.tile.tensor_cores import TensorCores
 from ptx.tile.vectors import vector_width
 
 __all__ = ["BACKWARD_INPUT_GATHER", "CELL_BORDER", "gathers", "list_sizes"]
@@ -120,12 +121,13 @@ def _body(k: Kernel, config: DeformConvConfig, plan: SamplePlan, p: Any) -> None
     table = ListTable(k, lists, cursor, offset_group, row_cells, rows=plan.m, threads=threads)
     table.start()
     k.barrier()
-    sources = [
+    steps = math.depth // math.atom.k if isinstance(math, TensorCores) else 1
+    sums = ListTile(k, a, table, gradients, width=width, threads=threads, most_parts=steps)
+    others = [
         DenseTile(k, b, weights, width=width, threads=threads),
-        ListTile(k, a, table, gradients, width=width, threads=threads),
         table,  # what it loads would take the registers of the sums
     ]
-    multiply_all(k, cursor, sources, math)
+    multiply_in_parts(k, cursor, sums, others, math)
 
     k.comment("each gradient is written once")
 

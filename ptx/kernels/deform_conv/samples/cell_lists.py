@@ -7,6 +7,7 @@ is cut to what there is.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from ptx.builder import Kernel, Pointer, Val, Var
@@ -20,8 +21,7 @@ __all__ = ["NO_CELL", "SLOTS", "CellLists", "ListTable", "ListTile"]
 
 NO_CELL = 2**32 - 1
 SLOTS = 8  # samples of a pixel and tap that a block keeps: twice as many as it has if strides are 1
-_AHEAD = 4  # samples of a row that are loaded while another chunk is multiplied
-_UNROLL = 2  # samples that are loaded together after that
+_TOGETHER = 4  # samples of a row that are loaded together: 16 bytes of their slots
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,8 +114,8 @@ class PixelRuns:
 class ListTable:
     """The first `SLOTS` samples of each row, of two taps; a source that fills no stage.
 
-    While a tap is summed, the samples of the next one are on their way, and of the one after it the
-    places in the lists. So nobody waits for an address that has to be loaded first.
+    While a tap is summed, those of the next one are loaded, and of the one after it the places in
+    the lists: so an address has always been loaded before.
 
     Args:
       k: the kernel.
@@ -148,97 +148,78 @@ class ListTable:
         self._counts = k.dynamic_shared(u32, 2 * rows)
         step = threads // SLOTS
         self._slot_rows = [k.tid() // SLOTS + first for first in range(0, rows, step)]
-        self._loaded: list[tuple[Var, Var]] = []
-        self._run: list[Var] = []
 
-    def count(self, row: Val) -> Val:
+    def count(self, tap: Val, row: Val) -> Val:
         """How many samples a row has, of the tap that is summed."""
-        return self._counts.load(self._first(self.cursor["tap"], 1) + row)
+        return self._counts.load(self._first(tap, 1) + row)
 
-    def slots(self, row: Val) -> tuple[Pointer, Pointer]:
+    def slots(self, tap: Val, row: Val) -> tuple[Pointer, Pointer]:
         """Output pixels and weights of a row's slots; weights of empty ones are 0."""
-        at = self._first(self.cursor["tap"], SLOTS) + row * SLOTS
+        at = self._first(tap, SLOTS) + row * SLOTS
         return self._samples + at, self._weights + at
 
     def start(self) -> None:
         """Prepares the first tap. A barrier has to follow."""
         k = self.k
         k.comment("samples of the first tap, and where those of the second are")
-        self._clear()
-        self._load_run(0)
-        self._store_run(0)
+        self._store_run(0, self._load_run(0))
         k.barrier()
-        self._load_samples(0)
-        self._store_samples(0)
+        self._store_samples(0, self._load_samples(0))
         if self.lists.config.taps > 1:
-            self._load_run(1)
-            self._store_run(1)
+            self._store_run(1, self._load_run(1))
 
     def begin(self, stage: Stage, where: Val | None) -> None:
-        taps = self.lists.config.taps
-        if taps == 1:
-            return
-        k, tap = self.k, self.cursor["tap"]
-        k.comment("samples of the next tap, and where those of the one after it are")
-        prepares = tap < taps - 1
+        taps, tap = self.lists.config.taps, self.cursor["tap"]
+        self._next, prepares = tap + 1, tap < taps - 1
         if self.cursor.extents["slice"] != 1:
             prepares = prepares & self.cursor["slice"].eq(0)
         self._prepares = both(prepares, where)
-        self._next = tap + 1
-        self._clear()
-        with k.if_(self._prepares):
-            self._load_samples(self._next)
-            self._load_run(tap + 2, where=tap < taps - 2)
 
     def finish(self, stage: Stage) -> None:
-        if self.lists.config.taps == 1:
+        # Registers that were loaded before would not be there for the product.
+        k, taps = self.k, self.lists.config.taps
+        if taps == 1:
             return
-        with self.k.if_(self._prepares):
-            self._store_samples(self._next)
-            self._store_run(self._next + 1)
-
-    def _clear(self) -> None:
-        """Makes the registers for what is loaded, which are of no use before and after that."""
-        k, weight_type = self.k, self.lists.weights.dtype
-        self._loaded = [(k.var(u32, 0), k.var(weight_type, 0.0)) for _ in self._slot_rows]
-        self._run = [k.var(u32, 0) for _ in range(3)]
+        k.comment("samples of the next tap, and where those of the one after it are")
+        with k.if_(self._prepares):
+            run = self._load_run(self._next + 1, where=self._next < taps - 1)
+            self._store_samples(self._next, self._load_samples(self._next))
+            self._store_run(self._next + 1, run)
 
     def _first(self, tap: Val | int, count: int) -> Val | int:
         """The first of a tap's elements, where each row has so many."""
         return (tap & 1) * (count * self.rows)
 
-    def _load_run(self, tap: Val | int, where: Val | None = None) -> None:
-        """Starts to load where samples are: a thread for each row's cells, beside and above."""
+    def _load_run(self, tap: Val | int, where: Val | None = None) -> tuple[Val, Val, Val]:
+        """Loads where samples are: a thread for each row's cells, beside and above."""
         k, tid = self.k, self.k.tid()
-        row_ok = None if self.threads == 2 * self.rows else tid < 2 * self.rows
-        cell = self.row_cells.load(tid >> 1, where=row_ok, otherwise=NO_CELL)
+        cell = self.row_cells.load(tid >> 1, where=self._row_ok(), otherwise=NO_CELL)
         above = k.select((tid & 1).ne(0), self.lists.pitch, 0)
         cell_ok = both(cell.ne(NO_CELL), where)
-        run = self.lists.of(self.offset_group, tap).run(cell - above, cell_ok)
-        for variable, value in zip(self._run, run, strict=True):
-            variable.set(value)
+        return self.lists.of(self.offset_group, tap).run(cell - above, cell_ok)
 
-    def _store_run(self, tap: Val | int) -> None:
-        tid = self.k.tid()
-        first, second, end = self._run
-        row_ok = None if self.threads == 2 * self.rows else tid < 2 * self.rows
-        self._runs.store(self._first(tap, 8) + tid * 4, (first, second, end, end), where=row_ok)
+    def _store_run(self, tap: Val | int, run: tuple[Val, Val, Val]) -> None:
+        at = self._first(tap, 8) + self.k.tid() * 4
+        self._runs.store(at, (*run, run[2]), where=self._row_ok())
 
-    def _load_samples(self, tap: Val | int) -> None:
-        """Starts to load samples, and counts them: a thread for a slot of some rows."""
-        slot = self.k.tid() % SLOTS
+    def _row_ok(self) -> Val | None:
+        """Whether the thread has a row's cells; None where all have."""
+        return None if self.threads == 2 * self.rows else self.k.tid() < 2 * self.rows
+
+    def _load_samples(self, tap: Val | int) -> list[tuple[Val, Val]]:
+        """Loads samples, and counts them: a thread for a slot of some rows."""
+        slot, loaded = self.k.tid() % SLOTS, []
         lists = self.lists.of(self.offset_group, tap)
-        for row, loaded in zip(self._slot_rows, self._loaded, strict=True):
+        for row in self._slot_rows:
             runs = self._runs + (self._first(tap, 8) + row * 8)
             found = PixelRuns(runs.load(0, 4), runs.load(4, 4))
             count = found.count
             self._counts.store(self._first(tap, 1) + row, count, where=slot.eq(0))
-            sample = lists.sample(found, slot, slot < count)
-            for variable, value in zip(loaded, sample, strict=True):
-                variable.set(value)
+            loaded.append(lists.sample(found, slot, slot < count))
+        return loaded
 
-    def _store_samples(self, tap: Val | int) -> None:
-        for i, (sample, weight) in enumerate(self._loaded):
+    def _store_samples(self, tap: Val | int, loaded: Sequence[tuple[Val, Val]]) -> None:
+        for i, (sample, weight) in enumerate(loaded):
             at = self.k.tid() + (i * self.threads) + self._first(tap, SLOTS)
             self._samples.store(at, sample)
             self._weights.store(at, weight)
@@ -250,24 +231,23 @@ class _Row:
 
     Attributes:
       row: the row of the tile.
-      tap: that is summed.
       count: samples.
       samples, weights: slots in shared memory.
-      gradients: the gradients of the first output pixel, from a thread's first channel on.
-      words: the words of the samples that are loaded.
+      words: the words of the first samples.
     """
 
     row: Val
-    tap: Val
     count: Val
     samples: Pointer
     weights: Pointer
-    gradients: Pointer
     words: list[tuple[Val, ...]] = dataclasses.field(default_factory=list)
 
 
 class ListTile:
     """Fills rows of A, an input pixel each, with sums over its samples.
+
+    A thread has some channels of a few rows. While a part of a chunk is multiplied, the first
+    samples of one row are on their way.
 
     Args:
       k: the kernel.
@@ -277,6 +257,10 @@ class ListTile:
         predicate: whether there is such a channel. Called for the first of `width` columns.
       width: channels that are loaded together.
       threads: the threads of the block.
+      most_parts: the most parts that the product can multiply a chunk in.
+
+    Attributes:
+      parts: see `ptx.tile.loop.PartedSource`.
     """
 
     def __init__(
@@ -288,34 +272,42 @@ class ListTile:
         *,
         width: int,
         threads: int,
+        most_parts: int,
     ):
         self.k, self.tile, self.table, self.locate, self.width = k, tile, table, locate, width
         across = tile.layout.columns // width
         self.column = k.tid() % across * width
         self.row, self.step = k.tid() // across, threads // across
+        self.parts = math.gcd(most_parts, max(1, tile.layout.rows // self.step))
 
     def begin(self, stage: Stage, where: Val | None) -> None:
-        k, rows = self.k, self.tile.layout.rows
-        k.comment("the first samples of a row, and sums of further rows")
-        gradients, channel_ok = self.locate(self.column)
-        row_ok = both(channel_ok, where)
-        self.begun = self._begin_row(self.row, gradients, row_ok)
-        if rows > self.step:
-            with k.loop(self.row + self.step, rows, self.step, name="row") as row:
-                self._finish_row(stage, self._begin_row(row, gradients, row_ok))
+        k = self.k
+        k.comment("the first samples of a row")
+        self.gradients, channel_ok = self.locate(self.column)
+        self.row_ok, self.tap = both(channel_ok, where), k.copy(self.table.cursor["tap"])
+        self.begun, self.next_row = self._begin_row(self.row), self.row + self.step
+        self.rows_left = self.tile.layout.rows // self.step - 1
+
+    def resume(self, stage: Stage) -> None:
+        self._finish_row(stage, self.begun)
+        self.begun, self.next_row = self._begin_row(self.next_row), self.next_row + self.step
+        self.rows_left -= 1
 
     def finish(self, stage: Stage) -> None:
-        self.k.comment("the sum of a row")
+        k, rows = self.k, self.tile.layout.rows
+        k.comment("the sum of a row, and of further rows")
         self._finish_row(stage, self.begun)
+        if self.rows_left > 0:
+            with k.loop(self.next_row, rows, self.step, name="row") as row:
+                self._finish_row(stage, self._begin_row(row))
 
-    def _begin_row(self, row: Val, gradients: Pointer, where: Val) -> _Row:
-        """Starts to load the first samples of a row, which has none where the predicate is off."""
-        k, table = self.k, self.table
-        samples, weights = table.slots(row)
-        count = k.select(where, table.count(row), 0)
-        tap = k.copy(table.cursor["tap"])
-        begun = _Row(row, tap, count, samples, weights, gradients)
-        begun.words.extend(self._load(begun, 0, _AHEAD))
+    def _begin_row(self, row: Val) -> _Row:
+        """Starts to load the first samples of a row, which has none where there is no channel."""
+        k, table, tap = self.k, self.table, self.tap
+        samples, weights = table.slots(tap, row)
+        count = k.select(self.row_ok, table.count(tap, row), 0)
+        begun = _Row(row, count, samples, weights)
+        begun.words.extend(self._load(begun, 0))
         return begun
 
     def _finish_row(self, stage: Stage, row: _Row) -> None:
@@ -323,40 +315,37 @@ class ListTile:
         k = self.k
         totals = [k.var(row.weights.dtype, 0.0) for _ in range(self.width)]
         self._add_slots(totals, row, 0, row.words)
-        for slot in range(_AHEAD, SLOTS, _UNROLL):
+        for slot in range(_TOGETHER, SLOTS, _TOGETHER):
             with k.if_(row.count > slot):
-                self._add_slots(totals, row, slot, self._load(row, slot, _UNROLL))
+                self._add_slots(totals, row, slot, self._load(row, slot))
         with k.if_(row.count > SLOTS):
             self._add_further(totals, row)
         store_vector(self.tile.at(stage, row.row, self.column), totals)
 
-    def _load(self, row: _Row, slot: int, count: int) -> list[tuple[Val, ...]]:
+    def _load(self, row: _Row, slot: int) -> list[tuple[Val, ...]]:
         """Loads the gradients of some slots' samples, zeros for those that are empty."""
-        samples = (row.samples + slot).load(0, count)
-        return [
-            self._gradients(row.gradients, sample, row.count > slot + i)
-            for i, sample in enumerate(samples)
-        ]
+        samples = row.samples.load(slot, _TOGETHER)
+        return [self._gradients(sample, row.count > slot + i) for i, sample in enumerate(samples)]
 
     def _add_slots(
         self, totals: Sequence[Var], row: _Row, slot: int, loaded: Sequence[Sequence[Val]]
     ) -> None:
         """Adds what `_load` has loaded, times its weights."""
-        weights = load_elements(row.weights + slot, len(loaded))
+        weights = load_elements(row.weights + slot, _TOGETHER)
         for weight, words in zip(weights, loaded, strict=True):
             self._add(totals, weight, words)
 
     def _add_further(self, totals: Sequence[Var], row: _Row) -> None:
         """Adds the samples of a row for which the table has no slot."""
         k, table = self.k, self.table
-        cell, lists = table.row_cells.load(row.row), table.lists.of(table.offset_group, row.tap)
+        cell, lists = table.row_cells.load(row.row), table.lists.of(table.offset_group, self.tap)
         runs = PixelRuns(*(lists.run(cell - above, None) for above in (0, table.lists.pitch)))
         with k.loop(SLOTS, row.count, name="further", unroll=False) as index:
             sample, weight = lists.sample(runs, index, None)
-            self._add(totals, weight, self._gradients(row.gradients, sample, None))
+            self._add(totals, weight, self._gradients(sample, None))
 
-    def _gradients(self, gradients: Pointer, sample: Val, where: Val | None) -> tuple[Val, ...]:
-        address = gradients + self.k.mul_wide(sample, self.table.lists.config.out_channels)
+    def _gradients(self, sample: Val, where: Val | None) -> tuple[Val, ...]:
+        address = self.gradients + self.k.mul_wide(sample, self.table.lists.config.out_channels)
         return load_words(address, self.width, where=where)
 
     def _add(self, total: Sequence[Var], weight: Val, words: Sequence[Val]) -> None:

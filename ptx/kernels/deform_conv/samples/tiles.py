@@ -7,14 +7,10 @@ from typing import Any
 
 from ptx.builder import Kernel, Pointer, Val
 from ptx.kernels.deform_conv.samples.corners import Table
-from ptx.tile.dense import DenseTile
-from ptx.tile.loop import Cursor, multiply_all, multiply_in_parts
-from ptx.tile.math import TileMath
 from ptx.tile.shared import SharedTile, Stage
-from ptx.tile.tensor_cores import TensorCores
 from ptx.tile.vectors import store_vector
 
-__all__ = ["GatherTile", "multiply_gathered"]
+__all__ = ["GatherTile"]
 
 
 class GatherTile:
@@ -88,14 +84,3 @@ class GatherTile:
         for row, of_row in zip(rows, loaded, strict=True):
             address = self.tile.at(stage, self.row + row, self.column)
             store_vector(address, self._entries.finish(of_row))
-
-
-def multiply_gathered(
-    k: Kernel, cursor: Cursor, gather: GatherTile, copy: DenseTile, math: TileMath
-) -> None:
-    """C += A @ B over all chunks of the cursor, one of which is gathered and the other copied."""
-    if gather.parts == 1:
-        multiply_all(k, cursor, [gather, copy], math)
-        return
-    assert isinstance(math, TensorCores)
-    multiply_in_parts(k, cursor, gather, [copy], math)

@@ -12,10 +12,10 @@ from ptx.kernels.deform_conv.plan import SamplePlan
 from ptx.kernels.deform_conv.samples.corners import CornerTable, PixelRange, PixelRows, Table
 from ptx.kernels.deform_conv.samples.positions import Offsets
 from ptx.kernels.deform_conv.samples.rows import PositionGather, TableGather
-from ptx.kernels.deform_conv.samples.tiles import GatherTile, multiply_gathered
+from ptx.kernels.deform_conv.samples.tiles import GatherTile
 from ptx.tile.dense import DenseTile
 from ptx.tile.epilogue import LocateColumn, store_rows
-from ptx.tile.loop import Cursor, multiply_all
+from ptx.tile.loop import Cursor, multiply_all, multiply_in_parts
 from ptx.tile.math import TileMath
 from ptx.tile.plan import atom_of, make_product
 from ptx.tile.stream import LaneRows, StreamedProduct, StreamedTile
@@ -117,7 +117,7 @@ def _shared_product(block: _Block) -> TileMath:
         width=width, threads=threads, parts=plan.parts, in_flight=plan.in_flight,
     )  # fmt: skip
     copied = DenseTile(k, b, weights, width=width, threads=threads)
-    block.each_table(lambda: multiply_gathered(k, cursor, gathered, copied, math))
+    block.each_table(lambda: multiply_in_parts(k, cursor, gathered, [copied], math))
     return math
 
 
