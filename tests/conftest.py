@@ -1,5 +1,6 @@
 import gc
 import os
+import shutil
 import tempfile
 
 import jax
@@ -29,6 +30,24 @@ def pytest_configure(config):
     config.add_cleanup(no_plans.cleanup)
     if not wants_gpu(config):
         jax.config.update("jax_platforms", "cpu")
+        keep_compiled(config)
+
+
+def keep_compiled(config):
+    """Has JAX, here and in processes that tests start, keep what XLA compiles for further runs."""
+    if (cache := getattr(config, "cache", None)) is None:  # with -p no:cacheprovider
+        return
+    kept = cache.mkdir("compiled")
+    if not hasattr(config, "workerinput") and len(os.listdir(kept)) > 50_000:  # half a gigabyte
+        shutil.rmtree(kept)
+        kept.mkdir()
+    for name, value in (
+        ("jax_compilation_cache_dir", str(kept)),
+        ("jax_persistent_cache_min_compile_time_secs", 0),
+        ("jax_persistent_cache_min_entry_size_bytes", -1),
+    ):
+        os.environ.setdefault(name.upper(), str(value))
+        jax.config.update(name, value)
 
 
 def pytest_collection_finish():

@@ -179,17 +179,21 @@ def _known(config: DeformConvConfig) -> Sizes:
 def _plan(config: DeformConvConfig, target: Target, sizes: Sizes | None) -> SamplePlan:
     """M are input pixels, N input channels of a segment, K output channels of a group.
 
-    N covers a segment with one tile if it can: each further tile gathers the gradients again. Eight
-    warps gather, and one block of them is enough for an SM that has no shared memory for two.
+    N covers a segment with one tile if it can: each further tile gathers the gradients again. An SM
+    has 16 warps, of two blocks or of a large one where shared memory has no room for two; 8 where
+    it has little.
     """
-    size, little = config.float_type.bytes, target.shared_per_sm <= 100 * 1024
+    size, shared = config.float_type.bytes, target.shared_per_sm
+    little, much = shared <= 100 * 1024, shared > 200 * 1024
     widest = {2: 256, 4: 128, 8: 32}[size]
-    if target.shared_per_sm < 100 * 1024:
+    if shared < 100 * 1024:
         widest = min(widest, 128)
     n = at_least(config.segment, 16, widest)
-    row = 128 if size < 8 and target.shared_per_sm > 200 * 1024 else 64  # bytes of K
+    row = 64 if size == 8 or little else 128  # bytes of K
     k = at_least(config.out_channels_per_group, 32 // size, row // size)
-    if n > 16 and (little or n * size > 256):
+    if n == 256 and not (little or much):
+        return SamplePlan(128, n, k, (4, 4), min_blocks=1)
+    if n > 16 and (little or n * size > (256 if much else 128)):
         return SamplePlan(64, n, k, (2, 4) if n > 32 else (4, 2), min_blocks=1 if little else 2)
     warps = (8, 1) if n == 16 else (4, 2)
     return SamplePlan(128, n, k, warps, min_blocks=1 if little else 2)
