@@ -118,12 +118,14 @@ def assert_plausible(entries):
         assert 0 < found["min_us"] <= found["median_us"]
 
 
+@pytest.mark.slow
 def test_times_torch(section):
     results, _, page = section("times-torch")
     assert "torch" in results["not_measured"]
     assert "not measured, times-torch: " in page
 
 
+@pytest.mark.slow
 def test_times_oxijax(section):
     results, report, _ = section("times-oxijax")
     assert report["layers"] == list(GPU_BENCHMARK_CASES)
@@ -134,6 +136,7 @@ def test_times_oxijax(section):
     assert_plausible(times.values())
 
 
+@pytest.mark.slow
 def test_times_xla(section):
     times = section("times-xla")[0]["times"]["R50-c3"]["float16"]
     passes = ("forward", "forward_backward")
@@ -141,6 +144,7 @@ def test_times_xla(section):
     assert_plausible(times.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layers", "operations"),
     [
@@ -184,6 +188,7 @@ def test_times_gemm(section):
         assert_plausible(found.values())
 
 
+@pytest.mark.slow
 def test_tuning(section):
     """An emulated GPU has no time, and the page says so."""
     results, _, page = section("tuning")
@@ -204,6 +209,7 @@ def test_tuning_table():
     assert "first takes 1.250 times as long" in page
 
 
+@pytest.mark.slow
 def test_out_of_time(tmp_path):
     """All sections are begun; one that does not end is ended, and the report says so."""
     done, report, _ = run_suite(tmp_path, "--budget", "0.2")

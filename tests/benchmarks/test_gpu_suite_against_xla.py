@@ -70,7 +70,7 @@ PRODUCTS = {case.name: case for case in gemm_layers.products(tiny=False)}
 TINY = {case.name: case for case in gemm_layers.products(tiny=True)}
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", gemm_layers.DTYPES)
 @pytest.mark.parametrize("name", TINY)

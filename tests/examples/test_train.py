@@ -65,7 +65,7 @@ def expected(run: Run) -> np.ndarray:
     return losses
 
 
-@pytest.mark.spread(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

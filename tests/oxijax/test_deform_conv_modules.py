@@ -39,7 +39,7 @@ def test_result_in_float32(library, case):
     assert_close(y, recorded[case].results["y"], 1e-6)
 
 
-@pytest.mark.spread(3, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.parametrize(
     ("library", "case"),
     [(LIBRARIES[i % 3] if case in PACKS else "nnx", case) for i, case in enumerate(recorded)],

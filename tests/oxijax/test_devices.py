@@ -35,7 +35,7 @@ def assert_trees_close(actual, expected, tolerance=TOLERANCE):
 # shard_map.
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("check_vma", [False, True])
@@ -60,7 +60,7 @@ def test_shard_map(name, split, check_vma, path):
     assert_trees_close(actual, jax.jit(jax.grad(loss, every))(*call.operands()), tolerance)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("name", "split"), SPLITS)
 def test_derivatives_in_shard_map(name, split):
     """Gradients inside of the map, per device, and forward mode and vmap through it."""
@@ -122,7 +122,7 @@ def sharded(layer: Layer, mesh: jax.sharding.Mesh, values) -> list[jax.Array]:
     ]
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("axes", [{"batch": 4}, {"batch": 2, "model": 2}, {"batch": 2}])
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_jit_splits_the_batch(name, axes):

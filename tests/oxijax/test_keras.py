@@ -50,7 +50,7 @@ LAYERS = {
 each_of_images = pytest.mark.parametrize("name", LAYERS)
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("case", MODULES)
 @pytest.mark.usefixtures("x64")
 def test_is_pytorch_s_module(case):
@@ -112,6 +112,7 @@ def test_is_pytorch_s_deform_conv(case):
     assert y.shape == layer.compute_output_shape(x.shape)
 
 
+@pytest.mark.spread(3)
 @each_of_images
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "bfloat16"])
 def test_dtype_policies(name, policy):
@@ -141,6 +142,7 @@ def test_attention_in_half_precision():
     jax.tree.map(np.testing.assert_array_equal, *points)
 
 
+@pytest.mark.spread(2)
 @each_of_images
 def test_is_nnx_s_layer(name):
     """With the same weights, to rounding."""
@@ -162,6 +164,7 @@ def test_is_nnx_s_layer(name):
     assert_close(jnp.moveaxis(first(x.transpose(0, 3, 1, 2)), 1, -1), layer(x), 1e-6)
 
 
+@pytest.mark.spread(2)
 @each_of_images
 def test_models_are_saved(name, tmp_path):
     """A model is trained, saved and loaded, and its configuration makes the same layer."""

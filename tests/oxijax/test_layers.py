@@ -139,7 +139,7 @@ GEOMETRIES = {
 }
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @each_library
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_starts_as_a_plain_convolution(library, geometry):
@@ -157,7 +157,7 @@ def test_starts_as_a_plain_convolution(library, geometry):
     assert_close(layer.apply(layer.params, images()), expected, TOLERANCES["float32"])
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @each_library
 @each_version
 def test_samples_where_the_predictor_says(library, use_mask):
@@ -198,6 +198,7 @@ def test_samples_where_the_predictor_says(library, use_mask):
     assert_close(layer.apply(params, images()), expected, 1e-5)
 
 
+@pytest.mark.spread(2)
 @each_library
 def test_offsets_of_half_precision_layers_are_float32(library):
     layer = build(library, dtype=jnp.bfloat16)
@@ -231,6 +232,7 @@ def test_precision(library):
     assert set(found["conv_general_dilated"].params["precision"]) == {lax.Precision.HIGHEST}
 
 
+@pytest.mark.spread(2)
 @each_library
 def test_training_moves_the_samples(library):
     layer, plain = build(library), build(library, plain=True)

@@ -69,6 +69,7 @@ class Layer:
         return jax.tree.map(lambda a: jnp.moveaxis(a, 1, -1), y)
 
 
+@pytest.mark.spread(3)
 @each_library
 @pytest.mark.parametrize("use_mask", [False, True])
 def test_offsets_that_are_told_are_used(library, use_mask):

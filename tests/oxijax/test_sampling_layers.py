@@ -73,7 +73,7 @@ def test_is_pytorch_s_module(library, case):
         assert_close(found[name], expected, 1e-12, name)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @each_library
 @pytest.mark.parametrize("case", of_transformers)
 @pytest.mark.usefixtures("x64")
@@ -89,7 +89,7 @@ def test_is_transformers_module(library, case):
         assert_close(found[name], expected, 1e-12, name)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @each_library
 @pytest.mark.parametrize("case", ["MSDeformAttn/points", "DCNv3/center", "DCNv4/center"])
 def test_starts_as_the_module_does(library, case):
@@ -197,6 +197,7 @@ def test_any_number_of_batch_dimensions(library, kind):
     assert apply(layer, {name: value[:0] for name, value in inputs.items()}).shape[0] == 0
 
 
+@pytest.mark.spread(2)
 @each_library
 def test_sampling_points(library):
     """What is drawn is what a call reads: the sums of a linear image tell the mean location."""
@@ -294,7 +295,7 @@ def test_points_of_each_level(library):
     assert np.all(np.isfinite(y))
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @each_library
 @pytest.mark.parametrize("dims", SHAPES_OF)
 @pytest.mark.parametrize("size", [1, 2], ids=["points", "boxes"])

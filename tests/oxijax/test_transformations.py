@@ -81,7 +81,7 @@ def variants(operand, count=3):
 # Derivatives of any order and in either mode.
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(3)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mode", ["fwd", "rev"])
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
@@ -105,7 +105,7 @@ PRODUCTS_OF_XLA = {"conv": "conv_general_dilated", "gemm": "dot_general"}
 OF_PRODUCTS = {*PRODUCTS_OF_XLA, *(f"reference.{name}" for name in PRODUCTS_OF_XLA)}
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("outer", "inner"), itertools.product([_forward, _reverse], repeat=2))
 @pytest.mark.parametrize("name", OPERATORS)
@@ -134,7 +134,7 @@ def test_second_derivatives(path, name, outer, inner):
         assert path == "xla" or calls > len(kernels_of(name))
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if n.split()[0] not in OF_PRODUCTS])
 def test_second_derivatives_in_bfloat16(name):
     """Those of the twins too, which differentiate what gathers bfloat16 by bits, in loops."""
@@ -177,7 +177,7 @@ def _of_vmap(function, primals, tangents):
     return jax.jvp(jax.vmap(function), primals, tangents)
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(3)
 @pytest.mark.quick
 @pytest.mark.parametrize("way", [jax.jvp, _one_by_one, _linearized, _of_vmap])
 @pytest.mark.parametrize("under_jit", [False, True])
@@ -190,7 +190,7 @@ def test_forward_mode(name, under_jit, way):
     assert_trees_close(actual, expected(operands, tangents))
 
 
-@pytest.mark.spread(9)
+@pytest.mark.spread(3)
 @pytest.mark.quick
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.checkpoint])
 @pytest.mark.parametrize("name", OPERATORS)
@@ -267,7 +267,7 @@ def _value_and_gradients(name: str):
     return jax.jit(values_and_gradients(find_call(f"reference.{name}")))
 
 
-@pytest.mark.spread(15)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("name", "axes"), MAPPED)
 def test_vmap_over_every_subset(name, axes, path):
@@ -292,7 +292,7 @@ def test_vmap_over_every_subset(name, axes, path):
     assert_trees_close(actual, jax.tree.map(lambda *v: np.stack(v), *expected))
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @pytest.mark.parametrize("name", [*CONVOLVING, *SAMPLING])
 def test_grad_of_vmap(name):
@@ -329,6 +329,7 @@ def test_nested_vmap(name):
         assert_close(actual[:, k, i], reference(xs[i], seconds[..., k], *rest), TOLERANCE)
 
 
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_vmap_over_nothing(name):
     call = find_call(name)
@@ -369,7 +370,7 @@ def test_vmap_shares_what_is_not_mapped(name, axes, shapes):
 # Export.
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_export_round_trip(name, path):

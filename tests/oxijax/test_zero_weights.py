@@ -38,6 +38,7 @@ def attention(x, points, weights):
     )
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("function", [window, attention])
 def test_zero_times_infinity_is_nan(function, target):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +30,11 @@ __all__ = ["MODEL", "VOLUMES", "WINDOWS", "centers"]
 class _SamplingModel(LayerModel):
     """Weighted sums of samples; an extent is the numbers of images and queries."""
 
-    def sizes(self, kernel: KernelDefinition, config: SamplingConfig, extent: tuple) -> Sizes:
+    def sizes(self, kernel: KernelDefinition, config: Any, extent: tuple) -> Sizes:
         return dict(zip("nq", extent, strict=True))
 
-    def operands(self, kernel: KernelDefinition, config: SamplingConfig, extent: tuple) -> Operands:
-        """Locations near their queries, other operands random; large ones repeat themselves."""
+    def operands(self, kernel: KernelDefinition, config: Any, extent: tuple) -> Operands:
+        """Places that the layer reads, other operands random; large ones repeat themselves."""
         shapes, operands = self.shapes(kernel, config, extent), {}
         for name, parameter in kernel.operands(config).items():
             random = np.random.default_rng(0)
@@ -42,6 +43,8 @@ class _SamplingModel(LayerModel):
                 values = np.zeros_like(values)
             elif name == "locations":
                 values = _locations(config, values, random)
+            elif name == "centers":  # anywhere in the image
+                values = random.random(shapes[name]) * (np.array(config.size[::-1]) - 1)
             operands[name] = values.astype(numpy_dtype(parameter.dtype_of(config)))
         return operands
 
@@ -100,23 +103,8 @@ VOLUMES = _SamplingModel(
 )
 
 
-class _WindowsModel(LayerModel):
+class _WindowsModel(_SamplingModel):
     """Windows of images of one channel; an extent is the numbers of images and windows of each."""
-
-    def sizes(self, kernel: KernelDefinition, config: WindowsConfig, extent: tuple) -> Sizes:
-        return dict(zip("nq", extent, strict=True))
-
-    def operands(self, kernel: KernelDefinition, config: WindowsConfig, extent: tuple) -> Operands:
-        """Centres anywhere in their images, other operands random."""
-        shapes, random, operands = self.shapes(kernel, config, extent), np.random.default_rng(0), {}
-        for name, parameter in kernel.operands(config).items():
-            values = np.resize(normal_values(random, shapes[name]), shapes[name])
-            if name == "zeros":
-                values = np.zeros_like(values)
-            elif name == "centers":
-                values = random.random(shapes[name]) * (np.array(config.size[::-1]) - 1)
-            operands[name] = values.astype(numpy_dtype(parameter.dtype_of(config)))
-        return operands
 
     def floor_us(self, config: WindowsConfig, extent: tuple, machine: Machine) -> float:
         """Microseconds in which memory has the pixels of all windows, not of the images."""

@@ -27,7 +27,7 @@ def rotating(names):
     return [(name, *pair) for name, pair in zip(names, itertools.cycle(COMBINATIONS), strict=False)]
 
 
-@pytest.mark.spread(6, rest="proof")
+@pytest.mark.spread(3, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "precision", "target"), rotating(CONV_CASES))
 def test_layer(name, precision, target):

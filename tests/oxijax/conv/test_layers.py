@@ -118,6 +118,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("library", "stack"),
     [
@@ -131,6 +132,7 @@ def test_trains_as_with_lax(library, stack):
     check(library, stack)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @pytest.mark.parametrize("library", PROGRAMS)
 def test_every_way_to_swap(library):

@@ -188,6 +188,7 @@ def on_four_devices(layer):
     return mesh, specs, on_mesh(layer.operands(), mesh, specs)
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("mapped", [False, True])
 def test_callback_on_sharded_operands(layer, path, mapped):
     """Under jit it sees the whole output once; in a `jax.shard_map` each device's part."""

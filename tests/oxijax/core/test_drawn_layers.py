@@ -21,7 +21,6 @@ from ptx.isa.targets import TARGETS
 
 TOGETHER = 10  # calls of one program: to compile one takes less time than to compile ten
 TOGETHER_EMULATED = 5
-FEW = {"deform_conv": 2}  # programs of the normal run; a compiler has most to do for these
 PROGRAMS = 200  # of each family: 2,000 calls
 PROGRAMS_EMULATED = 5  # of each family and target: 200 calls of a family
 WITHOUT_KERNELS = {"roi_levels", "roofline"}
@@ -112,21 +111,6 @@ def test_every_function_that_has_kernels_is_drawn():
         operands = [dict(call.arrays) for call in calls], [call.grad_y for call in calls]
         used.update(primitives_of(program_of(calls).trace(*operands).jaxpr.jaxpr))
     assert {p.primitive for primitives in packages.values() for p in primitives} <= used
-
-
-@pytest.mark.spread(3)
-@pytest.mark.parametrize(
-    ("family", "number"), [(f, i) for f in FAMILIES for i in range(FEW.get(f, 4))]
-)
-def test_drawn(family, number):
-    check(family, number)
-
-
-@pytest.mark.spread(3)
-@pytest.mark.parametrize(("number", "target"), [*enumerate(TARGETS)])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_drawn_emulated(family, number, target):
-    check(family, number, count=1, target=target)
 
 
 @pytest.mark.slow

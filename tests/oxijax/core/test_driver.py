@@ -130,7 +130,7 @@ def test_old_driver(fake, number, version):
         driver()
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_the_oldest_driver_compiles_all_texts(fake, target):
     """A driver that knows a GPU knows the version of PTX that it came with."""

@@ -81,7 +81,7 @@ def calls(traced, platform: str) -> int:
     return traced.lower(lowering_platforms=(platform,)).as_text().count(f"@{TARGET_NAME}(")
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_each_operator(name):
     kernels = traced(name, "ptx")

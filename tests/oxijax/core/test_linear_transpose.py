@@ -53,7 +53,7 @@ def check(name: str, position: int) -> None:
     assert_close(jax.jit(twice)(operands[position])[0], y, 1e-6)
 
 
-@pytest.mark.spread(5)
+@pytest.mark.spread(3)
 @pytest.mark.quick
 @pytest.mark.parametrize(("name", "position"), CASES)
 def test_adjoints(name, position):

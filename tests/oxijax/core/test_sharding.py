@@ -68,7 +68,7 @@ def test_every_primitive_is_in_a_layer():
     assert len(found) == 3 + 4 + 4 + 3
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("name", LAYERS)
@@ -84,7 +84,7 @@ def test_split_along_the_batch(name, kind, path):
     assert every == ({"all-reduce": replicated} if replicated else {})
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("name", [name for name, layer in LAYERS.items() if layer.columns])

@@ -109,7 +109,7 @@ CASES = {
 }
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("kind", "path"), [("explicit", "xla"), ("explicit", "kernels"), ("auto", "kernels")]
 )

@@ -126,7 +126,7 @@ def test_eager_values(name, switch):
         assert_close(np.asarray(result), np.asarray(value), tolerance)
 
 
-@pytest.mark.spread(7)
+@pytest.mark.spread(4)
 @pytest.mark.quick
 @pytest.mark.parametrize("preset", PRESETS)
 def test_precision_presets(preset):

@@ -125,7 +125,7 @@ def deterministic_kernels():
 PATHS = {"xla": contextlib.nullcontext, "kernels": emulate_gpu, "lists": deterministic_kernels}
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("sizes", ["n, 7, 4", "n, h, w"])
 @pytest.mark.parametrize("name", FUNCTIONS)

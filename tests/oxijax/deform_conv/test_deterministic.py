@@ -120,6 +120,7 @@ class TestOffsets:
     def case(self):
         return CASES["offset-groups"]
 
+    @pytest.mark.spread(4)
     @pytest.mark.parametrize("value", STRANGE_OFFSETS)
     def test_strange_ones_as_the_reference(self, case, value):
         operands, grad_y = astype(case.operands(), jnp.float32), case.grad_y()

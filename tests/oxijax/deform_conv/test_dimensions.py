@@ -111,7 +111,7 @@ def formula(case: Case, x: Any, offset: Any, weight: Any, mask: Any, bias: Any) 
     return y.reshape(n, *out, -1) + (0 if bias is None else bias)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @each_case
 @pytest.mark.usefixtures("x64")
 def test_values_and_gradients(case):
@@ -123,6 +123,7 @@ def test_values_and_gradients(case):
             assert_close(value, expected[name], 1e-12, name)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", ["line", "volume", "volume-groups"])
 @pytest.mark.usefixtures("x64")
 def test_channels_first(name):

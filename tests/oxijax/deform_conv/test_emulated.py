@@ -33,7 +33,7 @@ def rotating(items):
     return [(*item, *next(combinations)) for item in items]
 
 
-@pytest.mark.spread(4, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "precision", "target"), rotating((name,) for name in CASES))
 def test_case(name, precision, target):
@@ -57,7 +57,7 @@ def test_large_tiles(name, precision, monkeypatch):
     assert asked
 
 
-@pytest.mark.spread(3, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("file", "index", "precision", "target"), rotating(GOLDEN))
 def test_golden(file, index, precision, target):

@@ -104,6 +104,7 @@ def arrays_of(batch: int | str, mask: bool) -> dict[str, np.ndarray]:
     return recorded_case(mask) if isinstance(batch, str) else case(batch, mask)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mask", [True, False])
 @pytest.mark.parametrize("batch", BATCHES)

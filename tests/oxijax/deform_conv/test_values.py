@@ -49,7 +49,7 @@ def in_both_formats(file, index):
     return run(arguments)
 
 
-@pytest.mark.spread(3, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("file", "index"), GOLDEN)
@@ -64,7 +64,7 @@ def test_golden(file, index, data_format):
         assert_close(result, case[name], TOLERANCES["float64"], name)
 
 
-@pytest.mark.spread(4, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("file", "index"), GOLDEN[::9])
 def test_reference_golden(file, index):
@@ -76,7 +76,7 @@ def test_reference_golden(file, index):
         assert_close(result, case[name], TOLERANCES["float64"], name)
 
 
-@pytest.mark.spread(4, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("offset_dtype", ["same", "float32"])
@@ -98,7 +98,7 @@ def test_precision(file, index, dtype, offset_dtype):
         assert_close(result, exact[name], TOLERANCES[dtype], name)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", CASES)
@@ -188,6 +188,7 @@ def run_with(offset_y=None, offset_x=None, mask=None, dtype=jnp.float32):
     return {name: np.array(result, np.float32) for name, result in results.items()}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("coordinate", ["offset_y", "offset_x"])
@@ -228,7 +229,7 @@ def test_far_offset(coordinate, value):
 FAR = 2**30  # the most that padding, strides and dilation may be
 
 
-@pytest.mark.spread(5, rest="proof")
+@pytest.mark.spread(3, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("axis", [0, 1])

@@ -29,7 +29,7 @@ def target_for(case: GemmCase, target: str) -> str:
     return "sm_80" if wide and target == "sm_75" else target
 
 
-@pytest.mark.spread(6, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "precision", "target"), rotating(GEMM_CASES))
 def test_case(name, precision, target):

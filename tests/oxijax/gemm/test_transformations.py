@@ -24,6 +24,7 @@ from oxijax.testing import GEMM_CASES, GemmCase
 # Derivatives: every one, of any order and in either mode, is made of products.
 
 
+@pytest.mark.spread(4)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("modes", ["rev", "fwd"])
 @pytest.mark.parametrize("name", ["traced", "batch", "b-shared-2x2", "only-c"])

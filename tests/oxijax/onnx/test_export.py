@@ -264,7 +264,7 @@ def test_opsets_of_grid_sample(name, opset):
     check(name, opset)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @pytest.mark.parametrize(
     "name", ["deform_conv-all", "ms_deform_attn-nearest", "dcnv3", "conv", "gemm-all"]

@@ -41,7 +41,7 @@ def test_the_cases_are_there():
     assert CASES.keys() > MAXIMA
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in MAXIMA])
 def test_case(name):
     node, inputs, expected = CASES[name]

@@ -31,7 +31,7 @@ NAMES = [name for family in RECORDED for name in recorded_names(family)]
 ROTATING = [(name, *pair) for name, pair in zip(NAMES, itertools.cycle(COMBINATIONS), strict=False)]
 
 
-@pytest.mark.spread(6, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("name", "dtype", "target"), ROTATING)
 def test_recorded(name, dtype, target):
@@ -125,7 +125,7 @@ def test_strange_locations(value, method):
     check_like_cpu(call, arrays)
 
 
-@pytest.mark.spread(3, rest="proof")
+@pytest.mark.spread(2, rest="proof")
 @pytest.mark.parametrize("mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
@@ -155,6 +155,7 @@ def check_like_cpu(call: Recorded, arrays) -> None:
         assert_close(actual, wanted, TOLERANCES["float32"], name)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("location_dtype", ["float64", "float16"])
 @pytest.mark.parametrize("weight_dtype", ["float64", "bfloat16"])

@@ -30,7 +30,7 @@ def operands(sizes: tuple[int, ...], *, beyond: float = 0.3, seed: int = 0):
     return random.standard_normal((2, *sizes, 3)), grid, random.standard_normal((2, 4, 3, 3))
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("padding_mode", PADDING)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
@@ -44,6 +44,7 @@ def test_coordinates(sizes, padding_mode):
     assert_close(sample(pixel, coordinates="pixel"), expected, 1e-12)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("sizes", "method"), KINDS)
 def test_wrap_is_the_image_again_and_again(sizes, method):
@@ -55,7 +56,7 @@ def test_wrap_is_the_image_again_and_again(sizes, method):
     assert_close(sample(x, pixel, padding_mode="wrap"), sample(tiled, middle), 1e-12)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("data_format", [None, "first"])
 @pytest.mark.parametrize("padding_mode", PADDING)
@@ -81,7 +82,7 @@ def test_splat_is_the_adjoint(sizes, method, padding_mode, data_format):
     assert_close(weights, splat(ones, grid), 1e-12)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)

@@ -22,7 +22,7 @@ def operands(shape: tuple[int, ...], dtype: str = "float64"):
     return image, random.uniform(-9, 15, (len(shape), 3, 4))
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize(("mode", "shape"), itertools.product(MODES, SHAPES))
@@ -42,7 +42,7 @@ def test_values_and_gradients(mode, shape, order):
         assert_close(found, expected, 1e-12)
 
 
-@pytest.mark.spread(5)
+@pytest.mark.spread(3)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("mode", MODES)

@@ -99,6 +99,7 @@ def test_infinitely_far_from_one_pixel():
         np.testing.assert_array_equal(np.ravel(y), [7, 8, 7, np.nan])
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("width", [1, 3])

@@ -267,6 +267,7 @@ def test_far_windows_are_exact():
     np.testing.assert_allclose(y[0, 0, :-1, 0], np.abs(x[0, 0, :-1, 0] - 1e-4), rtol=1e-6)
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("coordinate", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize(
     "sample",

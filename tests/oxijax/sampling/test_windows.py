@@ -41,7 +41,7 @@ def formula(x: Any, centers: Any, radius: tuple[int, ...], padding_mode: str) ->
     return oxijax.grid_sample(x, grid, padding_mode=padding_mode, coordinates="pixel")
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("channels", [1, 3])

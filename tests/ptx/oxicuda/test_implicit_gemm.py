@@ -252,6 +252,7 @@ def test_bias_is_added():
 # ---- tiles
 
 
+@pytest.mark.spread(16)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64])
 def test_default_tiles_are_of_every_problem(target, dtype):

@@ -231,7 +231,7 @@ def change_jax(library):
         )
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("change", "said"),
