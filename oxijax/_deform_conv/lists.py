@@ -1,6 +1,6 @@
 """Lists of the samples in each cell, from which the deterministic backward to input gathers.
 
-They are made by one stable sort and by searches, whose results XLA does not leave to chance. They
+They are made by one stable sort and by counting, whose results XLA does not leave to chance. They
 hold nothing for each channel: an index and four weights a sample, two positions a pixel and tap.
 """
 
@@ -13,7 +13,7 @@ from jax import lax
 
 from oxijax._convolution import ConvParams
 from oxijax._core.arguments.sizes import require_product
-from oxijax._core.xla.search import first_not_below
+from oxijax._core.xla.runs import run_starts
 from oxijax._deform_conv.reference import pixels_of
 from oxijax._deform_conv.samples import BORDER
 from ptx.kernels.deform_conv.backward_input_gather import CELL_BORDER
@@ -68,19 +68,15 @@ def sample_lists(params: ConvParams, offset: jax.Array, mask: jax.Array | None, 
         f"{cells * lists} cells, and can count fewer than 2**32: split the batch",
     )
     corners = pixels_of(params, offset, mask).corners(params)
+    rows = (corners.row // offset_groups).reshape(-1, offset_groups, taps)
+    rows = rows.transpose(1, 2, 0).reshape(lists, -1)
+    starts = run_starts(rows, cells)
     # All lists are sorted at once, by unsigned keys: radix sort, where XLA has one.
     number = lax.broadcasted_iota(jnp.uint32, (lists, 1), 0)
-    keys = (corners.row // offset_groups).astype(jnp.uint32).reshape(-1, offset_groups, taps)
-    keys = keys.transpose(1, 2, 0).reshape(lists, -1) + number * jnp.asarray(cells, jnp.uint32)
+    keys = rows.astype(jnp.uint32) + number * jnp.asarray(cells, jnp.uint32)
     samples = lax.broadcasted_iota(jnp.int32, keys.shape, 1)
-    shape = keys.shape
-    flat_keys, order = lax.sort((keys.reshape(-1), samples.reshape(-1)), is_stable=True, num_keys=1)
-    order = order.reshape(shape)
-
-    boundaries = lax.broadcasted_iota(jnp.uint32, (lists, cells + 1), 1)
-    boundaries = boundaries + number * jnp.asarray(cells, jnp.uint32)
-    found = first_not_below(flat_keys, boundaries.reshape(-1)).reshape(lists, -1)
-    starts = found - number.astype(jnp.int32) * jnp.asarray(shape[1], jnp.int32)
+    _, order = lax.sort((keys.reshape(-1), samples.reshape(-1)), is_stable=True, num_keys=1)
+    order = order.reshape(keys.shape)
 
     weights = jnp.stack(corners.weights(), axis=-1).astype(dtype)
     weights = weights.at[order, number.astype(jnp.int32)].get(mode="promise_in_bounds")

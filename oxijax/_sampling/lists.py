@@ -1,6 +1,6 @@
 """Lists of the points in each cell, from which the deterministic backward to images gathers.
 
-They are made by one stable sort and by searches, whose results XLA does not leave to chance. They
+They are made by one stable sort and by counting, whose results XLA does not leave to chance. They
 hold nothing for each channel: an index and the weights of its pixels for each point.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from oxijax._core.arguments.sizes import require_product
-from oxijax._core.xla.search import first_not_below
+from oxijax._core.xla.runs import run_starts
 from oxijax._sampling.points import (
     Points,
     Queries,
@@ -72,15 +72,15 @@ def point_lists(
         )
     points = Queries.of(locations, used_weights(config, weights)).points(config)
     keys = points_last(_cell(config, points)).reshape(-1).astype(jnp.uint32)
+    (starts,) = run_starts(keys[None], n * cells * heads)
     numbers = lax.iota(jnp.int32, keys.shape[0])
-    keys, order = lax.sort((keys, numbers), is_stable=True, num_keys=1)
-    boundaries = lax.iota(jnp.uint32, n * cells * heads + 1)
+    _, order = lax.sort((keys, numbers), is_stable=True, num_keys=1)
     lines, columns = points.factors(config)
     factors = jnp.stack(
         [points_last(line * column).reshape(-1) for line in lines for column in columns]
     )
     factors = factors.astype(dtype)[:, order]
-    return PointLists(first_not_below(keys, boundaries), order, factors.T)
+    return PointLists(starts, order, factors.T)
 
 
 def _cell(config: SamplingConfig, points: Points) -> jax.Array:
