@@ -28,12 +28,19 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
     unit = Unit(k, config, plan, p)
     gradients = _Gradients(unit, p)
 
+    def grads_of(channel: Val) -> list[Val]:
+        return load_elements(unit.sums(p.grad_y, channel), plan.width)
+
+    grads: list[Val] = []  # of all levels, where a lane has one vector
+    if plan.turns == 1 and len(config.levels) > 1:
+        each_turn(unit, lambda channel, _: grads.extend(grads_of(channel)))
+
     def of_chunk(chunk: Chunk) -> None:
         points = range(chunk.span.count)
         dots = [[k.var(config.sum_type, 0.0) for _ in chunk.pixels] for _ in points]
 
         def turn(channel: Val, channel_ok: Val | None) -> None:
-            grads = load_elements(unit.sums(p.grad_y, channel), plan.width)
+            own = grads or grads_of(channel)
             first = unit.pixels(p.value, channel)
             for number in points:
                 sample = chunk.sample(number)
@@ -42,7 +49,7 @@ def _body(k: Kernel, config: SamplingConfig, plan: SamplingPlan, p: Any) -> None
                     addresses, sample.inside, dots[number], strict=True
                 ):
                     words = load_words(address, plan.width, where=both(inside, channel_ok))
-                    for element, grad in zip(widen(k, words), grads, strict=True):
+                    for element, grad in zip(widen(k, words), own, strict=True):
                         dot.set(k.fma(element, grad, dot))
 
         each_turn(unit, turn)

@@ -9,6 +9,7 @@ from ptx.isa.dtypes import bf16, f16, f32
 from ptx.isa.targets import Target
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.geometry import Across, Window
+from ptx.tile.occupancy import enough_blocks
 from ptx.tile.vectors import vector_width
 
 __all__ = [
@@ -116,6 +117,8 @@ def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> 
     """
     plan = read_plan(config, target, sizes)
     blocks = 3 if config.sum_type is f32 and target.supports("sm_80") else 2
+    if blocks == 3 and not (sizes and _leaves_room(plan, sizes["n"] * sizes["q"] * config.heads)):
+        blocks = 4
     plan = dataclasses.replace(plan, min_blocks=blocks)
     if not config.normalize:
         return plan
@@ -124,6 +127,11 @@ def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> 
     while kept_bytes(config, plan) > SHARED_BYTES and plan.chunk < _CHUNK:
         plan = dataclasses.replace(plan, lanes=plan.lanes * 2)
     return plan
+
+
+def _leaves_room(plan: SamplingPlan, units: int) -> bool:
+    """Whether an SM has three blocks of a launch at most, with registers for no more."""
+    return units <= plan.units * enough_blocks(3)
 
 
 def chunks(config: SamplingConfig, plan: SamplingPlan) -> int:
