@@ -46,8 +46,9 @@ def keep_compiled(config):
         ("jax_persistent_cache_min_compile_time_secs", 0),
         ("jax_persistent_cache_min_entry_size_bytes", -1),
     ):
-        os.environ.setdefault(name.upper(), str(value))
-        jax.config.update(name, value)
+        if name.upper() not in os.environ:
+            os.environ[name.upper()] = str(value)
+            jax.config.update(name, value)
 
 
 def pytest_collection_finish():
