@@ -250,7 +250,7 @@ class DeformConvCall(EmulatedCall):
         return [*gradients, of_mask.reshape(*pixels, -1)] if c.use_modulation else gradients
 
     def _crowded(self, offset: np.ndarray) -> np.ndarray:
-        """The same, but in all images save one all samples of a tap lie in one cell or another.
+        """The same, but in all images save one all samples of a tap lie in one of three cells.
 
         A thread has several rows, whose further samples are read by instructions of their own.
         """
@@ -261,7 +261,7 @@ class DeformConvCall(EmulatedCall):
         rows, columns = np.ogrid[:p, :q]
         last_cell = max(0, self.height - 2)
         y = (rows * c.stride_h - c.pad_h)[..., None] + tap_y * c.dilation_h
-        y = y - np.where(rows < p // 2, 0, last_cell)[..., None]
+        y = y - (rows * 3 // p * last_cell // 2)[..., None]
         x = (columns * c.stride_w - c.pad_w)[..., None] + tap_x * c.dilation_w
         to = np.stack(np.broadcast_arrays(-y, -x), axis=-1)
         to = np.broadcast_to(to.reshape(p, q, 1, -1), (p, q, c.offset_groups, 2 * c.taps))
