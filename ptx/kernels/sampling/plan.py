@@ -117,6 +117,7 @@ def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> 
     """
     plan = read_plan(config, target, sizes)
     blocks = 3 if config.sum_type is f32 and target.supports("sm_80") else 2
+    # A fourth block leaves fewer registers, and helps only where there are blocks that would wait.
     if blocks == 3 and not (sizes and _leaves_room(plan, sizes["n"] * sizes["q"] * config.heads)):
         blocks = 4
     plan = dataclasses.replace(plan, min_blocks=blocks)
@@ -130,7 +131,7 @@ def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> 
 
 
 def _leaves_room(plan: SamplingPlan, units: int) -> bool:
-    """Whether an SM has three blocks of a launch at most, with registers for no more."""
+    """Whether a launch of so many units has three blocks for each SM of a large GPU at most."""
     return units <= plan.units * enough_blocks(3)
 
 
