@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from oxijax import testing as testing
     from oxijax._conv import conv
     from oxijax._conv.general_dilated import conv_general_dilated
-    from oxijax._core.arguments.sizes import EXPORT_CHECKS
+    from oxijax._core.launch import EXPORT_CHECKS
     from oxijax._core.launch._resolve import clear_caches
     from oxijax._core.resolve import resolve
     from oxijax._core.tuning.tune import tune
@@ -120,7 +120,7 @@ _ELSEWHERE = {
 # Names that are imported on first use, so that `import oxijax` stays fast.
 _PLACES = {
     **{module: f"oxijax.{module}" for module in ("convert", "reference", *_NEEDS)},
-    "EXPORT_CHECKS": "oxijax._core.arguments.sizes",
+    "EXPORT_CHECKS": "oxijax._core.launch._call",
     "Samples": "oxijax._samples",
     "clear_caches": "oxijax._core.launch._resolve",
     "conv": "oxijax._conv",

@@ -1,5 +1,6 @@
 """Arguments, layouts and folds that the convolution operators share."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,21 +13,33 @@ from oxijax._core.arguments.checks import Implementation, parse_implementation
 from oxijax._core.arguments.precision import is_exact, parse_precision, ptx_dtype
 from oxijax._core.primitive.fold import Fold, Shapes
 from oxijax._core.primitive.operation import OpParams
+from ptx.kernels import convolution
 from ptx.kernels.convolution import ConvolutionConfig
 
 __all__ = [
     "ConvParams",
+    "PaddingLike",
+    "Pads",
     "Window",
     "conv_params",
     "from_nhwc",
     "more_channels",
     "more_groups",
+    "output_size",
     "parallel_dimensions",
     "parse_arguments",
+    "parse_extents",
+    "parse_padding",
+    "parse_pair",
     "parse_window",
     "to_nhwc",
     "window_params",
 ]
+
+Pads = tuple[tuple[int, int], ...]
+PaddingLike = str | int | Sequence[int | Sequence[int]]
+
+_MOST_PIXELS = 2**40  # of an output
 
 ConvParams = OpParams[Any]  # of a `ConvolutionConfig`
 Config = TypeVar("Config", bound=ConvolutionConfig)
@@ -38,7 +51,7 @@ def conv_params(
     weight: jax.Array,
     *,
     strides: tuple[int, ...],
-    padding: checks.Pads,
+    padding: Pads,
     dilation: tuple[int, ...],
     output_size: tuple[Any, ...],
     precision: lax.Precision,
@@ -121,7 +134,7 @@ class Window(NamedTuple):
     weight: jax.Array
     bias: jax.Array | None
     strides: tuple[int, ...]
-    padding: checks.Pads
+    padding: Pads
     dilation: tuple[int, ...]
     output_size: tuple[Any, ...]
 
@@ -148,24 +161,145 @@ def parse_window(
         *size, channels = x.shape[1:]
         *kernel, in_group, out_channels = weight.shape
     if any(extent < 1 for extent in (channels, *size)):
-        extents = f"channels{' and' if rank == 1 else ','} {checks.sizes_of(rank)}"
+        extents = f"channels{' and' if rank == 1 else ','} {sizes_of(rank)}"
         raise ValueError(f"x must have {extents}, got shape {x.shape}")
     if min(weight.shape) < 1:
         raise ValueError(f"weight must have no dimension of size 0, got shape {weight.shape}")
-    checks.parse_groups(channels, in_group, out_channels, weight.shape, why)
+    parse_groups(channels, in_group, out_channels, weight.shape, why)
     if bias is not None:
         checks.check_shape("bias", bias, ("Co",), (out_channels,))
 
     image_size, kernel_size = ((1,) * (2 - rank) + tuple(sizes) for sizes in (size, kernel))
-    strides = checks.parse_extents("strides", strides, rank)
-    dilation = checks.parse_extents("dilation", dilation, rank)
-    pads = checks.parse_padding(padding, image_size, kernel_size, strides, dilation, rank)
-    size = checks.output_size(image_size, kernel_size, strides, pads, dilation, rank)
+    strides = parse_extents("strides", strides, rank)
+    dilation = parse_extents("dilation", dilation, rank)
+    pads = parse_padding(padding, image_size, kernel_size, strides, dilation, rank)
+    size = output_size(image_size, kernel_size, strides, pads, dilation, rank)
     if data_format[1] == "C":
         weight = weight.transpose(*range(2, ndim), 1, 0)
     if rank == 1:
         weight = jnp.expand_dims(weight, 0)
     return Window(to_nhwc(x, data_format), weight, bias, strides, pads, dilation, size)
+
+
+def parse_groups(
+    channels: int, in_group: int, out_channels: int, shape: tuple[int, ...], why: str = ""
+) -> int:
+    """Groups, from x's channels and those of a weight of this shape: inputs of a group, outputs."""
+    if channels % in_group:
+        raise ValueError(
+            f"weight must have a number of input channels that divides those of x, "
+            f"{channels}, got {in_group} in shape {shape}{why}"
+        )
+    groups = channels // in_group
+    if out_channels % groups:
+        raise ValueError(
+            f"weight must have a number of output channels that is a multiple of the groups, "
+            f"{groups} (C = {channels} over C/G = {in_group}), got {out_channels} in shape "
+            f"{shape}{why}"
+        )
+    return groups
+
+
+# Images with one spatial dimension are two-dimensional ones of height 1, here and everywhere
+# else: `rank` is the number of dimensions that the caller sees.
+
+
+def sizes_of(rank: int) -> str:
+    """The names of the sizes of images."""
+    return {1: "width", 2: "height and width", 3: "depth, height and width"}[rank]
+
+
+def parse_pair(name: str, value: Any, rank: int = 2) -> tuple[int, int]:
+    """An int for one or two spatial dimensions, or one each; all >= 1, as (height, width)."""
+    height, width = parse_extents(name, value, rank)
+    return height, width
+
+
+def parse_extents(name: str, value: Any, rank: int) -> tuple[int, ...]:
+    """`parse_pair` for up to three dimensions, as (depth, height, width)."""
+    values = [value] * rank if checks.is_int(value) else value
+    if not checks.is_sequence(values) or len(values) != rank or not all(map(checks.is_int, values)):
+        form = {1: "a sequence of one int", 2: "a pair of ints"}.get(rank, f"{rank} ints")
+        raise TypeError(f"{name} must be an int or {form}, got {checks.shown(value)}")
+    checks.check_range(name, values, value, 1)
+    return (1,) * (2 - rank) + tuple(map(int, values))
+
+
+def parse_padding(
+    value: Any,
+    image_size: tuple[int, ...],
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilation: tuple[int, ...],
+    rank: int = 2,
+    negative: bool = False,
+) -> Pads:
+    """Zeros before and after each dimension, from any form that `padding` may have.
+
+    With `negative` they may be negative: so many pixels fewer.
+    """
+    if isinstance(value, str):
+        checks.check_choice("padding", value.upper(), ("SAME", "SAME_LOWER", "VALID"))
+        window = [d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True)]
+        pads = lax.padtype_to_pads(image_size, window, strides, value.upper())
+        if not checks.is_known(*(size for pair in pads for size in pair)):
+            raise ValueError(
+                f"padding {value!r} depends on x's {sizes_of(rank)}, of which only {image_size} is "
+                f"known: with strides {strides} give padding as numbers, or sizes that are "
+                "multiples of the strides, such as 2*h"
+            )
+        if max(map(max, pads)) > checks.MOST:
+            raise ValueError(
+                f"padding {value!r} must be at most {checks.MOST}, got {pads} with kernel size "
+                f"{kernel_size} and dilation {dilation}"
+            )
+        return tuple((int(before), int(after)) for before, after in pads)
+    values = [value] * rank if checks.is_int(value) else value
+    if checks.is_sequence(values) and len(values) == rank:
+        pairs = [[v, v] if checks.is_int(v) else v for v in values]
+        if all(checks.is_sequence(p) and len(p) == 2 and all(map(checks.is_int, p)) for p in pairs):
+            pads = tuple((int(before), int(after)) for before, after in pairs)
+            checks.check_range("padding", sum(pads, ()), value, -checks.MOST if negative else 0)
+            pads = ((0, 0),) * (2 - rank) + pads
+            size = convolution.output_size(image_size, kernel_size, strides, pads, dilation)
+            # XLA ends the process where the size of an array does not fit 64 bits.
+            if (
+                checks.is_known(*size)
+                and math.prod(max(extent, 0) for extent in size) > _MOST_PIXELS
+            ):
+                raise ValueError(
+                    f"padding must leave {_MOST_PIXELS} pixels of an output at most, got "
+                    f"{checks.shown(value)}"
+                )
+            return pads
+    form = f"for {sizes_of(rank)} an int or a pair (before, after) each"
+    if rank == 1:
+        form = "a sequence of one int or one pair (before, after)"
+    raise TypeError(
+        f"padding must be 'SAME', 'SAME_LOWER', 'VALID', an int, or {form}, got "
+        f"{checks.shown(value)}"
+    )
+
+
+def output_size(
+    image_size: tuple[Any, ...],
+    kernel_size: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: Pads,
+    dilation: tuple[int, ...],
+    rank: int = 2,
+) -> tuple[Any, ...]:
+    """The sizes of a convolution's output; raises where one would be empty."""
+    facts = (image_size, padding, kernel_size, dilation)
+    image, pads, kernel, gaps = facts if rank > 1 else [fact[1] for fact in facts]
+    message = (
+        f"the output would have no extent: x with {sizes_of(rank)} {image}, padding {pads}, "
+        f"weight with kernel size {kernel} and dilation {gaps}"
+    )
+    size = convolution.output_size(image_size, kernel_size, strides, padding, dilation)
+    for extent in size:
+        checks.require_at_least(extent, 1, message)
+    return size
 
 
 def to_nhwc(images: jax.Array, data_format: str) -> jax.Array:

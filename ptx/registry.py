@@ -4,15 +4,17 @@ A module that has a kernel registers it when it is imported, so that `python -m 
 assemble every one of them for every target, and calls can find it by its name.
 """
 
-import types
-from collections.abc import Mapping
 from typing import TypeVar
 
 from ptx.definition import KernelDefinition
 
-__all__ = ["kernels", "register"]
+__all__ = ["KERNELS", "register"]
 
 Definition = TypeVar("Definition", bound=KernelDefinition)
+
+
+#: Every kernel that the modules imported so far have registered, by name.
+KERNELS: dict[str, KernelDefinition] = {}
 
 
 def register(kernel: Definition) -> Definition:
@@ -21,15 +23,7 @@ def register(kernel: Definition) -> Definition:
     Raises:
       ValueError: its name is taken.
     """
-    if kernel.name in _KERNELS:
+    if kernel.name in KERNELS:
         raise ValueError(f"a kernel called {kernel.name!r} is registered already")
-    _KERNELS[kernel.name] = kernel
+    KERNELS[kernel.name] = kernel
     return kernel
-
-
-def kernels() -> Mapping[str, KernelDefinition]:
-    """Every kernel that the modules imported so far have registered, by name."""
-    return types.MappingProxyType(dict(_KERNELS))
-
-
-_KERNELS: dict[str, KernelDefinition] = {}

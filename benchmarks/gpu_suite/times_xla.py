@@ -15,8 +15,7 @@ from gpu_suite.deform_conv_layers import layers, operands, trains, work
 from gpu_suite.jax_jobs import Job, Operands, check_device, forward, forward_backward, measure
 from gpu_suite.layers import DTYPES, set_count
 from gpu_suite.recorder import Recorder
-from oxijax._convolution import conv_params
-from oxijax._core.arguments.checks import parse_padding
+from oxijax._convolution import conv_params, parse_padding
 from oxijax._core.arguments.precision import parse_precision
 from oxijax._deform_conv import reference as kernels
 from oxijax.testing import DeformConvCase

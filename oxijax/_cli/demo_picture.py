@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from oxijax._cli.demo_training import CANVAS, Classifier, Digits
-from oxijax._core.arguments import checks
+from oxijax._convolution import output_size, parse_padding, parse_pair
 from oxijax.nnx import DeformConv
 
 __all__ = ["Samples", "draw", "on_ink", "sample"]
@@ -69,11 +69,11 @@ def _grid(network: Classifier, layer: int, size: tuple[int, int]) -> tuple[np.nd
     """
     first, pixel = np.zeros(2), np.ones(2)
     for number, convolution in enumerate(network.convolutions):
-        kernel = checks.parse_pair("kernel_size", convolution.kernel_size)
-        strides = checks.parse_pair("strides", convolution.strides)
-        dilation = checks.parse_pair("kernel_dilation", convolution.kernel_dilation)
-        pads = checks.parse_padding(convolution.padding, size, kernel, strides, dilation)
-        size = checks.output_size(size, kernel, strides, pads, dilation)
+        kernel = parse_pair("kernel_size", convolution.kernel_size)
+        strides = parse_pair("strides", convolution.strides)
+        dilation = parse_pair("kernel_dilation", convolution.kernel_dilation)
+        pads = parse_padding(convolution.padding, size, kernel, strides, dilation)
+        size = output_size(size, kernel, strides, pads, dilation)
         taps = _positions(kernel).reshape(-1, 2) * dilation - [before for before, _ in pads]
         if number == layer:
             outputs = _positions(size)[:, :, None] * strides

@@ -51,7 +51,7 @@ def registered_kernels(module: str) -> Mapping[str, KernelDefinition]:
     wanted = module == _LIBRARY or module.startswith(f"{_LIBRARY}.")
     kernels = {
         name: kernel
-        for name, kernel in registry.kernels().items()
+        for name, kernel in registry.KERNELS.items()
         if any(kernel is each for each in own) == wanted
     }
     if not kernels:

@@ -10,6 +10,7 @@ from oxijax._conv import cuda as cuda_kernels
 from oxijax._conv import reference as kernels
 from oxijax._convolution import (
     ConvParams,
+    PaddingLike,
     from_nhwc,
     more_channels,
     more_groups,
@@ -17,7 +18,6 @@ from oxijax._convolution import (
     parse_arguments,
 )
 from oxijax._core import compat as _compat
-from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import ImplementationLike
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.twin import reference_twin
@@ -37,7 +37,7 @@ def conv(
     bias: ArrayLike | None = None,
     *,
     strides: int | tuple[int, ...] = 1,
-    padding: checks.PaddingLike = "SAME",
+    padding: PaddingLike = "SAME",
     dilation: int | tuple[int, ...] = 1,
     data_format: str = "NHWC",
     precision: lax.PrecisionLike = None,

@@ -3,7 +3,7 @@
 import math
 
 from oxijax._convolution import ConvParams
-from oxijax._core.arguments.sizes import likely
+from oxijax._core.arguments.checks import likely
 from oxijax._core.launch import call
 from ptx.kernels.conv import BACKWARD_WEIGHT, backward_weight_parts
 

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike, DTypeLike
 
 from oxijax._conv import conv_nhwc
-from oxijax._convolution import conv_params
+from oxijax._convolution import conv_params, output_size, parse_padding, parse_pair
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
@@ -102,14 +102,12 @@ def conv_general_dilated(
     if 0 in x.shape[1:] or 0 in weight.shape:
         raise _not_covered(f"lhs of shape {lhs.shape} with rhs of shape {rhs.shape}")
     _check_groups(groups, x.shape[3], *weight.shape[2:])
-    strides = checks.parse_pair("window_strides", window_strides, rank)
+    strides = parse_pair("window_strides", window_strides, rank)
     dilation = _parse_dilation("rhs_dilation", rhs_dilation, rank)
     image_size, kernel_size = (x.shape[1], x.shape[2]), (weight.shape[0], weight.shape[1])
-    pads = checks.parse_padding(
-        padding, image_size, kernel_size, strides, dilation, rank, negative=True
-    )
+    pads = parse_padding(padding, image_size, kernel_size, strides, dilation, rank, negative=True)
     try:
-        size = checks.output_size(image_size, kernel_size, strides, pads, dilation)
+        size = output_size(image_size, kernel_size, strides, pads, dilation)
     except ValueError:
         raise _not_covered(
             f"lhs of shape {lhs.shape} that is smaller with padding={padding!r} than rhs of shape "
@@ -147,7 +145,7 @@ def _as_array(name: str, value: Any) -> jax.Array:
 
 
 def _parse_dilation(name: str, value: Any, rank: int) -> tuple[int, int]:
-    return checks.parse_pair(name, 1 if value is None else value, rank)
+    return parse_pair(name, 1 if value is None else value, rank)
 
 
 def _parse_dimension_numbers(

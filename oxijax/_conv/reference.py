@@ -12,8 +12,8 @@ import jax
 from jax import lax
 
 from oxijax._convolution import ConvParams
+from oxijax._core.arguments.checks import is_known
 from oxijax._core.arguments.precision import accumulator
-from oxijax._core.arguments.sizes import is_known
 
 __all__ = ["backward_input", "backward_weight", "forward"]
 

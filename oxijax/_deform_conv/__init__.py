@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from oxijax._convolution import (
     ConvParams,
+    PaddingLike,
     Window,
     from_nhwc,
     more_channels,
@@ -52,7 +53,7 @@ def deform_conv(
     bias: ArrayLike | None = None,
     *,
     strides: int | tuple[int, ...] = 1,
-    padding: checks.PaddingLike = "SAME",
+    padding: PaddingLike = "SAME",
     dilation: int | tuple[int, ...] = 1,
     data_format: str = "NHWC",
     precision: lax.PrecisionLike = None,

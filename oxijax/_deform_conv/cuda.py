@@ -5,8 +5,8 @@ import math
 import jax.numpy as jnp
 
 from oxijax._convolution import ConvParams
+from oxijax._core.arguments.checks import is_known, likely
 from oxijax._core.arguments.precision import accumulator
-from oxijax._core.arguments.sizes import is_known, likely
 from oxijax._core.config import is_deterministic
 from oxijax._core.launch import call
 from oxijax._deform_conv.lists import can_be_listed, sample_lists, sum_scale

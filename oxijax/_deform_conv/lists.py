@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from oxijax._convolution import ConvParams
-from oxijax._core.arguments.sizes import require_product
+from oxijax._core.arguments.checks import require_product
 from oxijax._core.xla.runs import run_starts
 from oxijax._deform_conv.reference import pixels_of
 from oxijax._deform_conv.samples import BORDER

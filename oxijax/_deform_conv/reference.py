@@ -19,8 +19,8 @@ from jax import lax
 
 from oxijax._convolution import ConvParams
 from oxijax._core import compat as _compat
+from oxijax._core.arguments.checks import require_product
 from oxijax._core.arguments.precision import accumulator
-from oxijax._core.arguments.sizes import require_product
 from oxijax._core.xla.blocks import apart, scan_blocks
 from oxijax._core.xla.rows import add_to_rows, row_products
 from oxijax._deform_conv.products import (

@@ -14,12 +14,12 @@ from oxijax._core import compat as _compat
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import (
     ImplementationLike,
+    is_known,
     parse_implementation,
     requires_ptx,
 )
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.precision import accumulator, is_exact, parse_precision, ptx_dtype
-from oxijax._core.arguments.sizes import is_known
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.fold import broadcast
 from oxijax._core.primitive.kernel_primitive import Fold, Product, map_present

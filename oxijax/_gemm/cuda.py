@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 
-from oxijax._core.arguments.checks import requires_ptx
+from oxijax._core.arguments.checks import is_known, likely, requires_ptx
 from oxijax._core.arguments.precision import ptx_dtype
-from oxijax._core.arguments.sizes import is_known, likely
 from oxijax._core.calls.decisions import note_reason
 from oxijax._core.gpu.data_sheets import default_data_sheet
 from oxijax._core.launch import call, emulation

@@ -8,6 +8,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from oxijax._convolution import PaddingLike, Pads, parse_padding, parse_pair
 from oxijax._core.arguments import checks
 from oxijax._core.primitive.explicit import reshape
 from oxijax._deform_conv import deform_conv
@@ -26,7 +27,7 @@ class Geometry:
     features: int
     kernel_size: tuple[int, int]
     strides: tuple[int, int]
-    padding: str | checks.Pads
+    padding: str | Pads
     dilation: tuple[int, int]
     groups: int
     use_bias: bool
@@ -34,19 +35,19 @@ class Geometry:
     @classmethod
     def parse(
         cls, in_features: Named, features: Named, kernel_size: Any, strides: Named,
-        padding: checks.PaddingLike, dilation: Named, groups: Named, use_bias: Any,
+        padding: PaddingLike, dilation: Named, groups: Named, use_bias: Any,
     ) -> Self:  # fmt: skip
         """The description of a layer with these arguments, which are checked."""
         divisor, inputs, outputs = parse_divisor(*groups, in_features, features)
         one = (1, 1)
-        pads = checks.parse_padding(padding, one, one, one, one)
+        pads = parse_padding(padding, one, one, one, one)
         return cls(
             inputs,
             outputs,
-            checks.parse_pair("kernel_size", kernel_size),
-            checks.parse_pair(*strides),
+            parse_pair("kernel_size", kernel_size),
+            parse_pair(*strides),
             padding.upper() if isinstance(padding, str) else pads,
-            checks.parse_pair(*dilation),
+            parse_pair(*dilation),
             divisor,
             checks.parse_bool("use_bias", use_bias),
         )

@@ -8,6 +8,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from oxijax._convolution import parse_pair
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import Implementation, parse_implementation
 from oxijax._core.arguments.precision import usual_promotion
@@ -60,19 +61,19 @@ class _Window:
     ) -> Self:  # fmt: skip
         """The static part of a layer with these arguments, which are checked."""
         groups, channels = parse_divisor("groups", groups, features)
-        kernel = checks.parse_pair("kernel_size", kernel_size)
+        kernel = parse_pair("kernel_size", kernel_size)
         remove_center = checks.parse_bool("remove_center", remove_center)
         if remove_center and (kernel[0] % 2 == 0 or kernel[1] % 2 == 0 or kernel == (1, 1)):
             raise ValueError(
                 f"kernel_size must be odd and more than one tap with remove_center, got {kernel}"
             )
         if dw_kernel_size is not None:
-            dw_kernel_size = checks.parse_pair("dw_kernel_size", dw_kernel_size)
+            dw_kernel_size = parse_pair("dw_kernel_size", dw_kernel_size)
         return cls(
             features[0],
             channels,
             kernel,
-            checks.parse_pair(*dilation),
+            parse_pair(*dilation),
             groups,
             dw_kernel_size,
             checks.parse_number("offset_scale", offset_scale),

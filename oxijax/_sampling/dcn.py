@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from oxijax._convolution import PaddingLike, output_size, parse_padding, parse_pair
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
@@ -27,7 +28,7 @@ def dcnv3(
     *,
     kernel_size: int | tuple[int, int],
     strides: int | tuple[int, int] = 1,
-    padding: checks.PaddingLike = "SAME",
+    padding: PaddingLike = "SAME",
     dilation: int | tuple[int, int] = 1,
     groups: int,
     offset_scale: float = 1.0,
@@ -96,7 +97,7 @@ def dcnv4(
     *,
     kernel_size: int | tuple[int, int],
     strides: int | tuple[int, int] = 1,
-    padding: checks.PaddingLike = "SAME",
+    padding: PaddingLike = "SAME",
     dilation: int | tuple[int, int] = 1,
     groups: int,
     offset_scale: float = 1.0,
@@ -191,9 +192,9 @@ def _parse_window(
     groups = checks.parse_int("groups", groups)
     if x.shape[3] % groups:
         raise ValueError(f"groups must divide the channels of x, {x.shape[3]}, got {groups}")
-    kernel = checks.parse_pair("kernel_size", kernel_size)
-    strides = checks.parse_pair("strides", strides)
-    dilation = checks.parse_pair("dilation", dilation)
+    kernel = parse_pair("kernel_size", kernel_size)
+    strides = parse_pair("strides", strides)
+    dilation = parse_pair("dilation", dilation)
     remove_center = checks.parse_bool("remove_center", remove_center)
     if remove_center and (kernel[0] % 2 == 0 or kernel[1] % 2 == 0 or kernel == (1, 1)):
         raise ValueError(
@@ -203,8 +204,8 @@ def _parse_window(
     if abs(scale) > float(jnp.finfo(jnp.float32).max):
         raise ValueError(f"offset_scale must be a number that float32 has, got {scale}")
     size = x.shape[1], x.shape[2]
-    pads = checks.parse_padding(padding, size, kernel, strides, dilation)
-    out_size = checks.output_size(size, kernel, strides, pads, dilation)
+    pads = parse_padding(padding, size, kernel, strides, dilation)
+    out_size = output_size(size, kernel, strides, pads, dilation)
     window = Window(
         out_size, kernel, strides, (pads[0][0], pads[1][0]), dilation, scale, remove_center
     )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from oxijax._core.arguments.sizes import require_product
+from oxijax._core.arguments.checks import require_product
 from oxijax._core.xla.runs import run_starts
 from oxijax._sampling.points import (
     Points,

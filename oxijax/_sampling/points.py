@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from oxijax._core.arguments.checks import is_known, require_product
 from oxijax._core.arguments.precision import accumulator
-from oxijax._core.arguments.sizes import is_known, require_product
 from oxijax._core.primitive.operation import OpParams
 from oxijax._sampling.positions import position
 from ptx.kernels.sampling import SamplingConfig

@@ -11,11 +11,11 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from oxijax._convolution import parse_pair
 from oxijax._core.arguments import checks
-from oxijax._core.arguments.checks import ImplementationLike, parse_implementation
+from oxijax._core.arguments.checks import ImplementationLike, is_known, parse_implementation
 from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.precision import accumulator, usual_promotion
-from oxijax._core.arguments.sizes import is_known
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.explicit import reshape
 from oxijax._sampling import SampleInputs, sample, sample_inputs, sample_reference
@@ -159,7 +159,7 @@ def parse_roi_align(
         raise ValueError(
             f"boxes must have shape (N, K, 4) = ({n}, K, 4) or (K, 5), got {boxes.shape}"
         )
-    size = checks.parse_pair("output_size", output_size)
+    size = parse_pair("output_size", output_size)
     aligned = checks.parse_bool("aligned", aligned)
     with evaluated():
         levels = _check_levels(levels, boxes, x)

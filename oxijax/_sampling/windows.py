@@ -19,8 +19,8 @@ from jax import lax
 from jax.core import max_dim
 
 from oxijax._core import compat as _compat
+from oxijax._core.arguments.checks import require_product
 from oxijax._core.arguments.precision import accumulator, ptx_dtype
-from oxijax._core.arguments.sizes import require_product
 from oxijax._core.config import is_deterministic
 from oxijax._core.launch import call
 from oxijax._core.primitive.gradients import define_gradients

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from oxijax._convolution import PaddingLike, Pads
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import (
     Implementation,
@@ -77,7 +78,7 @@ class DeformConv(eqx.Module):
     out_channels: int = eqx.field(static=True)
     kernel_size: tuple[int, int] = eqx.field(static=True)
     stride: tuple[int, int] = eqx.field(static=True)
-    padding: str | checks.Pads = eqx.field(static=True)
+    padding: str | Pads = eqx.field(static=True)
     dilation: tuple[int, int] = eqx.field(static=True)
     groups: int = eqx.field(static=True)
     use_bias: bool = eqx.field(static=True)
@@ -96,7 +97,7 @@ class DeformConv(eqx.Module):
         out_channels: int,
         kernel_size: int | Sequence[int],
         stride: int | Sequence[int] = (1, 1),
-        padding: checks.PaddingLike = (0, 0),
+        padding: PaddingLike = (0, 0),
         dilation: int | Sequence[int] = (1, 1),
         groups: int = 1,
         use_bias: bool = True,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import keras
 from keras import ops
 
+from oxijax._convolution import PaddingLike, parse_padding, parse_pair
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import Implementation, ImplementationLike, parse_implementation
 from oxijax._core.arguments.precision import parse_precision
@@ -72,7 +73,7 @@ class DeformConv2D(ExplainedKeywords, keras.layers.Conv2D):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = (1, 1),
-        padding: checks.PaddingLike = "valid",
+        padding: PaddingLike = "valid",
         data_format: str | None = None,
         dilation_rate: int | Sequence[int] = (1, 1),
         groups: int = 1,
@@ -112,8 +113,8 @@ class DeformConv2D(ExplainedKeywords, keras.layers.Conv2D):
             *(activity_regularizer, kernel_constraint, bias_constraint),
             **kwargs,
         )
-        self.dilation_rate = checks.parse_pair("dilation_rate", dilation_rate)
-        self.padding: checks.PaddingLike = padding
+        self.dilation_rate = parse_pair("dilation_rate", dilation_rate)
+        self.padding: PaddingLike = padding
         geometry, _ = self._parse(self.groups * self.offset_groups)
         self.padding = padding.lower() if isinstance(padding, str) else geometry.padding
         self.offset_conv: keras.layers.Conv2D | None = None
@@ -192,7 +193,7 @@ class DeformConv2D(ExplainedKeywords, keras.layers.Conv2D):
         batch, *sizes = (input_shape[i] for i in ((0, 2, 3) if first else (0, 1, 2)))
         known = [1 if size is None else size for size in sizes]
         geometry = (self.kernel_size, self.strides, self.dilation_rate)
-        pads = checks.parse_padding(self.padding, (known[0], known[1]), *geometry)
+        pads = parse_padding(self.padding, (known[0], known[1]), *geometry)
         y = [
             None if size is None else (size + sum(pad) - d * (k - 1) - 1) // s + 1
             for size, pad, k, s, d in zip(sizes, pads, *geometry, strict=True)

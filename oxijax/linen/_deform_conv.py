@@ -10,6 +10,7 @@ from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 from flax.typing import Dtype, Initializer, PrecisionLike
 
+from oxijax._convolution import PaddingLike
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import ImplementationLike
 from oxijax._core.arguments.keywords import explain_keywords
@@ -71,7 +72,7 @@ class DeformConv(DeformConvCalls, Layer):
     features: int
     kernel_size: int | Sequence[int]
     strides: int | Sequence[int] | None = 1
-    padding: checks.PaddingLike = "SAME"
+    padding: PaddingLike = "SAME"
     kernel_dilation: int | Sequence[int] | None = 1
     feature_group_count: int = 1
     use_bias: bool = True

@@ -11,6 +11,7 @@ from flax import nnx
 from flax.nnx.nn import dtypes
 from flax.typing import Dtype, Initializer, PrecisionLike, PromoteDtypeFn
 
+from oxijax._convolution import PaddingLike, Pads
 from oxijax._core.arguments import checks
 from oxijax._core.arguments.checks import (
     Implementation,
@@ -83,7 +84,7 @@ class DeformConv(DeformConvCalls, nnx.Module):
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] | None = 1,
         *,
-        padding: checks.PaddingLike = "SAME",
+        padding: PaddingLike = "SAME",
         kernel_dilation: int | Sequence[int] | None = 1,
         feature_group_count: int = 1,
         use_bias: bool = True,
@@ -125,7 +126,7 @@ class DeformConv(DeformConvCalls, nnx.Module):
         self.out_features: int = geometry.features
         self.kernel_size: tuple[int, int] = geometry.kernel_size
         self.strides: tuple[int, int] = geometry.strides
-        self.padding: str | checks.Pads = geometry.padding
+        self.padding: str | Pads = geometry.padding
         self.kernel_dilation: tuple[int, int] = geometry.dilation
         self.feature_group_count: int = geometry.groups
         self.use_bias: bool = geometry.use_bias

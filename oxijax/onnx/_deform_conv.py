@@ -7,6 +7,7 @@ import jax
 from jax.typing import ArrayLike
 
 from oxijax import _deform_conv
+from oxijax._convolution import Pads, parse_pair
 from oxijax._core.arguments import checks
 from ptx.kernels import convolution
 
@@ -80,14 +81,14 @@ def deform_conv(
         )
     kernel_size = kernel[0], kernel[1]
     kernel_shape = kernel_size if kernel_shape is None else kernel_shape
-    if checks.parse_pair("kernel_shape", kernel_shape) != kernel_size:
+    if parse_pair("kernel_shape", kernel_shape) != kernel_size:
         raise ValueError(
             f"kernel_shape must be kH and kW of W, {kernel_size}, got {checks.shown(kernel_shape)}"
         )
     if bias is not None:
         checks.check_shape("B", bias, ("oC",), (out_channels,))
-    stride = checks.parse_pair("strides", 1 if strides is None else strides)
-    dilation = checks.parse_pair("dilations", 1 if dilations is None else dilations)
+    stride = parse_pair("strides", 1 if strides is None else strides)
+    dilation = parse_pair("dilations", 1 if dilations is None else dilations)
     padding = _parse_pads(pads)
     image_size = x.shape[2], x.shape[3]
     size = convolution.output_size(image_size, kernel_size, stride, padding, dilation)
@@ -106,7 +107,7 @@ def deform_conv(
     )
 
 
-def _parse_pads(value: Any) -> checks.Pads:
+def _parse_pads(value: Any) -> Pads:
     if value is None:
         return (0, 0), (0, 0)
     pads = checks.parse_sequence("pads", value)

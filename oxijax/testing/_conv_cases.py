@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from oxijax._core.arguments.checks import PaddingLike, Pads, output_size, parse_padding
+from oxijax._convolution import PaddingLike, Pads, output_size, parse_padding
 from ptx.kernels.conv.catalog import RESNET50
 
 __all__ = ["CONV_CASES", "CONV_GPU_BENCHMARK_CASES", "ConvCase"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from oxijax._core.arguments.checks import PaddingLike, output_size, parse_padding
+from oxijax._convolution import PaddingLike, output_size, parse_padding
 from ptx.kernels.deform_conv.catalog import NETWORKS
 
 __all__ = ["BENCHMARK_CASES", "CASES", "GPU_BENCHMARK_CASES", "IMAGE_SIZE_CASES", "DeformConvCase"]

@@ -85,13 +85,13 @@ class Page:
 
 @contextlib.contextmanager
 def its_own_registry(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    patch.setattr(registry, "_KERNELS", {})
+    patch.setattr(registry, "KERNELS", {})
     yield
 
 
 @contextlib.contextmanager
 def a_copied_registry(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    patch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    patch.setattr(registry, "KERNELS", dict(registry.KERNELS))
     patch.delitem(sys.modules, "rms_norm", raising=False)  # which registers where it is imported
     yield
 

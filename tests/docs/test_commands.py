@@ -69,7 +69,7 @@ def parsed(monkeypatch) -> Callable[..., argparse.Namespace]:
         raise AssertionError(f"{program} reads no arguments")
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
-    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    monkeypatch.setattr(registry, "KERNELS", dict(registry.KERNELS))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(ROOT)
     return run

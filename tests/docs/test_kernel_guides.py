@@ -24,7 +24,7 @@ def test_pages_use_public_modules_alone():
 @pytest.fixture
 def rms_norm(monkeypatch):
     """The kernels that examples/rms_norm.py registers, when a command imports it."""
-    monkeypatch.setattr(registry, "_KERNELS", {})
+    monkeypatch.setattr(registry, "KERNELS", {})
     monkeypatch.delitem(sys.modules, "rms_norm", raising=False)
     yield
     sys.modules.pop("rms_norm", None)

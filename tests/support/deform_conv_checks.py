@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import oxijax
-from oxijax._core.arguments.checks import parse_padding
+from oxijax._convolution import parse_padding
 from oxijax.testing import CASES, DeformConvCase
 from support import places
 from support.deform_conv_reference import config_of, float64_results, to_nchw, to_nhwc

@@ -22,7 +22,7 @@ _SYNCHRONISATION = re.compile(r"\b(bar\.sync|barrier\.|cp\.async\.wait)")
 def kernels_of(*families: str) -> Mapping[str, KernelDefinition]:
     """The kernels that the library ships, by name: tests may have registered others."""
     shipped = tuple(ptx.kernels.__all__)
-    found = {n: k for n, k in registry.kernels().items() if n.startswith(shipped)}
+    found = {n: k for n, k in registry.KERNELS.items() if n.startswith(shipped)}
     return {name: found[name] for name in found if family_of(name) in families}
 
 

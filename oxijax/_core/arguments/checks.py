@@ -1,4 +1,4 @@
-"""Reading and checking the arguments that convolution-like functions share.
+"""Reading and checking of arguments and of sizes.
 
 Everything here raises at trace time a `ValueError` or `TypeError` that names the argument,
 what was expected and what came.
@@ -12,24 +12,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import export
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
-from oxijax._core.arguments.sizes import is_known, require_at_least
+from oxijax._core import compat as _compat
 from oxijax._core.process import forked
-from ptx.kernels import convolution
 
 __all__ = [
     "FLOAT_DTYPES",
+    "MOST",
     "PTX",
     "XLA",
     "Implementation",
     "ImplementationLike",
-    "PaddingLike",
-    "Pads",
     "as_array",
     "as_float_array",
+    "batch_groups",
     "check_arguments",
     "check_callable",
     "check_choice",
@@ -39,37 +38,35 @@ __all__ = [
     "check_same_dtype",
     "check_shape",
     "is_int",
-    "output_size",
+    "is_known",
+    "is_sequence",
+    "likely",
     "parse_bool",
     "parse_dtype",
-    "parse_extents",
     "parse_factor",
     "parse_float_dtype",
-    "parse_groups",
     "parse_implementation",
     "parse_int",
     "parse_number",
-    "parse_padding",
-    "parse_pair",
     "parse_sequence",
+    "require_at_least",
+    "require_product",
     "requires_ptx",
     "shown",
-    "sizes_of",
     "takes_ptx",
     "to_array",
 ]
 
-Pads = tuple[tuple[int, int], ...]
-PaddingLike = str | int | Sequence[int | Sequence[int]]
 
 FLOAT_DTYPES = tuple(jnp.dtype(t) for t in (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))
 _FLOAT_NAMES = ", ".join(dtype.name for dtype in FLOAT_DTYPES)
 
 
-# Of strides, dilations, padding and numbers of features: sums and products of a few are far from
-# what 64 bits hold, and the place of a tap is within what 32 bits do.
-_MOST = 2**30
-_MOST_PIXELS = 2**40
+#: Bound of strides, dilations, padding and numbers of features: sums and products of a few are far
+#: from what 64 bits hold, and the place of a tap is within what 32 bits do.
+MOST = 2**30
+
+_MANY = 1 << 16  # pixels of a batch, or rows of a matrix
 
 
 def shown(value: Any) -> str:
@@ -88,7 +85,7 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
 
 
-def parse_int(name: str, value: Any, most: int = _MOST) -> int:
+def parse_int(name: str, value: Any, most: int = MOST) -> int:
     """A positive int."""
     if not is_int(value):
         raise TypeError(f"{name} must be an int, got {shown(value)}")
@@ -129,7 +126,7 @@ def parse_number(name: str, value: Any) -> float:
 
 def parse_sequence(name: str, value: Any) -> Sequence[Any]:
     """A sequence with something in it."""
-    if not _is_sequence(value):
+    if not is_sequence(value):
         raise TypeError(f"{name} must be a sequence, got {shown(value)}")
     if not len(value):
         raise ValueError(f"{name} must not be empty, got {shown(value)}")
@@ -263,126 +260,7 @@ def check_not_forked() -> None:
         )
 
 
-def parse_groups(
-    channels: int, in_group: int, out_channels: int, shape: tuple[int, ...], why: str = ""
-) -> int:
-    """Groups, from x's channels and those of a weight of this shape: inputs of a group, outputs."""
-    if channels % in_group:
-        raise ValueError(
-            f"weight must have a number of input channels that divides those of x, "
-            f"{channels}, got {in_group} in shape {shape}{why}"
-        )
-    groups = channels // in_group
-    if out_channels % groups:
-        raise ValueError(
-            f"weight must have a number of output channels that is a multiple of the groups, "
-            f"{groups} (C = {channels} over C/G = {in_group}), got {out_channels} in shape "
-            f"{shape}{why}"
-        )
-    return groups
-
-
-# Images with one spatial dimension are two-dimensional ones of height 1, here and everywhere
-# else: `rank` is the number of dimensions that the caller sees.
-
-
-def sizes_of(rank: int) -> str:
-    """The names of the sizes of images."""
-    return {1: "width", 2: "height and width", 3: "depth, height and width"}[rank]
-
-
-def parse_pair(name: str, value: Any, rank: int = 2) -> tuple[int, int]:
-    """An int for one or two spatial dimensions, or one each; all >= 1, as (height, width)."""
-    height, width = parse_extents(name, value, rank)
-    return height, width
-
-
-def parse_extents(name: str, value: Any, rank: int) -> tuple[int, ...]:
-    """`parse_pair` for up to three dimensions, as (depth, height, width)."""
-    values = [value] * rank if is_int(value) else value
-    if not _is_sequence(values) or len(values) != rank or not all(map(is_int, values)):
-        form = {1: "a sequence of one int", 2: "a pair of ints"}.get(rank, f"{rank} ints")
-        raise TypeError(f"{name} must be an int or {form}, got {shown(value)}")
-    check_range(name, values, value, 1)
-    return (1,) * (2 - rank) + tuple(map(int, values))
-
-
-def parse_padding(
-    value: Any,
-    image_size: tuple[int, ...],
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilation: tuple[int, ...],
-    rank: int = 2,
-    negative: bool = False,
-) -> Pads:
-    """Zeros before and after each dimension, from any form that `padding` may have.
-
-    With `negative` they may be negative: so many pixels fewer.
-    """
-    if isinstance(value, str):
-        check_choice("padding", value.upper(), ("SAME", "SAME_LOWER", "VALID"))
-        window = [d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True)]
-        pads = lax.padtype_to_pads(image_size, window, strides, value.upper())
-        if not is_known(*(size for pair in pads for size in pair)):
-            raise ValueError(
-                f"padding {value!r} depends on x's {sizes_of(rank)}, of which only {image_size} is "
-                f"known: with strides {strides} give padding as numbers, or sizes that are "
-                "multiples of the strides, such as 2*h"
-            )
-        if max(map(max, pads)) > _MOST:
-            raise ValueError(
-                f"padding {value!r} must be at most {_MOST}, got {pads} with kernel size "
-                f"{kernel_size} and dilation {dilation}"
-            )
-        return tuple((int(before), int(after)) for before, after in pads)
-    values = [value] * rank if is_int(value) else value
-    if _is_sequence(values) and len(values) == rank:
-        pairs = [[v, v] if is_int(v) else v for v in values]
-        if all(_is_sequence(p) and len(p) == 2 and all(map(is_int, p)) for p in pairs):
-            pads = tuple((int(before), int(after)) for before, after in pairs)
-            check_range("padding", sum(pads, ()), value, -_MOST if negative else 0)
-            pads = ((0, 0),) * (2 - rank) + pads
-            size = convolution.output_size(image_size, kernel_size, strides, pads, dilation)
-            # XLA ends the process where the size of an array does not fit 64 bits.
-            if is_known(*size) and math.prod(max(extent, 0) for extent in size) > _MOST_PIXELS:
-                raise ValueError(
-                    f"padding must leave {_MOST_PIXELS} pixels of an output at most, got "
-                    f"{shown(value)}"
-                )
-            return pads
-    form = f"for {sizes_of(rank)} an int or a pair (before, after) each"
-    if rank == 1:
-        form = "a sequence of one int or one pair (before, after)"
-    raise TypeError(
-        f"padding must be 'SAME', 'SAME_LOWER', 'VALID', an int, or {form}, got {shown(value)}"
-    )
-
-
-def output_size(
-    image_size: tuple[Any, ...],
-    kernel_size: tuple[int, ...],
-    strides: tuple[int, ...],
-    padding: Pads,
-    dilation: tuple[int, ...],
-    rank: int = 2,
-) -> tuple[Any, ...]:
-    """The sizes of a convolution's output; raises where one would be empty."""
-    facts = (image_size, padding, kernel_size, dilation)
-    image, pads, kernel, gaps = facts if rank > 1 else [fact[1] for fact in facts]
-    message = (
-        f"the output would have no extent: x with {sizes_of(rank)} {image}, padding {pads}, "
-        f"weight with kernel size {kernel} and dilation {gaps}"
-    )
-    size = convolution.output_size(image_size, kernel_size, strides, padding, dilation)
-    for extent in size:
-        require_at_least(extent, 1, message)
-    return size
-
-
-def check_range(
-    name: str, values: Sequence[int], value: Any, least: int, most: int = _MOST
-) -> None:
+def check_range(name: str, values: Sequence[int], value: Any, least: int, most: int = MOST) -> None:
     """Checks the numbers that `value` has."""
     if min(values) < least:
         kind = {0: "not be negative", 1: "be positive"}.get(least, f"be at least {least}")
@@ -391,7 +269,7 @@ def check_range(
         raise ValueError(f"{name} must be at most {most}, got {shown(value)}")
 
 
-def _is_sequence(value: Any) -> bool:
+def is_sequence(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(
@@ -454,3 +332,51 @@ def takes_ptx(implementation: Implementation, operation: str, obstacle: str | No
         f"implementation 'ptx' of {operation} cannot run here: {obstacle}. implementation=None "
         "takes XLA's program then, as ('ptx', 'xla') does"
     )
+
+
+def is_known(*sizes: Any) -> bool:
+    """Whether all of them are numbers, not symbolic dimensions."""
+    return not any(export.is_symbolic_dim(size) for size in sizes)
+
+
+def likely(size: Any) -> int:
+    """The size, or a large one where it is not known: for choices that no result depends on."""
+    return size if is_known(size) else _MANY
+
+
+def require_at_least(size: Any, least: int, message: str) -> None:
+    """Raises ValueError where a size is too small: now, or when the program knows it."""
+    try:
+        fits = size >= least
+    except jax.errors.InconclusiveDimensionOperation:
+        _compat.require_when_known(jnp.asarray(size) >= least, message)
+        return
+    if not fits:
+        raise ValueError(message)
+
+
+def require_product(factors: tuple[Any, ...], most: int, message: str) -> None:
+    """Raises ValueError where a product of sizes is too large: now, or when it is known."""
+    if is_known(*factors):
+        if math.prod(factors) > most:
+            raise ValueError(message)
+        return
+    # A program knows sizes in 32 bits, in which a product might not fit.
+    quotient: Any = most
+    *divisors, last = factors
+    for divisor in divisors:
+        quotient = quotient // divisor
+    _compat.require_when_known(jnp.asarray(last) <= jnp.asarray(quotient), message)
+
+
+def batch_groups(ctx: Any, batch: Any) -> int:
+    """Groups of a batch that XLA may give to different devices, in a lowering.
+
+    Args:
+      ctx: the context of the lowering.
+      batch: a size, which may be symbolic.
+    """
+    devices = _compat.partitioned_devices(ctx)
+    if isinstance(batch, int):
+        return math.gcd(batch, devices) if batch else 1
+    return devices if batch % devices == 0 else 1

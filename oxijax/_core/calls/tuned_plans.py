@@ -19,8 +19,8 @@ from oxijax._core.calls.kernel_call import KernelCall, is_emulated
 from oxijax._core.calls.variations import variations
 from oxijax._core.launch._spec import config_type, decode_fields, encode_fields, registered
 from oxijax._version import __version__
+from ptx import registry
 from ptx.isa.targets import TARGETS
-from ptx.registry import kernels
 
 __all__ = ["TunedPlans", "tuned_plans"]
 
@@ -136,7 +136,7 @@ class TunedPlans:
                 for other, plan in found.items():
                     if other.gpu == call.gpu and other.kernel.name not in before:
                         self._plans.setdefault(other, plan)
-                self._read[call.gpu] = {*kernels(), call.kernel.name}
+                self._read[call.gpu] = {*registry.KERNELS, call.kernel.name}
             plan = self._plans.get(call)
         for complaint in complaints:  # last, for where a warning is an error
             _warn(complaint)

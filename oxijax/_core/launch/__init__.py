@@ -14,13 +14,14 @@ from oxijax._core.lazy import lazy_names
 from oxijax._core.process import Emulation, emulation, stop
 
 if TYPE_CHECKING:
-    from oxijax._core.launch._call import call
+    from oxijax._core.launch._call import EXPORT_CHECKS, call
     from oxijax._core.launch._resolve import clear_caches
     from oxijax._core.launch._spec import VERSION
 else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "EXPORT_CHECKS": "oxijax._core.launch._call",
             "VERSION": "oxijax._core.launch._spec",
             "call": "oxijax._core.launch._call",
             "clear_caches": "oxijax._core.launch._resolve",
@@ -28,6 +29,7 @@ else:
     )
 
 __all__ = [
+    "EXPORT_CHECKS",
     "TARGET_NAME",
     "VERSION",
     "Emulation",

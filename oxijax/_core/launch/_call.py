@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from oxijax._core import compat as _compat
-from oxijax._core.arguments.checks import check_not_forked, shown
+from oxijax._core.arguments.checks import batch_groups, check_not_forked, is_known, shown
 from oxijax._core.arguments.precision import numpy_dtype
-from oxijax._core.arguments.sizes import batch_groups, is_known
 from oxijax._core.calls.decisions import note_launch
 from oxijax._core.launch import _handler
 from oxijax._core.launch._handler import TARGET_NAME
@@ -24,7 +24,11 @@ from oxijax._core.process import allow_dry_runs, emulation
 from ptx.definition import Array, KernelDefinition, Out
 from ptx.operator import Description
 
-__all__ = ["TARGET_NAME", "call"]
+__all__ = ["EXPORT_CHECKS", "TARGET_NAME", "call"]
+
+#: What `jax.export.export` takes as `disabled_checks` for programs with kernels: it exports custom
+#: calls of others only if it is told that they keep their meaning, as those of oxijax do.
+EXPORT_CHECKS = (export.DisabledSafetyCheck.custom_call(TARGET_NAME),)
 
 
 def call(

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from oxijax._core.arguments.sizes import batch_groups, is_known
+from oxijax._core.arguments.checks import batch_groups, is_known
 from oxijax._core.gpu.data_sheets import default_data_sheet
 from ptx.devices import DataSheet
 

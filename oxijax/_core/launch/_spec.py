@@ -10,9 +10,9 @@ import typing
 from typing import Any
 
 from oxijax._core.process import Emulation
+from ptx import registry
 from ptx.definition import KernelDefinition, Shapes
 from ptx.isa.dtypes import DTYPES, DType
-from ptx.registry import kernels
 
 __all__ = [
     "VERSION",
@@ -140,7 +140,7 @@ def key_of(spec: str | bytes) -> int:
 def registered(name: str) -> KernelDefinition:
     """The kernel called `name`, of `ptx.kernels` or another module; KeyError if there is none."""
     importlib.import_module("ptx.kernels")  # late: what asks for no kernel has no need of them
-    known = kernels()
+    known = registry.KERNELS
     if name not in known:
         raise KeyError(
             f"no kernel {name!r} is registered; import the module that has it. There are "

@@ -17,9 +17,15 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from oxijax._core import compat as _compat
-from oxijax._core.arguments.checks import PTX, requires_ptx, shown, takes_ptx
+from oxijax._core.arguments.checks import (
+    PTX,
+    batch_groups,
+    is_known,
+    requires_ptx,
+    shown,
+    takes_ptx,
+)
 from oxijax._core.arguments.precision import usual_promotion
-from oxijax._core.arguments.sizes import batch_groups, is_known
 from oxijax._core.calls.decisions import deciding
 from oxijax._core.config import config as settings
 from oxijax._core.config import is_deterministic

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.core import max_dim, min_dim
 
-from oxijax._core.arguments.sizes import is_known
+from oxijax._core.arguments.checks import is_known
 
 __all__ = ["NOWHERE", "apart", "scan_blocks"]
 

@@ -24,7 +24,7 @@ from ptx.isa.targets import TARGETS
 
 KERNELS = [
     kernel
-    for name, kernel in registry.kernels().items()
+    for name, kernel in registry.KERNELS.items()
     if name.startswith(tuple(ptx.kernels.__all__))
 ]
 # What the compilers of drivers know. Source: PTX ISA, "Release Notes".
@@ -144,7 +144,7 @@ def test_the_oldest_driver_compiles_all_texts(fake, target):
 
 
 def test_the_oldest_driver_is_no_newer_than_it_has_to_be(fake):
-    kernel = registry.kernels()["deform_conv_backward_input"]
+    kernel = registry.KERNELS["deform_conv_backward_input"]
     versions = [version_of(kernel.write_named(name, "sm_90").text) for name in kernel.configs]
     assert max(versions) == NEWEST_PTX[driver_errors.LOWEST]
     fake.version = 1000 * driver_errors.LOWEST[0] + 10 * driver_errors.LOWEST[1]

@@ -12,7 +12,7 @@ from support import public_calls
 from support.processes import python
 
 import oxijax
-from oxijax._core.arguments.sizes import require_product
+from oxijax._core.arguments.checks import require_product
 from oxijax._deform_conv import reference
 from oxijax.testing import emulate_gpu
 

@@ -18,8 +18,9 @@ from oxijax._core.calls import tuned_plans as plans_module
 from oxijax._core.calls.kernel_call import KernelCall
 from oxijax._core.calls.tuned_plans import TunedPlans, tuned_plans
 from oxijax._core.calls.variations import variations
+from ptx import registry
 from ptx.kernels import deform_conv
-from ptx.registry import kernels, register
+from ptx.registry import register
 
 pytestmark = pytest.mark.usefixtures("tuning_folder")
 
@@ -155,7 +156,7 @@ def test_warnings_that_are_errors_cost_no_plans(tuning_folder):
 
 def test_kernels_that_are_imported_late(tuning_folder, monkeypatch):
     """A package's kernels have their plans, also where others were launched before its import."""
-    monkeypatch.setattr("ptx.registry._KERNELS", dict(kernels()))
+    monkeypatch.setattr("ptx.registry.KERNELS", dict(registry.KERNELS))
     call = dataclasses.replace(
         layer_call(), kernel=dataclasses.replace(deform_conv.FORWARD, name="late")
     )

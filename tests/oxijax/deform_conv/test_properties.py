@@ -10,7 +10,7 @@ from support.formulas import convolution
 from support.helpers import NAMES, assert_close, astype, values_and_gradients
 
 import oxijax
-from oxijax._core.arguments.checks import parse_padding
+from oxijax._convolution import parse_padding
 from oxijax.testing import DeformConvCase
 
 

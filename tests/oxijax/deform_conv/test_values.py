@@ -15,7 +15,7 @@ from support.helpers import NAMES, TOLERANCES, assert_close, astype, values_and_
 from support.paths import DATA
 
 import oxijax
-from oxijax._core.arguments.checks import parse_padding
+from oxijax._convolution import parse_padding
 from oxijax.testing import CASES
 
 

@@ -17,10 +17,10 @@ from ptx import (
     generate_deformable_conv_backward_offset_ptx,
     generate_deformable_conv_backward_weight_ptx,
     generate_deformable_conv_forward_ptx,
+    registry,
     u32,
 )
 from ptx.kernels.deform_conv import CONFIGS
-from ptx.registry import kernels
 
 CONFIG = DeformableConvConfig(
     in_channels=64, out_channels=64, kernel_h=3, kernel_w=3, stride_h=1, stride_w=1, pad_h=1,
@@ -219,7 +219,7 @@ def test_targets(kernel):
 @pytest.mark.parametrize("kernel", [*GENERATORS, "backward_input_gather"])
 def test_every_configuration_is_written(kernel):
     """For a target with all paths; that each assembles is what `python -m oxijax check` says."""
-    registered = kernels()[f"deform_conv_{kernel}"]
+    registered = registry.KERNELS[f"deform_conv_{kernel}"]
     for config in registered.configs:
         found, _ = entry(registered.write_named(config, "sm_90").text)
         assert found.startswith(f"deformable_conv_{kernel}_")

@@ -18,8 +18,8 @@ from oxijax._core.gpu.driver import driver
 from oxijax._core.launch import Emulation, _handler, _resolve
 from oxijax._core.launch._handler import XLA_NUMBERS, BufferType
 from oxijax._core.launch._spec import VERSION, Spec, key_of
+from ptx import registry
 from ptx.definition import KernelDefinition
-from ptx.registry import kernels
 
 F32, F64 = 11, 12  # XLA's numbers of types
 
@@ -187,10 +187,10 @@ def test_types_that_no_kernel_has(number):
             call.read_buffers()
 
 
-@pytest.mark.parametrize("name", sorted(kernels()))
+@pytest.mark.parametrize("name", sorted(registry.KERNELS))
 def test_no_type_is_taken_for_another(name):
     """Each buffer of a kernel, for all types that its configurations may have, in all types."""
-    kernel = kernels()[name]
+    kernel = registry.KERNELS[name]
     for config in declarations(kernel).values():
         operands, results = kernel.operands(config), kernel.results(config)
         arrays = [*operands.values(), *results.values()]

@@ -45,7 +45,7 @@ class TestSpec:
 
         configs = {"default": Config()}
         kernel = dataclasses.replace(launch_samples.BROKEN, name="spec_test", configs=configs)
-        monkeypatch.setitem(registry._KERNELS, "spec_test", kernel)
+        monkeypatch.setitem(registry.KERNELS, "spec_test", kernel)
         spec = dataclasses.replace(self.SPEC, kernel="spec_test", config=Config(f32))
         assert Spec.from_json(spec.to_json()) == spec
 
@@ -60,7 +60,7 @@ class TestSpec:
         kernel = dataclasses.replace(
             launch_samples.BROKEN, name="spec_test_optional", configs={"default": Config()}
         )
-        monkeypatch.setitem(registry._KERNELS, "spec_test_optional", kernel)
+        monkeypatch.setitem(registry.KERNELS, "spec_test_optional", kernel)
         old = '{"config":{"size":3},"kernel":"spec_test_optional"}'
         assert Spec.from_json(old) == Spec("spec_test_optional", Config())
         assert Spec("spec_test_optional", Config()).to_json() == old
