@@ -120,7 +120,7 @@ _ELSEWHERE = {
 # Names that are imported on first use, so that `import oxijax` stays fast.
 _PLACES = {
     **{module: f"oxijax.{module}" for module in ("convert", "reference", *_NEEDS)},
-    "EXPORT_CHECKS": "oxijax._core.launch._call",
+    "EXPORT_CHECKS": "oxijax._core.launch",
     "Samples": "oxijax._samples",
     "clear_caches": "oxijax._core.launch._resolve",
     "conv": "oxijax._conv",

@@ -28,7 +28,7 @@ from oxijax._core.arguments.keywords import explain_keywords
 from oxijax._core.arguments.precision import accumulator, parse_precision
 from oxijax._core.arguments.twin import reference_twin
 from oxijax._core.primitive.explicit import reshape
-from oxijax._core.primitive.gradients import define_gradients
+from oxijax._core.primitive.gradients import define_gradients, define_parts
 from oxijax._core.primitive.kernel_primitive import Fold, map_present
 from oxijax._core.primitive.operation import OperationPrimitive
 from oxijax._deform_conv import cuda as cuda_kernels
@@ -251,6 +251,9 @@ deform_conv_backward_input = OperationPrimitive(
 deform_conv_backward_offset = OperationPrimitive(
     operations.BACKWARD_OFFSET, kernels.backward_offset, BACKWARD_OFFSET, **_RULES
 )
+deform_conv_backward_samples = OperationPrimitive(
+    operations.BACKWARD_SAMPLES, kernels.backward_samples, cuda_kernels.backward_samples, **_RULES
+)
 deform_conv_backward_weight = OperationPrimitive(
     operations.BACKWARD_WEIGHT, kernels.backward_weight, cuda_kernels.backward_weight, **_RULES
 )
@@ -263,16 +266,17 @@ def _forward(params: ConvParams, *operands: jax.Array | None) -> jax.Array:
 
 
 def _gradients(params: ConvParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
-    """Binds one backward primitive a gradient, and none for a gradient nobody wants."""
+    """The gradients that are wanted, None for the others."""
     x, offset, weight, mask, bias = operands
     wants_x, wants_offset, wants_weight, wants_mask, wants_bias = wanted
     grad_x = grad_offset = grad_weight = grad_mask = grad_bias = None
-    if wants_x:
-        (grad_x,) = deform_conv_backward_input(params, offset, weight, mask, grad_y)
-    if wants_offset or wants_mask:
-        grad_offset, grad_mask = deform_conv_backward_offset(
-            params, x, offset, weight, mask, grad_y
-        )
+    factors = x, offset, weight, mask, grad_y
+    if wants_x and (wants_offset or wants_mask):
+        grad_x, grad_offset, grad_mask = deform_conv_backward_samples(params, *factors)
+    elif wants_x:
+        (grad_x,) = deform_conv_backward_input(params, *factors[1:])
+    elif wants_offset or wants_mask:
+        grad_offset, grad_mask = deform_conv_backward_offset(params, *factors)
     if wants_weight:
         (grad_weight,) = deform_conv_backward_weight(params, x, offset, mask, grad_y)
     if wants_bias:
@@ -286,3 +290,6 @@ def _linear(params: ConvParams, operands: Sequence[str]) -> tuple[str, ...]:
 
 
 define_gradients(deform_conv_forward, _gradients, _linear)
+define_parts(
+    deform_conv_backward_samples, (deform_conv_backward_input, deform_conv_backward_offset)
+)

@@ -13,12 +13,13 @@ from oxijax._deform_conv.lists import can_be_listed, sample_lists, sum_scale
 from ptx.kernels.deform_conv import (
     BACKWARD_INPUT,
     BACKWARD_INPUT_GATHER,
+    BACKWARD_OFFSET,
     BACKWARD_WEIGHT,
     backward_weight_parts,
     gathers,
 )
 
-__all__ = ["backward_input", "backward_weight"]
+__all__ = ["backward_input", "backward_samples", "backward_weight"]
 
 
 def backward_input(params: ConvParams, offset, weight, mask, grad_y):
@@ -49,6 +50,16 @@ def backward_input(params: ConvParams, offset, weight, mask, grad_y):
     )  # fmt: skip
     assert total is not None
     return (total.astype(weight.dtype),)
+
+
+def backward_samples(params: ConvParams, x, offset, weight, mask, grad_y):
+    """The gradients to x, offset and mask, by a kernel for x and one for the others."""
+    (grad_x,) = backward_input(params, offset, weight, mask, grad_y)
+    others = call(
+        BACKWARD_OFFSET, params.op, batch="n",
+        x=x, offset=offset, weight=weight, mask=mask, grad_y=grad_y,
+    )  # fmt: skip
+    return grad_x, *others
 
 
 def backward_weight(params: ConvParams, x, offset, mask, grad_y):

@@ -1,6 +1,6 @@
 """Deformable convolution and its gradients in pure JAX, NHWC.
 
-These four functions are the lowering of the primitives wherever no kernel is, and what
+These functions are the lowering of the primitives wherever no kernel is, and what
 every kernel is judged by. Each goes over blocks of output pixels, samples the image
 for all taps of a block, or finds what is to be added to it, and has one matrix product a block.
 
@@ -11,6 +11,8 @@ Dimensions in comments: B pixels of a block, K taps, OG offset groups, R = OG*K,
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,12 +35,20 @@ from oxijax._deform_conv.products import (
 )
 from oxijax._deform_conv.samples import (
     BORDER,
+    Corners,
     Image,
     Pixels,
     flat,
 )
 
-__all__ = ["backward_input", "backward_offset", "backward_weight", "forward", "pixels_of"]
+__all__ = [
+    "backward_input",
+    "backward_offset",
+    "backward_samples",
+    "backward_weight",
+    "forward",
+    "pixels_of",
+]
 
 # Of a pixel and a tap. Up to so many, the gradient to the weights of all taps at once costs less to
 # add up, block by block, than the samples of one tap after the other cost to find.
@@ -86,28 +96,13 @@ def backward_input(
     """
     channels = weight.shape[2] * params.op.groups
     shape = (*grad_y.shape[:1], *params.size("h", "w"), channels)
-    # Scatters into an image's rows what `forward` gathers from them: same rows, same steps.
     blank = jnp.zeros(shape, accumulator(grad_y))
     image = Image.of(params, _compat.match_varying(blank, grad_y)[0], offset)
-    columns = columns_of(params, weight, image)
 
-    def block(rows, pixels_and_grad):
-        pixels, grad = pixels_and_grad
-        grad_samples = samples_gradient(params, grad, columns, image)
-        corners = pixels.corners(params).flat()
-        # What a loop is given is computed before it; parts, since what is added is held as well.
-        parts = jax.tree.map(lambda a: a.reshape(4, -1, *a.shape[1:]), (corners, grad_samples))
-        return lax.scan(scatter, rows, parts)[0], None
+    def block(rows, corners, grad_samples):
+        return _add_to_image(image, rows, corners, grad_samples), None
 
-    def scatter(rows, corners_and_gradient):
-        corners, grad_samples = corners_and_gradient
-        for step, weight in zip(image.steps, corners.weights(), strict=True):
-            update = grad_samples * weight[:, None].astype(rows.dtype)
-            rows = add_to_rows(rows, corners.row + step, update)
-        return rows, None
-
-    pixels = pixels_of(params, offset, mask), flat(grad_y)
-    rows, _ = scan_blocks(block, image.rows, pixels, sample_bytes(params, columns))
+    rows, _ = _scan_gradients(block, params, image.rows, image, offset, weight, mask, grad_y)
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
 
@@ -119,42 +114,116 @@ def backward_offset(
     mask: jax.Array | None,
     grad_y: jax.Array,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Gradients with respect to offset and, if there is one, mask, in their dtypes.
+    """Gradients with respect to offset and, if there is one, mask, in their dtypes."""
+    image = Image.of(params, x, offset)
+
+    def block(_, corners, grad_samples):
+        return None, _place_gradients(image, corners, grad_samples)
+
+    _, gradients = _scan_gradients(block, params, None, image, offset, weight, mask, grad_y)
+    return _as_operands(gradients, offset, mask)
+
+
+def backward_samples(
+    params: ConvParams,
+    x: jax.Array,
+    offset: jax.Array,
+    weight: jax.Array,
+    mask: jax.Array | None,
+    grad_y: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """The gradients of `backward_input` and `backward_offset`, with one matrix product for both."""
+    image = Image.of(params, x, offset)
+    rows = jnp.zeros(image.rows.shape, accumulator(grad_y))
+    rows = _compat.match_varying(rows, grad_y)[0]
+
+    def block(rows, corners, grad_samples):
+        rows = _add_to_image(image, rows, corners, grad_samples)
+        return rows, _place_gradients(image, corners, grad_samples)
+
+    rows, gradients = _scan_gradients(block, params, rows, image, offset, weight, mask, grad_y)
+    grad_x = image.without_border(rows, x.shape).astype(x.dtype)
+    return grad_x, *_as_operands(gradients, offset, mask)
+
+
+def _scan_gradients(
+    step: Callable[[Any, Corners, jax.Array], tuple[Any, Any]],
+    params: ConvParams,
+    carry: Any,
+    image: Image,
+    offset: jax.Array,
+    weight: jax.Array,
+    mask: jax.Array | None,
+    grad_y: jax.Array,
+) -> tuple[Any, Any]:
+    """`scan_blocks` of a step that is given the corners of a block's samples and their gradients.
+
+    The gradients are those with respect to modulated samples, [B*R, C/OG].
+    """
+    columns = columns_of(params, weight, image)
+
+    def block(carry, pixels_and_grad):
+        pixels, grad = pixels_and_grad
+        grad_samples = samples_gradient(params, grad, columns, image)
+        return step(carry, pixels.corners(params), grad_samples)
+
+    pixels = pixels_of(params, offset, mask), flat(grad_y)
+    return scan_blocks(block, carry, pixels, sample_bytes(params, columns))
+
+
+def _add_to_image(
+    image: Image, rows: jax.Array, corners: Corners, grad_samples: jax.Array
+) -> jax.Array:
+    """Adds to rows like the image's what samples' gradients are to the corners of a block."""
+
+    # Scatters into an image's rows what `forward` gathers from them: same rows, same steps.
+    def scatter(rows, corners_and_gradient):
+        corners, grad_samples = corners_and_gradient
+        for step, weight in zip(image.steps, corners.weights(), strict=True):
+            update = grad_samples * weight[:, None].astype(rows.dtype)
+            rows = add_to_rows(rows, corners.row + step, update)
+        return rows, None
+
+    # What a loop is given is computed before it; parts, since what is added is held as well.
+    whole = corners.flat(), grad_samples
+    return lax.scan(scatter, rows, jax.tree.map(lambda a: a.reshape(4, -1, *a.shape[1:]), whole))[0]
+
+
+def _place_gradients(
+    image: Image, corners: Corners, grad_samples: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Gradients with respect to y, x and, if there is one, mask of a block's samples, [B, R] each.
 
     All three follow from four dot products a sample, each corner's channels with the
     sample's gradient.
     """
-    image = Image.of(params, x, offset)
-    columns = columns_of(params, weight, image)
+    row = corners.row.reshape(-1)
 
-    def block(_, pixels_and_grad):
-        pixels, grad = pixels_and_grad
-        corners = pixels.corners(params)
-        grad_samples = samples_gradient(params, grad, columns, image)
-        row = corners.row.reshape(-1)
+    def dots(found, lower):
+        at = row + lower * image.down
+        left, right = (
+            row_products(image.rows, at + step, grad_samples) for step in (0, image.right)
+        )
+        return (found[1], (left, right)), None
 
-        def dots(found, lower):
-            at = row + lower * image.down
-            left, right = (
-                row_products(image.rows, at + step, grad_samples) for step in (0, image.right)
-            )
-            return (found[1], (left, right)), None
+    # Carried, and not stacked, they are made by all cores.
+    none = jnp.zeros(row.shape, grad_samples.dtype)
+    none = _compat.match_varying(none, row, grad_samples, image.rows)[0]
+    found, _ = lax.scan(dots, ((none, none), (none, none)), np.arange(2, dtype=np.int32))
+    (d1, d2), (d3, d4) = jax.tree.map(lambda dot: dot.reshape(corners.row.shape), found)
+    ly, lx = corners.fraction_y, corners.fraction_x
+    grad_mask = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
+    grad_offset_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)
+    grad_offset_x = (1 - ly) * (d2 - d1) + ly * (d4 - d3)
+    if corners.mask is None:
+        return grad_offset_y, grad_offset_x
+    return grad_offset_y * corners.mask, grad_offset_x * corners.mask, grad_mask
 
-        # Carried, and not stacked, they are made by all cores.
-        none = jnp.zeros(row.shape, grad_samples.dtype)
-        none = _compat.match_varying(none, row, grad_samples, image.rows)[0]
-        found, _ = lax.scan(dots, ((none, none), (none, none)), np.arange(2, dtype=np.int32))
-        (d1, d2), (d3, d4) = jax.tree.map(lambda dot: dot.reshape(corners.row.shape), found)
-        ly, lx = corners.fraction_y, corners.fraction_x
-        grad_mask = (1 - ly) * ((1 - lx) * d1 + lx * d2) + ly * ((1 - lx) * d3 + lx * d4)
-        grad_offset_y = (1 - lx) * (d3 - d1) + lx * (d4 - d2)
-        grad_offset_x = (1 - ly) * (d2 - d1) + ly * (d4 - d3)
-        if mask is None:
-            return None, (grad_offset_y, grad_offset_x)
-        return None, (grad_offset_y * corners.mask, grad_offset_x * corners.mask, grad_mask)
 
-    pixels = pixels_of(params, offset, mask), flat(grad_y)
-    _, gradients = scan_blocks(block, None, pixels, sample_bytes(params, columns))
+def _as_operands(
+    gradients: Sequence[jax.Array], offset: jax.Array, mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None]:
+    """`_place_gradients` of all pixels, [P, R] each, like offset and mask."""
     grad_offset = jnp.stack(gradients[:2], axis=-1).astype(offset.dtype).reshape(offset.shape)
     if mask is None:
         return grad_offset, None

@@ -42,6 +42,7 @@ _BACKWARD = (
     "conv_backward_weight",
     "deform_conv_backward_input",
     "deform_conv_backward_offset",
+    "deform_conv_backward_samples",
     "deform_conv_backward_weight",
     "sampling_backward_points",
     "sampling_backward_value",

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters.partial_eval import dce_rules
 
 from oxijax._core import compat as _compat
 from oxijax._core.arguments.precision import accumulator
@@ -23,7 +24,7 @@ from oxijax._core.primitive.fold import broadcast
 if TYPE_CHECKING:
     from oxijax._core.primitive.kernel_primitive import KernelPrimitive
 
-__all__ = ["Differentiated", "Product", "define_gradients", "tangent"]
+__all__ = ["Differentiated", "Product", "define_gradients", "define_parts", "tangent"]
 
 Gradients = tuple[jax.Array | None, ...]
 
@@ -155,6 +156,45 @@ def define_gradients(
     reverse = jax.custom_vjp(call, nondiff_argnums=(0,))
     reverse.defvjp(call_and_keep, pull_back, symbolic_zeros=True)
     forward.defvjp(reverse)
+
+
+def define_parts(whole: "KernelPrimitive", parts: Sequence["KernelPrimitive"]) -> None:
+    """Registers primitives that find some of the results of another, which finds them together.
+
+    A program that drops the other results calls such a part in place of the whole.
+
+    Args:
+      whole: the primitive of all results.
+      parts: primitives that have some of its operands and results, by the same names.
+    """
+
+    def drop_unused(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
+        config, present = equation.params["config"], equation.params["present"]
+        names = whole.present_operands(present)
+        results = whole.present_results(present)
+        wanted = {name for name, is_used in zip(results, used, strict=True) if is_used}
+        if not wanted:
+            return [False] * len(names), None
+        part = next((part for part in parts if wanted <= part.results.keys()), None)
+        if part is None:
+            return [True] * len(names), equation
+        operands = dict(zip(names, equation.invars, strict=True))
+        values = {name: operands[name] for name in part.operands if name in operands}
+        part_present = tuple(name in values for name in part.operands)
+        outvars = dict(zip(results, equation.outvars, strict=True))
+        call = equation.replace(
+            primitive=part.primitive,
+            invars=[*values.values()],
+            outvars=[outvars[name] for name in part.present_results(part_present)],
+            params={
+                "config": part.describe(config, [*values], [v.aval for v in values.values()]),
+                "present": part_present,
+            },
+        )
+        return [name in values for name in names], call
+
+    whole.parts = parts
+    dce_rules[whole.primitive] = drop_unused
 
 
 class Differentiated(Protocol):

@@ -110,6 +110,7 @@ class KernelPrimitive:
         self.reference = reference
         self.batch = batch
         self.parallel = parallel
+        self.parts: Sequence[KernelPrimitive] = ()  # `define_parts` has its own
         self._result_dims = {key: Dims.parse(result.dims) for key, result in results.items()}
         self._check_description()
 
@@ -167,7 +168,7 @@ class KernelPrimitive:
         present = tuple(operand is not None for operand in operands)
         arrays = [operand for operand in operands if operand is not None]
         outs = iter(function(*arrays, config=config, present=present))
-        present_results = self._present_results(present)
+        present_results = self.present_results(present)
         return tuple(next(outs) if key in present_results else None for key in self.results)
 
     def _check_operands(self, operands: Sequence[Any]) -> None:
@@ -270,7 +271,7 @@ class KernelPrimitive:
             config,
             names,
             [self.operands[name] for name in names],
-            [self._result_dims[name] for name in self._present_results(present)],
+            [self._result_dims[name] for name in self.present_results(present)],
             self.parallel(config, self.present_operands(present)).split(),
             self.folds,
         )
@@ -278,7 +279,7 @@ class KernelPrimitive:
     def present_operands(self, present: Sequence[bool]) -> list[str]:
         return [key for key, is_present in zip(self.operands, present, strict=True) if is_present]
 
-    def _present_results(self, present: Sequence[bool]) -> list[str]:
+    def present_results(self, present: Sequence[bool]) -> list[str]:
         names = self.present_operands(present)
         return [key for key, result in self.results.items() if result.like in names]
 
@@ -288,7 +289,7 @@ class KernelPrimitive:
         known = self._parse_sizes({key: aval.shape for key, aval in operands.items()})
         sizes = self.sizes(config, known)
         results = []
-        for key in self._present_results(present):
+        for key in self.present_results(present):
             dims = self._result_dims[key].names
             if missing := [dim for dim in dims if dim not in sizes]:
                 raise ValueError(
@@ -429,7 +430,7 @@ class KernelPrimitive:
             return [jnp.zeros((0, *out.shape), out.dtype) for out in outs], [0] * len(outs)
 
         operands = [self.operands[name] for name in names]
-        results = [self._result_dims[name] for name in self._present_results(present)]
+        results = [self._result_dims[name] for name in self.present_results(present)]
         mapped = [dims for dims, axis in zip(operands, axes, strict=True) if axis is not None]
         sizes = self._parse_sizes(dict(zip(names, shapes, strict=True)))
         ways = [

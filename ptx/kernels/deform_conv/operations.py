@@ -9,6 +9,7 @@ from ptx.operator import In, Operation, Out
 __all__ = [
     "BACKWARD_INPUT",
     "BACKWARD_OFFSET",
+    "BACKWARD_SAMPLES",
     "BACKWARD_WEIGHT",
     "BIAS",
     "FORWARD",
@@ -37,6 +38,13 @@ BACKWARD_OFFSET = Operation(
     "deform_conv_backward_offset",
     (X, OFFSET, WEIGHT, MASK, GRAD_Y),
     (GRAD_OFFSET, GRAD_MASK),
+    _UNUSED,
+)
+# Both at once: one loop of XLA's program, two kernels on a GPU.
+BACKWARD_SAMPLES = Operation(
+    "deform_conv_backward_samples",
+    BACKWARD_OFFSET.operands,
+    (*BACKWARD_INPUT.results, *BACKWARD_OFFSET.results),
     _UNUSED,
 )
 BACKWARD_WEIGHT = Operation(

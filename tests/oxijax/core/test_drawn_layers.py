@@ -28,15 +28,26 @@ WITHOUT_KERNELS = {"roi_levels", "roofline"}
 OF_GRIDS = {"map_coordinates", "roi_align", "sample_windows", "splat"}
 
 
+def gradients_alone(call: Drawn, arrays: Any, grad_y: jax.Array) -> dict[str, jax.Array]:
+    """The gradient to each operand, where none other is wanted."""
+    found = {}
+    for name, array in arrays.items():
+        _, vjp = jax.vjp(lambda array, name=name: call({**arrays, name: array}), array)
+        (found[name],) = vjp(grad_y)
+    return found
+
+
 def program_of(calls: Sequence[Drawn]) -> Any:
     """The jitted function (operands of each call, gradients of the outputs) -> all results."""
 
     @jax.jit
     def results(operands, gradients):
         every = []
-        for call, arrays, grad_y in zip(calls, operands, gradients, strict=True):
+        for number, (call, arrays, grad_y) in enumerate(
+            zip(calls, operands, gradients, strict=True)
+        ):
             y, vjp = jax.vjp(call, arrays)
-            (grads,) = vjp(grad_y)
+            (grads,) = vjp(grad_y) if number else (gradients_alone(call, arrays, grad_y),)
             every.append({"y": y, **{f"d{name}": grad for name, grad in grads.items()}})
         return every
 

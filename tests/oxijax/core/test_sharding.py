@@ -60,12 +60,17 @@ def mesh_of(*axes, kind="auto", sizes=None):
 def test_every_primitive_is_in_a_layer():
     """A primitive of a new family needs a layer here."""
     found = set().union(*kernel_primitives().values())
-    used = set()
+    parts = {part for primitive in found for part in primitive.parts}
+    used = {part.primitive for part in parts}
     for name, layer in LAYERS.items():
         _, grad_y = expected(name)
         used.update(primitives_of(program_of(layer).trace(layer.operands(), grad_y).jaxpr.jaxpr))
     assert {primitive.primitive for primitive in found} <= used
-    assert len(found) == 3 + 4 + 4 + 3
+    assert len(found) == 3 + 5 + 4 + 3
+    for primitive in found:  # parts are split as the whole is
+        for part in primitive.parts:
+            rules = ("folds", "batch", "parallel")
+            assert [getattr(part, r) for r in rules] == [getattr(primitive, r) for r in rules]
 
 
 @pytest.mark.spread(2)
