@@ -33,9 +33,10 @@ This result has no spread: each time is the best of all rounds, a ratio is that 
 times, and the pictures have no error bars.
 """
 _WITH_SPREAD = """
-Each time is the median over rounds, with the quartiles in brackets. What is compared runs once in
-each round, and a ratio is the median of the rounds' ratios. Error bars are quartiles too. The
-command itself prints the best of all rounds, which is less than the median.
+Each time is the median over rounds, with the quartiles in brackets. What is compared takes turns
+in each round, and is timed in its turn's second run; a ratio is the median of the rounds' ratios.
+Error bars are quartiles too. The command itself prints the best of all rounds, which is less than
+the median.
 """
 
 

@@ -57,7 +57,9 @@ def sampling_page(reading: Reading) -> Page:
             take turns in one process. The gradient of the result is an array of its own.
         """),
         *head(reading, f"python benchmarks/sampling.py --runs {runs} --json FILE"),
-        *paragraph(f"There are {runs} runs of each program. {spread}"),
+        *paragraph(f"""
+            There are {runs} timed runs of each program, each after one that is not timed. {spread}
+        """),
         *picture("sampling.svg", "Ratios of oxijax's time to that of plain JAX, layer by layer"),
         *table(
             ["layer", "pass", "oxijax, ms", "plain JAX, ms", "ratio"],

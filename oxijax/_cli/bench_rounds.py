@@ -20,11 +20,14 @@ __all__ = ["core_count", "machine", "paired_ratios", "spread", "time_rounds", "v
 def time_rounds(
     programs: Mapping[str, tuple[Callable, Sequence]], repeats: int, seconds: float = math.inf
 ) -> dict[str, list[float]]:
-    """Milliseconds of each program in each round; all programs run once in a round.
+    """Milliseconds of each program in each round, in which all programs take turns.
+
+    In its turn a program runs twice, and the second run is timed: the first one has the caches, and
+    the cores of its threads, as the program before it left them.
 
     Args:
       programs: the programs, each with its operands.
-      repeats: the number of rounds, after one that warms up and is not returned.
+      repeats: the number of rounds, after one that is not returned.
       seconds: the time after which no further round starts, but for three or `repeats`.
     """
     times: dict[str, list[float]] = {key: [] for key in programs}
@@ -33,6 +36,7 @@ def time_rounds(
         if repeat > 3 and time.perf_counter() > end:
             break
         for key, (program, inputs) in programs.items():
+            jax.block_until_ready(program(*inputs))
             start = time.perf_counter()
             jax.block_until_ready(program(*inputs))
             times[key].append(1e3 * (time.perf_counter() - start))
