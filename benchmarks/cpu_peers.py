@@ -45,6 +45,9 @@ __all__ = ["CASES", "main", "measure"]
 
 _TOLERANCE = 1e-4  # of float32 programs, relative to float64
 _PASSES = ("forward", "forward and backward")
+# Seconds after which the threads of a library are on cores of their own again, when those of another
+# one have run. On a machine of two cores it takes up to 10 ms.
+_SETTLE = 0.03
 _COMPILED = 2  # times that a program is compiled, of which the fastest is reported
 
 
@@ -234,7 +237,7 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
     )
     passes = dict(zip(_PASSES, runs_of, strict=True))
     for key, each in passes.items():
-        rounds = time_rounds(each, runs)  # pyright: ignore[reportArgumentType]
+        rounds = time_rounds(each, runs, settle=_SETTLE)  # pyright: ignore[reportArgumentType]
         for name, times in rounds.items():
             found[name][key] = {"ms": min(times), "spread": spread(times)}
             if name != "oxijax":

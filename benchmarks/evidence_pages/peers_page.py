@@ -50,11 +50,12 @@ def peers_page(reading: Reading) -> Page:
         """),
         *head(reading, f"python benchmarks/cpu_peers.py --runs {runs} --json FILE"),
         *paragraph(f"""
-            There are {runs} rounds, in which each program takes its turn and is timed in the second
-            of two runs. Each time is the median, with the quartiles in brackets; a ratio is the
-            median of the ratios of oxijax's time to a peer's of the same round. Errors are relative
-            to results in float64, as Frobenius norms: those of `grid_sample` are of coordinates
-            that are rounded to float32, which all have.
+            There are {runs} rounds, in which programs take turns. In its turn a program is timed
+            once, after it has run for 30 ms: until then two threads may share a core, as those of
+            the library before left it. Each time is the median, with the quartiles in brackets; a
+            ratio is the median of the ratios of oxijax's time to a peer's of the same round. Errors
+            are relative to results in float64, as Frobenius norms: those of `grid_sample` are of
+            coordinates that are rounded to float32, which all have.
         """),
         *picture("peers.svg", "Ratios of oxijax's time to that of the fastest peer"),
         "## Means",

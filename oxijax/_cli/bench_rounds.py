@@ -18,17 +18,21 @@ __all__ = ["core_count", "machine", "paired_ratios", "spread", "time_rounds", "v
 
 
 def time_rounds(
-    programs: Mapping[str, tuple[Callable, Sequence]], repeats: int, seconds: float = math.inf
+    programs: Mapping[str, tuple[Callable, Sequence]],
+    repeats: int,
+    seconds: float = math.inf,
+    settle: float = 0,
 ) -> dict[str, list[float]]:
     """Milliseconds of each program in each round, in which all programs take turns.
 
-    In its turn a program runs twice, and the second run is timed: the first one has the caches, and
-    the cores of its threads, as the program before it left them.
+    In its turn a program runs before it is timed: the first runs have the caches, and the cores of
+    their threads, as the program before left them.
 
     Args:
       programs: the programs, each with its operands.
       repeats: the number of rounds, after one that is not returned.
       seconds: the time after which no further round starts, but for three or `repeats`.
+      settle: the seconds for which a program runs in its turn before it is timed, and at least once.
     """
     times: dict[str, list[float]] = {key: [] for key in programs}
     end = time.perf_counter() + seconds
@@ -36,7 +40,10 @@ def time_rounds(
         if repeat > 3 and time.perf_counter() > end:
             break
         for key, (program, inputs) in programs.items():
+            settled = time.perf_counter() + settle
             jax.block_until_ready(program(*inputs))
+            while time.perf_counter() < settled:
+                jax.block_until_ready(program(*inputs))
             start = time.perf_counter()
             jax.block_until_ready(program(*inputs))
             times[key].append(1e3 * (time.perf_counter() - start))
