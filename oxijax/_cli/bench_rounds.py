@@ -32,7 +32,7 @@ def time_rounds(
       programs: the programs, each with its operands.
       repeats: the number of rounds, after one that is not returned.
       seconds: the time after which no further round starts, but for three or `repeats`.
-      settle: the seconds for which a program runs in its turn before it is timed, and at least once.
+      settle: the seconds for which a program runs before it is timed; it runs once at least.
     """
     times: dict[str, list[float]] = {key: [] for key in programs}
     end = time.perf_counter() + seconds
