@@ -45,8 +45,8 @@ __all__ = ["CASES", "main", "measure"]
 
 _TOLERANCE = 1e-4  # of float32 programs, relative to float64
 _PASSES = ("forward", "forward and backward")
-# Seconds after which a library's threads are on cores of their own again, when those of another have
-# run. On a machine of two cores it takes up to 10 ms.
+# Seconds after which a library's threads are on cores of their own again, when those of another
+# have run. On a machine of two cores it takes up to 10 ms.
 _SETTLE = 0.03
 _COMPILED = 2  # times that a program is compiled, of which the fastest is reported
 
