@@ -19,6 +19,7 @@ from jax._src import (
     sharding_impls,
 )
 from jax._src.export import shape_poly
+from jax._src.interpreters import partial_eval
 from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
@@ -32,6 +33,7 @@ __all__ = [
     "auto_mesh",
     "batch_sharding_rule",
     "check_varying",
+    "define_dead_code",
     "match_varying",
     "partitioned_call",
     "partitioned_devices",
@@ -61,6 +63,22 @@ def check_varying(name: str, *avals: Any) -> None:
     `jax._src.core.standard_vma_rule`: no public twin in 0.10.2, 0.11.2 or 0.12.0.1.
     """
     core.standard_vma_rule(name, *avals)
+
+
+def define_dead_code(
+    primitive: Primitive, rule: Callable[[Sequence[bool], Any], tuple[list[bool], Any]]
+) -> None:
+    """Registers what JAX makes of a primitive's equation where not all of its results are used.
+
+    Args:
+      primitive: the primitive.
+      rule: called with whether each result is used, and the equation; returns whether each operand
+        still is, and an equation of those or None.
+
+    `jax._src.interpreters.partial_eval.dce_rules`: in 0.12.0.1 rules are given also which operands
+    are live, between the two that those of 0.10.2 and 0.11.2 are given.
+    """
+    partial_eval.dce_rules[primitive] = lambda used, *rest: rule(used, rest[-1])
 
 
 def match_varying(*operands: jax.Array) -> list[jax.Array]:

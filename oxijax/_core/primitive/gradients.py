@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.interpreters.partial_eval import dce_rules
 
 from oxijax._core import compat as _compat
 from oxijax._core.arguments.precision import accumulator
@@ -194,7 +193,7 @@ def define_parts(whole: "KernelPrimitive", parts: Sequence["KernelPrimitive"]) -
         return [name in values for name in names], call
 
     whole.parts = parts
-    dce_rules[whole.primitive] = drop_unused
+    _compat.define_dead_code(whole.primitive, drop_unused)
 
 
 class Differentiated(Protocol):
