@@ -14,7 +14,7 @@ import jax
 from oxijax._core import compat as _compat
 from oxijax._core.arguments.checks import Implementation
 from oxijax._core.primitive.explicit import reshape
-from oxijax._core.primitive.gradients import define_gradients
+from oxijax._core.primitive.gradients import define_gradients, define_parts
 from oxijax._core.primitive.kernel_primitive import Fold, map_present
 from oxijax._core.primitive.operation import OperationPrimitive, OpParams
 from oxijax._sampling import cuda as cuda_kernels
@@ -159,16 +159,21 @@ sampling_backward_value = OperationPrimitive(
 sampling_backward_points = OperationPrimitive(
     operations.BACKWARD_POINTS, kernels.backward_points, cuda_kernels.backward_points, **_RULES
 )
+sampling_backward_samples = OperationPrimitive(
+    operations.BACKWARD_SAMPLES, kernels.backward_samples, cuda_kernels.backward_samples, **_RULES
+)
 
 
 def _gradients(params: SampleParams, operands, wanted: Sequence[bool], grad_y: jax.Array):
-    """Binds one backward primitive for images and one for points, if they are wanted."""
+    """The gradients that are wanted, None for the others."""
     value, *points = operands
     wants_value, *wants_points = wanted
     grad_value, grad_points = None, (None,) * len(points)
+    if wants_value and any(wants_points):
+        return sampling_backward_samples(params, value, *points, grad_y)
     if wants_value:
         (grad_value,) = sampling_backward_value(params, *points, grad_y)
-    if any(wants_points):
+    elif any(wants_points):
         grad_points = sampling_backward_points(params, value, *points, grad_y)
     return grad_value, *grad_points
 
@@ -178,6 +183,7 @@ def _linear(params: SampleParams, operands: Sequence[str]) -> tuple[str, ...]:
 
 
 define_gradients(sampling_forward, _gradients, _linear)
+define_parts(sampling_backward_samples, (sampling_backward_value, sampling_backward_points))
 
 
 def _gradients_of_sums(params: SampleParams, operands, wanted: Sequence[bool], grad_images):

@@ -15,7 +15,7 @@ from ptx.kernels.sampling import (
     require_room,
 )
 
-__all__ = ["backward_points", "backward_value"]
+__all__ = ["backward_points", "backward_samples", "backward_value"]
 
 
 def backward_value(params: SampleParams, locations, weights, packed, grad_y):
@@ -44,3 +44,10 @@ def backward_points(params: SampleParams, value, locations, weights, packed, gra
         BACKWARD_POINTS, params.op, batch="n",
         value=value, locations=locations, weights=weights, packed=packed, grad_y=grad_y,
     )  # fmt: skip
+
+
+def backward_samples(params: SampleParams, value, locations, weights, packed, grad_y):
+    """The gradients to the images and to their points, by a kernel for each."""
+    points = locations, weights, packed
+    (grad_value,) = backward_value(params, *points, grad_y)
+    return grad_value, *backward_points(params, value, *points, grad_y)

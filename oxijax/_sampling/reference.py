@@ -11,7 +11,6 @@ Object Detection", 2021, with bilinear interpolation as in `torch.nn.functional.
 Dimensions in comments: B queries of a block, M heads, T points of a query and head, D channels.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +21,12 @@ from jax import lax
 from oxijax._core import compat as _compat
 from oxijax._core.arguments.precision import accumulator
 from oxijax._core.xla.blocks import apart, scan_blocks
-from oxijax._core.xla.rows import add_to_rows, row_products_or_zeros, take_rows_or_zeros
+from oxijax._core.xla.rows import (
+    add_to_rows,
+    hidden_zero,
+    row_products_or_zeros,
+    take_rows_or_zeros,
+)
 from oxijax._sampling.packed import pack_gradients, unpack
 from oxijax._sampling.points import (
     Queries,
@@ -33,7 +37,7 @@ from oxijax._sampling.points import (
 )
 from ptx.kernels.sampling import SamplingConfig
 
-__all__ = ["backward_points", "backward_value", "forward"]
+__all__ = ["backward_points", "backward_samples", "backward_value", "forward"]
 
 
 def forward(
@@ -85,30 +89,23 @@ def backward_value(
     Each sample's gradient is added to the pixels that it was read from.
     """
     config = params.op
-    n, _, heads, channels = grad_y.shape
-    locations, weights = unpack(config, heads, locations, weights, packed)
-    dtype = accumulator(grad_y)
-
-    def block(rows, queries_and_grad):
-        queries, grad = queries_and_grad
-        points = queries.points(config)
-        grad = grad.astype(dtype)
-
-        def add(rows, point):
-            for row, factor in _pixels(*point):
-                update = grad * factor[..., None].astype(dtype)
-                rows = add_to_rows(rows, row, update, drop=True)
-            return rows, None
-
-        rows, _ = _scan(config, add, rows, (points.rows(config), points.factors(config)))
-        return rows, None
-
+    locations, weights = unpack(config, grad_y.shape[2], locations, weights, packed)
     queries = Queries.of(locations, used_weights(config, weights))
-    rows = jnp.zeros((image_rows(config, n, heads), channels), dtype)
-    rows = _compat.match_varying(rows, grad_y, *jax.tree.leaves(queries))[0]
+    images, zero = _images(config, grad_y, queries), hidden_zero(grad_y)
+
+    def block(images, queries_and_grad):
+        queries, grad = queries_and_grad
+        points, grad = queries.points(config), grad.astype(images.dtype)
+
+        def add(images, point):
+            return _add_to_images(images, point, grad, zero), None
+
+        return _scan(config, add, images, (points.rows(config), points.factors(config)))
+
     arrays = queries, _flat(grad_y)
-    rows, _ = scan_blocks(block, rows, arrays, _query_bytes(locations, channels))
-    return (rows.reshape(n, config.pixels, heads, channels),)
+    size = _query_bytes(locations, grad_y.shape[3])
+    images, _ = scan_blocks(block, images, arrays, size)
+    return (_values(config, images, grad_y),)
 
 
 def backward_points(
@@ -137,48 +134,136 @@ def backward_points(
         # Apart, or all loops would find the places of one point again.
         of = queries.locations
         points = apart(places, queries, number=of) if is_fused else places(queries)
-        step = functools.partial(gradients, grad.astype(dtype))
-        _, (of_axes, grad_weight) = _scan(config, step, None, points)
-        grad_locations = points_last(jnp.stack(of_axes[::-1], axis=-1))
-        return None, (grad_locations, None if used is None else points_last(grad_weight))
+        grad = grad.astype(dtype)
 
-    def gradients(grad, _, point):
-        (lines, columns), (fractions, slopes, weight) = point
-        dots = [
-            row_products_or_zeros(rows, i + j, grad, is_block=not is_fused)
-            for i in lines
-            for j in columns
-        ]
-        poison = 0 * sum(fractions)  # one NaN coordinate makes all gradients of the point NaN
-        of_weight = None
-        if config.geometry.nearest:
-            if used is not None:
-                of_weight = dots[0] + poison
-            return None, ([poison] * config.dims, of_weight)
-        found = []
-        for axis, slope in enumerate(slopes):
-            # Steps from each pixel to the next one along the axis.
-            low, high = _halves(dots, axis)
-            steps = [after - before for before, after in zip(low, high, strict=True)]
-            gradient = _interpolated(steps, [*fractions[:axis], *fractions[axis + 1 :]]) * slope
-            found.append((gradient if weight is None else gradient * weight) + poison)
-        if used is not None:
-            of_weight = _interpolated(dots, fractions)
-        return None, (found, of_weight)
+        def step(_, point):
+            return None, _point_gradients(config, rows, point, grad, is_block=not is_fused)
+
+        _, gradients = _scan(config, step, None, points)
+        return None, _of_queries(gradients)
 
     used = used_weights(config, weights)
-    is_fused = locations.shape[3] == 1 and channels > 8
+    is_fused = _is_fused(config, channels)
     at = locations
     if is_fused:  # or `forward` would hold what both find of it for this
         at = apart(lambda at: at, locations, number=locations)
     arrays = Queries.of(at, used), _flat(grad_y)
-    _, (grad_locations, grad_weights) = scan_blocks(
+    _, gradients = scan_blocks(
         block, None, arrays, _query_bytes(locations, channels, is_fused=is_fused)
     )
-    grad_locations = grad_locations.reshape(locations.shape)
+    return _as_operands(config, gradients, locations, weights, used, packed)
+
+
+def backward_samples(
+    params: SampleParams,
+    value: jax.Array,
+    locations: jax.Array | None,
+    weights: jax.Array | None,
+    packed: jax.Array | None,
+    grad_y: jax.Array,
+) -> tuple[jax.Array | None, ...]:
+    """The gradients of `backward_value` and `backward_points`, in one loop over points.
+
+    One thread adds to the images while another one finds dot products.
+    """
+    config = params.op
+    if _is_fused(config, value.shape[3]):
+        grad_value = backward_value(params, locations, weights, packed, grad_y)
+        return *grad_value, *backward_points(params, value, locations, weights, packed, grad_y)
+    rows, heads = _rows(config, value), value.shape[2]
+    locations, weights = unpack(config, heads, locations, weights, packed)
+    used = used_weights(config, weights)
+    queries = Queries.of(locations, used)
+    images, zero = _images(config, grad_y, queries), hidden_zero(grad_y)
+
+    def block(images, queries_and_grad):
+        queries, grad = queries_and_grad
+        points, grad = queries.points(config), grad.astype(images.dtype)
+
+        def step(images, point):
+            pixels, factors, of_place = point
+            images = _add_to_images(images, (pixels, factors), grad, zero)
+            return images, _point_gradients(config, rows, (pixels, of_place), grad)
+
+        of_places = points.fractions, points.slopes, points.weight
+        found = points.rows(config), points.factors(config), of_places
+        images, gradients = _scan(config, step, images, found)
+        return images, _of_queries(gradients)
+
+    arrays = queries, _flat(grad_y)
+    size = _query_bytes(locations, grad_y.shape[3])
+    images, gradients = scan_blocks(block, images, arrays, size)
+    grad_points = _as_operands(config, gradients, locations, weights, used, packed)
+    return _values(config, images, grad_y), *grad_points
+
+
+def _is_fused(config: SamplingConfig, channels: Any) -> bool:
+    """Whether XLA finds the places of points where it uses them: of one point there is no loop."""
+    return sum(config.points) == 1 and channels > 8
+
+
+def _images(config: SamplingConfig, grad_y: jax.Array, queries: Queries) -> jax.Array:
+    """Images of zeros, [N, S*M*D], to add to."""
+    n, _, heads, channels = grad_y.shape
+    image_rows(config, n, heads)  # few enough to count
+    # XLA fills rows of few channels number by number.
+    images = jnp.zeros((n, config.pixels * heads * channels), accumulator(grad_y))
+    return _compat.match_varying(images, grad_y, *jax.tree.leaves(queries))[0]
+
+
+def _values(config: SamplingConfig, images: jax.Array, grad_y: jax.Array) -> jax.Array:
+    """Such images as a gradient to value, [N, S, M, D]."""
+    n, _, heads, channels = grad_y.shape
+    return images.reshape(n, config.pixels, heads, channels)
+
+
+def _add_to_images(images: jax.Array, point: Any, grad: jax.Array, zero: jax.Array) -> jax.Array:
+    """Images with the gradients of samples, one of each query and head, added to their pixels."""
+    for row, factor in _pixels(*point):
+        images = add_to_rows(images, row, grad, factor, zero, drop=True)
+    return images
+
+
+def _point_gradients(
+    config: SamplingConfig, rows: jax.Array, point: Any, grad: jax.Array, *, is_block: bool = True
+) -> tuple[list[jax.Array], jax.Array]:
+    """Gradients with respect to each coordinate, [B, M], first axis first, and to the weight."""
+    (lines, columns), (fractions, slopes, weight) = point
+    dots = [
+        row_products_or_zeros(rows, i + j, grad, is_block=is_block) for i in lines for j in columns
+    ]
+    poison = 0 * sum(fractions)  # one NaN coordinate makes all gradients of the point NaN
+    if config.geometry.nearest:
+        return [poison] * config.dims, dots[0] + poison
+    found = []
+    for axis, slope in enumerate(slopes):
+        # Steps from each pixel to the next one along the axis.
+        low, high = _halves(dots, axis)
+        steps = [after - before for before, after in zip(low, high, strict=True)]
+        gradient = _interpolated(steps, [*fractions[:axis], *fractions[axis + 1 :]]) * slope
+        found.append((gradient if weight is None else gradient * weight) + poison)
+    return found, _interpolated(dots, fractions)
+
+
+def _of_queries(gradients: Any) -> tuple[jax.Array, jax.Array]:
+    """Gradients of all points, [T, B, M], as [B, M, T, K] and [B, M, T]."""
+    of_axes, of_weight = gradients
+    return points_last(jnp.stack(of_axes[::-1], axis=-1)), points_last(of_weight)
+
+
+def _as_operands(
+    config: SamplingConfig,
+    gradients: tuple[jax.Array, jax.Array],
+    locations: jax.Array,
+    weights: jax.Array | None,
+    used: jax.Array | None,
+    packed: jax.Array | None,
+) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
+    """`_of_queries` of all queries like locations and weights; or what has both."""
+    grad_locations = gradients[0].reshape(locations.shape)
     if weights is None or used is None:
         return grad_locations, None, None
-    grad_weights = grad_weights.reshape(weights.shape)
+    grad_weights = gradients[1].reshape(weights.shape)
     if config.normalize:
         used = used.astype(grad_weights.dtype)
         mean = jnp.sum(used * grad_weights, axis=-1, keepdims=True)

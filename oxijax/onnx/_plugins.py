@@ -45,6 +45,7 @@ _BACKWARD = (
     "deform_conv_backward_samples",
     "deform_conv_backward_weight",
     "sampling_backward_points",
+    "sampling_backward_samples",
     "sampling_backward_value",
     "sampling_windows_backward_centers",
     "sampling_windows_backward_value",

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from oxijax._core.arguments.checks import is_known
 from oxijax._core.arguments.precision import accumulator
 
 __all__ = [
     "add_to_rows",
+    "hidden_zero",
     "row_products",
     "row_products_or_zeros",
     "take_rows",
@@ -22,6 +24,8 @@ __all__ = [
 
 _SHORT = 8  # channels of rows of which LLVM makes vectors together
 _LONG = 32  # of which it makes vectors one by one
+_UNROLLED = 256  # instructions of a loop's iterations, which are too many to replace the loop
+_PRODUCT = 4  # instructions that store the product of a channel
 
 
 def take_rows(
@@ -95,18 +99,54 @@ def _or_zeros_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def add_to_rows(
-    rows: jax.Array, index: jax.Array, values: jax.Array, *, drop: bool = False
+    rows: jax.Array,
+    index: jax.Array,
+    values: jax.Array,
+    factors: jax.Array,
+    zero: jax.Array,
+    *,
+    drop: bool = False,
 ) -> jax.Array:
-    """The rows [R, C] with values [..., C] added to those with these numbers.
+    """Rows with values [..., C] times factors [...] added to those with these numbers.
 
-    All of them exist, unless those that don't are to be dropped.
+    Args:
+      rows: of C channels, one after the other in an array of any shape.
+      index: the numbers of rows, integers [...].
+      values: [..., C].
+      factors: of the values.
+      zero: see `hidden_zero`.
+      drop: whether rows that don't exist are left out; without it all of them exist.
     """
+    shape, channels = rows.shape, values.shape[-1]
+    rows, factors = rows.reshape(-1, channels), factors.astype(rows.dtype)
+    count, parts = rows.shape[0], channels // _SHORT
+    if channels == 1:  # XLA's CPU compiler adds numbers faster than rows of one
+        rows, updates = rows[:, 0], values[..., 0] * factors
+    elif channels in (16, 24) and is_known(count) and count * parts < 2**31:
+        rows = rows.reshape(-1, _SHORT)
+        index = jnp.where(index < count, index, count)[..., None] * parts
+        index = index + np.arange(parts, dtype=index.dtype)
+        updates = values.reshape(*values.shape[:-1], parts, _SHORT) * factors[..., None, None]
+    else:
+        updates = values * factors[..., None]
+        if _LONG <= channels < 2 * _LONG:
+            for _ in range(-(-_UNROLLED // channels) - _PRODUCT):
+                updates = updates + zero
     mode = "drop" if drop else "promise_in_bounds"
-    if rows.shape[1] == 1:  # XLA's CPU compiler adds numbers faster than rows of one
-        rows, values = rows[:, 0], values[..., 0]
-        rows = rows.at[index].add(values, mode=mode, wrap_negative_indices=False)
-        return rows[:, None]
-    return rows.at[index].add(values, mode=mode, wrap_negative_indices=False)
+    rows = rows.at[index].add(updates, mode=mode, wrap_negative_indices=False)
+    return rows.reshape(shape)
+
+
+def hidden_zero(number: jax.Array) -> jax.Array:
+    """A zero that no compiler knows, if it is made before the loop that uses it.
+
+    LLVM replaces a loop over channels by all of its iterations, of which it makes no vectors, if
+    they are few instructions. With zeros to add there are more.
+
+    Args:
+      number: floats that depend on arguments of the program, whose accumulator it is for.
+    """
+    return jnp.any(number.reshape(-1)[:1] > np.inf).astype(accumulator(number))
 
 
 def row_products(rows: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ from ptx.operator import In, Operation, Out
 
 __all__ = [
     "BACKWARD_POINTS",
+    "BACKWARD_SAMPLES",
     "BACKWARD_VALUE",
     "FORWARD",
     "GRAD_POINTS",
@@ -34,3 +35,7 @@ GRAD_POINTS = (
 FORWARD = Operation("sampling_forward", (VALUE, *POINTS), (Y,))
 BACKWARD_VALUE = Operation("sampling_backward_value", (*POINTS, GRAD_Y), (GRAD_VALUE,))
 BACKWARD_POINTS = Operation("sampling_backward_points", (VALUE, *POINTS, GRAD_Y), GRAD_POINTS)
+# Both at once: one loop of XLA's program, two kernels on a GPU.
+BACKWARD_SAMPLES = Operation(
+    "sampling_backward_samples", BACKWARD_POINTS.operands, (GRAD_VALUE, *GRAD_POINTS)
+)

@@ -415,7 +415,7 @@ def test_every_primitive_is_registered():
         for value in vars(family).values()
         if isinstance(value, KernelPrimitive)
     }
-    assert len(primitives) == 11
+    assert len(primitives) == 12
     oxijax.onnx.register()
     assert primitives | {"gemm"} <= PLUGIN_REGISTRY.keys()
 
