@@ -24,7 +24,7 @@ from oxijax._core import compat as _compat
 from oxijax._core.arguments.checks import require_product
 from oxijax._core.arguments.precision import accumulator
 from oxijax._core.xla.blocks import apart, scan_blocks
-from oxijax._core.xla.rows import add_to_rows, hidden_zero, row_products
+from oxijax._core.xla.rows import add_to_rows, row_products
 from oxijax._deform_conv.products import (
     by_tap,
     columns_of,
@@ -100,9 +100,8 @@ def backward_input(
     image = Image.of(params, _compat.match_varying(blank, grad_y)[0], offset)
 
     def block(rows, corners, grad_samples):
-        return _add_to_image(image, rows, corners, grad_samples, zero), None
+        return _add_to_image(image, rows, corners, grad_samples), None
 
-    zero = hidden_zero(grad_y)
     rows, _ = _scan_gradients(block, params, image.rows, image, offset, weight, mask, grad_y)
     return (image.without_border(rows, shape).astype(weight.dtype),)
 
@@ -136,10 +135,10 @@ def backward_samples(
     """The gradients of `backward_input` and `backward_offset`, with one matrix product for both."""
     image = Image.of(params, x, offset)
     rows = jnp.zeros(image.rows.shape, accumulator(grad_y))
-    rows, zero = _compat.match_varying(rows, grad_y)[0], hidden_zero(grad_y)
+    rows = _compat.match_varying(rows, grad_y)[0]
 
     def block(rows, corners, grad_samples):
-        rows = _add_to_image(image, rows, corners, grad_samples, zero)
+        rows = _add_to_image(image, rows, corners, grad_samples)
         return rows, _place_gradients(image, corners, grad_samples)
 
     rows, gradients = _scan_gradients(block, params, rows, image, offset, weight, mask, grad_y)
@@ -173,7 +172,7 @@ def _scan_gradients(
 
 
 def _add_to_image(
-    image: Image, rows: jax.Array, corners: Corners, grad_samples: jax.Array, zero: jax.Array
+    image: Image, rows: jax.Array, corners: Corners, grad_samples: jax.Array
 ) -> jax.Array:
     """Adds to rows like the image's what samples' gradients are to the corners of a block."""
 
@@ -181,7 +180,7 @@ def _add_to_image(
     def scatter(rows, corners_and_gradient):
         corners, grad_samples = corners_and_gradient
         for step, weight in zip(image.steps, corners.weights(), strict=True):
-            rows = add_to_rows(rows, corners.row + step, grad_samples, weight, zero)
+            rows = add_to_rows(rows, corners.row + step, grad_samples, weight, image.zero)
         return rows, None
 
     # What a loop is given is computed before it; parts, since what is added is held as well.
@@ -202,7 +201,8 @@ def _place_gradients(
     def dots(found, lower):
         at = row + lower * image.down
         left, right = (
-            row_products(image.rows, at + step, grad_samples) for step in (0, image.right)
+            row_products(image.rows, at + step, grad_samples, image.zero)
+            for step in (0, image.right)
         )
         return (found[1], (left, right)), None
 

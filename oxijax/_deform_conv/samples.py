@@ -24,7 +24,7 @@ from jax import lax
 from oxijax._convolution import ConvParams
 from oxijax._core.arguments.precision import accumulator
 from oxijax._core.xla.blocks import apart
-from oxijax._core.xla.rows import take_rows
+from oxijax._core.xla.rows import hidden_zero, take_rows
 
 __all__ = [
     "BORDER",
@@ -145,6 +145,7 @@ class Image(NamedTuple):
     rows: jax.Array  # [N*(H+4)*(W+4)*OG, C/OG]
     right: int  # from a corner's row to that of the one to its right
     down: int
+    zero: jax.Array  # see `hidden_zero`
 
     @classmethod
     def of(cls, params: ConvParams, x: jax.Array, offset: jax.Array) -> "Image":
@@ -153,7 +154,7 @@ class Image(NamedTuple):
         border = (BORDER, BORDER)
         padded = jnp.pad(x, ((0, 0), border, border, (0, 0)))
         rows = padded.reshape(-1, x.shape[-1] // offset_groups)
-        return cls(rows, offset_groups, padded.shape[2] * offset_groups)
+        return cls(rows, offset_groups, padded.shape[2] * offset_groups, hidden_zero(offset))
 
     @property
     def steps(self) -> tuple[int, int, int, int]:

@@ -137,14 +137,14 @@ def backward_points(
         grad = grad.astype(dtype)
 
         def step(_, point):
-            return None, _point_gradients(config, rows, point, grad, is_block=not is_fused)
+            return None, _point_gradients(config, rows, point, grad, zero)
 
         _, gradients = _scan(config, step, None, points)
         return None, _of_queries(gradients)
 
     used = used_weights(config, weights)
     is_fused = _is_fused(config, channels)
-    at = locations
+    at, zero = locations, None if is_fused else hidden_zero(grad_y)
     if is_fused:  # or `forward` would hold what both find of it for this
         at = apart(lambda at: at, locations, number=locations)
     arrays = Queries.of(at, used), _flat(grad_y)
@@ -183,7 +183,7 @@ def backward_samples(
         def step(images, point):
             pixels, factors, of_place = point
             images = _add_to_images(images, (pixels, factors), grad, zero)
-            return images, _point_gradients(config, rows, (pixels, of_place), grad)
+            return images, _point_gradients(config, rows, (pixels, of_place), grad, zero)
 
         of_places = points.fractions, points.slopes, points.weight
         found = points.rows(config), points.factors(config), of_places
@@ -225,16 +225,14 @@ def _add_to_images(images: jax.Array, point: Any, grad: jax.Array, zero: jax.Arr
 
 
 def _point_gradients(
-    config: SamplingConfig, rows: jax.Array, point: Any, grad: jax.Array, *, is_block: bool = True
-) -> tuple[list[jax.Array], jax.Array]:
-    """Gradients with respect to each coordinate, [B, M], first axis first, and to the weight."""
+    config: SamplingConfig, rows: jax.Array, point: Any, grad: jax.Array, zero: jax.Array | None
+) -> tuple[list[Any], jax.Array | None]:
+    """Gradients with respect to each coordinate, [B, M], first axis first, and to any weight."""
     (lines, columns), (fractions, slopes, weight) = point
-    dots = [
-        row_products_or_zeros(rows, i + j, grad, is_block=is_block) for i in lines for j in columns
-    ]
+    dots = [row_products_or_zeros(rows, i + j, grad, zero) for i in lines for j in columns]
     poison = 0 * sum(fractions)  # one NaN coordinate makes all gradients of the point NaN
     if config.geometry.nearest:
-        return [poison] * config.dims, dots[0] + poison
+        return [poison] * config.dims, None if weight is None else dots[0] + poison
     found = []
     for axis, slope in enumerate(slopes):
         # Steps from each pixel to the next one along the axis.
@@ -242,28 +240,30 @@ def _point_gradients(
         steps = [after - before for before, after in zip(low, high, strict=True)]
         gradient = _interpolated(steps, [*fractions[:axis], *fractions[axis + 1 :]]) * slope
         found.append((gradient if weight is None else gradient * weight) + poison)
-    return found, _interpolated(dots, fractions)
+    return found, None if weight is None else _interpolated(dots, fractions)
 
 
-def _of_queries(gradients: Any) -> tuple[jax.Array, jax.Array]:
+def _of_queries(gradients: Any) -> tuple[jax.Array, jax.Array | None]:
     """Gradients of all points, [T, B, M], as [B, M, T, K] and [B, M, T]."""
     of_axes, of_weight = gradients
-    return points_last(jnp.stack(of_axes[::-1], axis=-1)), points_last(of_weight)
+    of_locations = points_last(jnp.stack(of_axes[::-1], axis=-1))
+    return of_locations, None if of_weight is None else points_last(of_weight)
 
 
 def _as_operands(
     config: SamplingConfig,
-    gradients: tuple[jax.Array, jax.Array],
+    gradients: tuple[jax.Array, jax.Array | None],
     locations: jax.Array,
     weights: jax.Array | None,
     used: jax.Array | None,
     packed: jax.Array | None,
 ) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:
     """`_of_queries` of all queries like locations and weights; or what has both."""
-    grad_locations = gradients[0].reshape(locations.shape)
-    if weights is None or used is None:
+    grad_locations, grad_weights = gradients
+    grad_locations = grad_locations.reshape(locations.shape)
+    if weights is None or used is None or grad_weights is None:
         return grad_locations, None, None
-    grad_weights = gradients[1].reshape(weights.shape)
+    grad_weights = grad_weights.reshape(weights.shape)
     if config.normalize:
         used = used.astype(grad_weights.dtype)
         mean = jnp.sum(used * grad_weights, axis=-1, keepdims=True)

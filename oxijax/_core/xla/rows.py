@@ -24,8 +24,7 @@ __all__ = [
 
 _SHORT = 8  # channels of rows of which LLVM makes vectors together
 _LONG = 32  # of which it makes vectors one by one
-_UNROLLED = 256  # instructions of a loop's iterations, which are too many to replace the loop
-_PRODUCT = 4  # instructions that store the product of a channel
+_UNROLLED = 256  # instructions of a loop's iterations, which are too many to unroll it
 
 
 def take_rows(
@@ -123,67 +122,89 @@ def add_to_rows(
     if channels == 1:  # XLA's CPU compiler adds numbers faster than rows of one
         rows, updates = rows[:, 0], values[..., 0] * factors
     elif channels in (16, 24) and is_known(count) and count * parts < 2**31:
+        # LLVM makes vectors of products of short rows together. To lengthen the loop costs more.
         rows = rows.reshape(-1, _SHORT)
         index = jnp.where(index < count, index, count)[..., None] * parts
         index = index + np.arange(parts, dtype=index.dtype)
         updates = values.reshape(*values.shape[:-1], parts, _SHORT) * factors[..., None, None]
     else:
         updates = values * factors[..., None]
-        if _LONG <= channels < 2 * _LONG:
-            for _ in range(-(-_UNROLLED // channels) - _PRODUCT):
-                updates = updates + zero
+        if channels >= _LONG:
+            updates = _with_zeros(updates, zero, instructions=4)
     mode = "drop" if drop else "promise_in_bounds"
     rows = rows.at[index].add(updates, mode=mode, wrap_negative_indices=False)
     return rows.reshape(shape)
 
 
+def _with_zeros(values: jax.Array, zero: jax.Array, instructions: int) -> jax.Array:
+    """Values [..., C], with so many zeros added that a loop over channels is not unrolled.
+
+    Args:
+      values: of such a loop.
+      zero: see `hidden_zero`.
+      instructions: that find and store a value.
+    """
+    for _ in range(-(-_UNROLLED // values.shape[-1]) - instructions):
+        values = values + zero.astype(values.dtype)
+    return values
+
+
 def hidden_zero(number: jax.Array) -> jax.Array:
     """A zero that no compiler knows, if it is made before the loop that uses it.
 
-    LLVM replaces a loop over channels by all of its iterations, of which it makes no vectors, if
-    they are few instructions. With zeros to add there are more.
+    LLVM unrolls a loop over channels whose iterations are few instructions, and then makes no
+    vectors of it. With zeros to add there are more.
 
     Args:
-      number: floats that depend on arguments of the program, whose accumulator it is for.
+      number: floats that depend on arguments of the program.
     """
-    return jnp.any(number.reshape(-1)[:1] > np.inf).astype(accumulator(number))
+    return jnp.any(number.reshape(-1)[:1] > np.inf).astype(np.float32)
 
 
-def row_products(rows: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """The dot product of each of these rows with its values, [..., C] -> [...]."""
-    return _dot(functools.partial(take_rows, rows, index), values)
+def row_products(
+    rows: jax.Array, index: jax.Array, values: jax.Array, zero: jax.Array
+) -> jax.Array:
+    """The dot product of each of these rows with its values, [..., C] -> [...].
+
+    Args:
+      rows: [R, C].
+      index: their numbers, integers [...]; all of them exist.
+      values: [..., C].
+      zero: see `hidden_zero`.
+    """
+    return _dot(functools.partial(take_rows, rows, index), values, zero)
 
 
 def row_products_or_zeros(
-    rows: jax.Array, index: jax.Array, values: jax.Array, *, is_block: bool = True
+    rows: jax.Array, index: jax.Array, values: jax.Array, zero: jax.Array | None
 ) -> jax.Array:
     """`row_products` with numbers in uint32; 0 where there is no such row.
 
-    Of a block's few products more is held, where that is faster.
+    Without a zero less is held, of what may be more than a block's products.
     """
     exists, index = _existing(rows, index)
 
     def take(start: int, stop: int) -> jax.Array:
         found = take_rows(rows, index, start, stop)
-        return found if channels <= _SHORT else _or_zeros(found, exists)
+        return found if values.shape[-1] <= _SHORT else _or_zeros(found, exists)
 
-    channels = values.shape[-1]
-    # LLVM makes no vectors of a short loop: of 32 channels it's just long enough with the choice.
-    lanes = _LONG if is_block and channels == _LONG else None
-    return jnp.where(exists, _dot(take, values, lanes), 0)
+    return jnp.where(exists, _dot(take, values, zero), 0)
 
 
 def _dot(
-    take: Callable[[int, int], jax.Array], values: jax.Array, lanes: int | None = None
+    take: Callable[[int, int], jax.Array], values: jax.Array, zero: jax.Array | None
 ) -> jax.Array:
     """The dot products of values [..., C] with what `take` finds of a range of channels."""
-    # Parts of the rows are added first, channel by channel: XLA's CPU compiler makes that up to
-    # three times as fast as a product with ones, and that faster than a sum over rows.
     channels = values.shape[-1]
-    # Of 32 LLVM would make two iterations of 16 into a sequence of numbers; of more than 8 parts it
-    # is slow to make anything.
-    even = 8 if channels == _LONG else max(16, channels // 8)
-    width = lanes or next((n for n in (even, 8) if channels % n == 0 and channels > n), channels)
+    if zero is not None and channels in range(2 * _SHORT, 2 * _LONG, _SHORT):
+        width = channels
+    else:
+        # Parts of the rows are added first, channel by channel: XLA's CPU compiler makes that up to
+        # three times as fast as a product with ones, and that faster than a sum over rows. Of 32
+        # LLVM would make two iterations of 16 into a sequence of numbers; of more than 8 parts it
+        # is slow to make anything.
+        even = 8 if channels == _LONG else max(16, channels // 8)
+        width = next((n for n in (even, 8) if channels % n == 0 and channels > n), channels)
     products = functools.reduce(
         operator.add,
         (
@@ -194,6 +215,8 @@ def _dot(
     )
     if channels <= _SHORT:
         return functools.reduce(operator.add, (products[..., i] for i in range(width)))
+    if zero is not None and width == channels:
+        products = _with_zeros(products, zero, instructions=7)
     # Their sums, whatever precision products have by JAX's configuration.
     ones = jnp.ones(width, values.dtype)
     sums = jnp.dot(products.reshape(-1, width), ones, precision=lax.Precision.HIGHEST)

@@ -1,0 +1,69 @@
+"""Rows of matrices beside NumPy's, for each number of channels that has a loop of its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from oxijax._core.xla import rows as xla_rows
+
+ROWS = 7
+CHANNELS = [1, 3, 8, 12, 16, 24, 30, 32, 40, 64, 136]
+
+
+def drawn(channels, dtype):
+    """Rows, values of items and their factors, and numbers of rows, some of which don't exist."""
+    random = np.random.default_rng(channels)
+    rows = random.standard_normal((ROWS, channels)).astype(dtype)
+    values = random.standard_normal((4, 5, channels)).astype(dtype)
+    factors = random.standard_normal((4, 5)).astype(dtype)
+    index = random.integers(0, ROWS, (4, 5)).astype(np.uint32)
+    outside = index.copy()
+    outside[1, 2:] = ROWS, 2**31 - 1, 2**32 - 2
+    return rows, values, factors, index, outside
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def dtype(request):
+    with jax.enable_x64(request.param is np.float64):
+        yield request.param
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_rows_that_are_added_to(channels, dtype):
+    rows, values, factors, index, outside = drawn(channels, dtype)
+    add = jax.jit(xla_rows.add_to_rows, static_argnames="drop")
+    zero = xla_rows.hidden_zero(factors)
+    for numbers, drop in ((index.astype(np.int32), False), (outside, True)):
+        expected = rows.copy()
+        exists = numbers < ROWS
+        np.add.at(expected, numbers[exists], (values * factors[..., None])[exists])
+        found = add(rows.reshape(-1), numbers, values, factors, zero, drop=drop)
+        assert found.shape == (ROWS * channels,)
+        np.testing.assert_allclose(found.reshape(rows.shape), expected, **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_dot_products_of_rows(channels, dtype):
+    rows, values, factors, index, outside = drawn(channels, dtype)
+    zero = xla_rows.hidden_zero(factors)
+    exact = np.einsum("rc,...c->...r", rows.astype(np.float64), values.astype(np.float64))
+    expected = np.take_along_axis(exact, index[..., None].astype(np.int64), -1)[..., 0]
+    found = jax.jit(xla_rows.row_products)(rows, index.astype(np.int32), values, zero)
+    np.testing.assert_allclose(found, expected, **TOLERANCE[dtype])
+    expected = np.where(outside < ROWS, expected, 0)
+    for hidden in (zero, None):
+        found = jax.jit(xla_rows.row_products_or_zeros)(rows, outside, values, hidden)
+        np.testing.assert_allclose(found, expected, **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("first", [0.0, np.inf, -np.inf, np.nan])
+def test_hidden_zero_is_zero_and_not_known(first):
+    number = jnp.full(3, first)
+    lowered = jax.jit(xla_rows.hidden_zero).lower(number)
+    assert lowered.compile()(number) == 0
+    assert "parameter(0)" in (lowered.compile().as_text() or "")
+    assert xla_rows.hidden_zero(number[:0]) == 0
+
+
+TOLERANCE = {np.float32: {"rtol": 2e-5, "atol": 1e-5}, np.float64: {"rtol": 1e-12, "atol": 1e-12}}
