@@ -33,7 +33,7 @@ __all__ = [
     "auto_mesh",
     "batch_sharding_rule",
     "check_varying",
-    "define_dead_code",
+    "define_dce_rule",
     "match_varying",
     "partitioned_call",
     "partitioned_devices",
@@ -65,7 +65,7 @@ def check_varying(name: str, *avals: Any) -> None:
     core.standard_vma_rule(name, *avals)
 
 
-def define_dead_code(
+def define_dce_rule(
     primitive: Primitive, rule: Callable[[Sequence[bool], Any], tuple[list[bool], Any]]
 ) -> None:
     """Registers what JAX makes of a primitive's equation where not all of its results are used.

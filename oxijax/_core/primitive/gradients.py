@@ -193,7 +193,7 @@ def define_parts(whole: "KernelPrimitive", parts: Sequence["KernelPrimitive"]) -
         return [name in values for name in names], call
 
     whole.parts = parts
-    _compat.define_dead_code(whole.primitive, drop_unused)
+    _compat.define_dce_rule(whole.primitive, drop_unused)
 
 
 class Differentiated(Protocol):
