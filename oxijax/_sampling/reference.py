@@ -318,10 +318,10 @@ def _flat(array: jax.Array) -> jax.Array:
 def _query_bytes(locations: jax.Array, channels: Any, *, is_fused: bool = False) -> int:
     """Bytes that one query works with: a head's sums or products, and ten numbers of each point.
 
-    Of one point XLA finds these where it uses them, in all passes over queries, and what is held is
+    They are counted half: where blocks are larger, cores wait for each other less often. Of one point XLA finds these where it uses them, in all passes over queries, and what is held is
     what is added to pixels; where a pass is fused with what follows, nothing at all.
     """
     heads, points = locations.shape[2:4]
     if points == 1:
         return 1 if is_fused else 4 * heads * channels
-    return 4 * heads * (4 * min(channels, 32) + 10 * points)
+    return 2 * heads * (4 * min(channels, 32) + 10 * points)
