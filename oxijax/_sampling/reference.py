@@ -318,8 +318,9 @@ def _flat(array: jax.Array) -> jax.Array:
 def _query_bytes(locations: jax.Array, channels: Any, *, is_fused: bool = False) -> int:
     """Bytes that one query works with: a head's sums or products, and ten numbers of each point.
 
-    They are counted half: where blocks are larger, cores wait for each other less often. Of one point XLA finds these where it uses them, in all passes over queries, and what is held is
-    what is added to pixels; where a pass is fused with what follows, nothing at all.
+    Half of them are counted: in larger blocks cores wait for each other less often. Of one point
+    XLA finds these where it uses them, in all passes over queries, and what is held is what is
+    added to pixels; where a pass is fused with what follows, nothing at all.
     """
     heads, points = locations.shape[2:4]
     if points == 1:
