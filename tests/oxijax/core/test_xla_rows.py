@@ -38,7 +38,7 @@ def dtype(request):
 def test_rows_that_are_added_to(channels, dtype):
     rows, values, factors, index, outside = drawn(channels, dtype)
     add = jax.jit(xla_rows.add_to_rows, static_argnames="drop")
-    zero = xla_rows.hidden_zero(factors)
+    zero = xla_rows.hidden_zero(jnp.asarray(factors))
     for numbers, drop in ((index.astype(np.int32), False), (outside, True)):
         expected = rows.copy()
         exists = numbers < ROWS
@@ -51,7 +51,7 @@ def test_rows_that_are_added_to(channels, dtype):
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_dot_products_of_rows(channels, dtype):
     rows, values, factors, index, outside = drawn(channels, dtype)
-    zero = xla_rows.hidden_zero(factors)
+    zero = xla_rows.hidden_zero(jnp.asarray(factors))
     exact = np.einsum("rc,...c->...r", rows.astype(np.float64), values.astype(np.float64))
     expected = np.take_along_axis(exact, index[..., None].astype(np.int64), -1)[..., 0]
     found = jax.jit(xla_rows.row_products)(rows, index.astype(np.int32), values, zero)
