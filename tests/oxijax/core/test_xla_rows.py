@@ -24,8 +24,8 @@ def drawn(channels, dtype):
 
 
 def check(found, expected, dtype):
-    tolerance = 1e-12 if dtype is np.float64 else 2e-5
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance / 2)
+    tolerance = 1e-12 if dtype is np.float64 else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.fixture(params=[np.float32, np.float64])
@@ -65,7 +65,7 @@ def test_dot_products_of_rows(channels, dtype):
 @pytest.mark.parametrize("first", [0.0, np.inf, -np.inf, np.nan])
 def test_hidden_zero_is_zero_and_not_known(first):
     number = jnp.full(3, first)
-    lowered = jax.jit(xla_rows.hidden_zero).lower(number)
-    assert lowered.compile()(number) == 0
-    assert "parameter(0)" in (lowered.compile().as_text() or "")
+    program = jax.jit(xla_rows.hidden_zero).lower(number).compile()
+    assert program(number) == 0
+    assert " compare(" in (program.as_text() or "")  # or it would be a constant
     assert xla_rows.hidden_zero(number[:0]) == 0
