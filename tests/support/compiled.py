@@ -107,7 +107,7 @@ class Scalar:
         return not self.less(a, b)
 
 
-def pairs(format: Format, name: str, count: int) -> list[np.ndarray]:
+def pairs(format: Format, count: int) -> list[np.ndarray]:
     """Three operands, [count, 2] bit patterns each."""
-    columns = float_inputs(format, 3, name)
+    columns = float_inputs(format, 3)
     return [np.stack([x[-count:], np.roll(x, 999)[-count:]], axis=1) for x in columns]

@@ -1,5 +1,6 @@
 """One PTX instruction applied to arrays of bit patterns in the emulator, and inputs that hurt."""
 
+import functools
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -127,13 +128,18 @@ def _specials(format: exact.Format) -> list[int]:
     return [magnitude | sign << (format.bits - 1) for magnitude in magnitudes for sign in (0, 1)]
 
 
-def float_inputs(format: exact.Format, operands: int, name: str) -> list[np.ndarray]:
+def float_inputs(format: exact.Format, operands: int) -> list[np.ndarray]:
     """Bit patterns [COUNT] for each operand.
 
     A grid of special values, then random patterns, operands of nearly one magnitude, and cases
     that lie on or right beside the middle between two results.
     """
-    random = _seed(f"{format.name} {name}")
+    return [column.copy() for column in _float_inputs(format, operands)]
+
+
+@functools.cache
+def _float_inputs(format: exact.Format, operands: int) -> list[np.ndarray]:
+    random = _seed(f"{format.name} {operands}")
     specials = _specials(format)
     grid = list(itertools.product(*[specials] * operands))
     rows = [grid[i] for i in random.permutation(len(grid))[: COUNT // 2]]
@@ -187,12 +193,17 @@ def packed(columns: Sequence[np.ndarray]) -> list[np.ndarray]:
     ]
 
 
-def integer_inputs(widths: Sequence[int], name: str) -> list[np.ndarray]:
+def integer_inputs(widths: Sequence[int]) -> list[np.ndarray]:
     """Bit patterns [COUNT] for operands of `widths` bits: limits against limits, then random.
 
     Half of the random ones are short, so that quotients and shift counts vary.
     """
-    random = _seed(f"integers {name}")
+    return [column.copy() for column in _integer_inputs(tuple(widths))]
+
+
+@functools.cache
+def _integer_inputs(widths: tuple[int, ...]) -> list[np.ndarray]:
+    random = _seed(f"integers {widths}")
     limits = [
         [0, 1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 255, (1 << (w - 1)) - 2, (1 << (w - 1)) - 1,
          1 << (w - 1), (1 << (w - 1)) + 1, (1 << w) - 2, (1 << w) - 1, (1 << w) // 3]

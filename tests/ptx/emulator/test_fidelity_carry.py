@@ -28,7 +28,7 @@ CHAINS: dict[str, Callable[[int, int, int], int]] = {
 @pytest.mark.parametrize("operation", CHAINS)
 def test_three_words(operation, width, sign):
     """The third word is the carry or borrow out of the second, which took that of the first."""
-    inputs = integer_inputs([width] * 4, f"{operation} {sign}{width}")
+    inputs = integer_inputs([width] * 4)
     dtype, register = f"{sign}{width}", f"%{WORDS[width]}"
     chain = f"""{operation}.cc.{dtype} {register}7, {{0}}, {{2}};
     {operation}c.cc.{dtype} {register}8, {{1}}, {{3}};
@@ -47,7 +47,7 @@ def test_three_words(operation, width, sign):
 @pytest.mark.parametrize("dtype", ["u32", "s32", "u64", "s64"])
 def test_product_of_two_words_is_added_to_two_words(dtype):
     width = int(dtype[1:])
-    inputs = integer_inputs([width] * 4, f"mad {dtype}")
+    inputs = integer_inputs([width] * 4)
     register, mask = f"%{WORDS[width]}", (1 << width) - 1
 
     def signed(a: int) -> int:

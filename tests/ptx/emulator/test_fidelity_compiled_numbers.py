@@ -25,7 +25,7 @@ def remainder(a: int, b: int) -> int:
 @schedules
 def test_divide(schedule):
     count = 700
-    a, b, p, q = (x[-count:] for x in integer_inputs([32, 32, 64, 64], "divide"))
+    a, b, p, q = (x[-count:] for x in integer_inputs([32, 32, 64, 64]))
     b[(b == 0) | (b == 2**32 - 1)] = 9  # INT_MIN / -1 is undefined in C++
     q[(q == 0) | (q == 2**64 - 1)] = 9
     expected32, expected64 = [], []
@@ -46,7 +46,7 @@ def test_divide(schedule):
 @schedules
 def test_bits(schedule):
     count = 700
-    a, b, p = (x[-count:] for x in integer_inputs([32, 32, 64], "bits"))
+    a, b, p = (x[-count:] for x in integer_inputs([32, 32, 64]))
     out = output(count, 16, dtype=np.uint32)
     run("integers", "bits", [a, b, p, out, count], count, schedule)
     expected = []
@@ -93,7 +93,7 @@ def test_wide_index(schedule):
 def test_half_math(schedule):
     count = 700
     f16 = Scalar(F16)
-    a, b, c = pairs(F16, "half math", count)
+    a, b, c = pairs(F16, count)
     out, flags = output(count, 8, 2, dtype=np.float16), output(count, dtype=np.int32)
     arguments = [x.view(np.float16) for x in (a, b, c)]
     run("halves", "half_math", [*arguments, out, flags, count], count, schedule)
@@ -128,7 +128,7 @@ def test_half_math(schedule):
 def test_bf16_math(schedule):
     count = 700
     bf16 = Scalar(BF16)
-    a, b, c = pairs(BF16, "bf16 math", count)
+    a, b, c = pairs(BF16, count)
     out, flags = output(count, 6, 2, dtype=ml_dtypes.bfloat16), output(count, dtype=np.int32)
     arguments = [x.view(ml_dtypes.bfloat16) for x in (a, b, c)]
     run("halves", "bf16_math", [*arguments, out, flags, count], count, schedule)
@@ -153,7 +153,7 @@ def test_bf16_math(schedule):
 @schedules
 def test_convert(schedule):
     count = 700
-    (bits,) = (x[-count:] for x in float_inputs(F32, 1, "convert"))
+    (bits,) = (x[-count:] for x in float_inputs(F32, 1))
     small = np.random.default_rng(8).normal(0, 300, count // 2).astype(np.float32)
     bits[: count // 2] = small.view(np.uint32)
     halves, brains = output(count, 4, dtype=np.float16), output(count, 2, dtype=ml_dtypes.bfloat16)
@@ -222,7 +222,7 @@ def test_functions_of_doubles(schedule):
 def test_rounded_doubles(schedule):
     count = 700
     f64 = Scalar(F64)
-    a, b = (x[-count:] for x in float_inputs(F64, 2, "rounded"))
+    a, b = (x[-count:] for x in float_inputs(F64, 2))
     small = np.random.default_rng(13).normal(0, 1e5, count // 2)
     a[: count // 2] = small.view(np.uint64)
     out, narrow = output(count, 4, dtype=np.float64), output(count, 2)
@@ -275,7 +275,7 @@ def test_newton(schedule):
 def test_bf16_native(schedule):
     count = 700
     bf16 = Scalar(BF16)
-    a, b, _ = pairs(BF16, "bf16 native", count)
+    a, b, _ = pairs(BF16, count)
     out = output(count, 3, 2, dtype=ml_dtypes.bfloat16)
     arguments = [a.view(ml_dtypes.bfloat16), b.view(ml_dtypes.bfloat16), out, count]
     run("hopper", "bf16_native", arguments, count, schedule)

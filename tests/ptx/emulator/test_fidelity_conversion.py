@@ -42,7 +42,7 @@ def register_width(dtype: str) -> int:
 
 def near_integers(format: Format, name: str) -> list[np.ndarray]:
     """Floating point inputs, a third of them near halves, small integers and integers' limits."""
-    (bits,) = float_inputs(format, 1, name)
+    (bits,) = float_inputs(format, 1)
     random = np.random.default_rng(len(name))
     edges = [k for width in (8, 16, 32, 64) for dtype in "us" for k in limits(f"{dtype}{width}")]
     edges += list(range(-9, 10))
@@ -89,7 +89,7 @@ def test_integer_to_float(mode, target, integer):
 
 def ties_among_integers(width: int, dtype: str, format: Format) -> list[np.ndarray]:
     """Integers, a quarter of them in the middle between two floats or one beside it."""
-    (bits,) = integer_inputs([width], f"{dtype} to {format.name}")
+    (bits,) = integer_inputs([width])
     random = np.random.default_rng(width)
     free = int(dtype[1:]) - format.precision - 2
     if free > 0:
@@ -126,7 +126,7 @@ def test_float_to_float(instruction):
 
 def between(wide: Format, narrow: Format, name: str) -> list[np.ndarray]:
     """Inputs, half of them in the target's range: ties, and one step of the source beside them."""
-    (bits,) = float_inputs(wide, 1, name)
+    (bits,) = float_inputs(wide, 1)
     random = np.random.default_rng(len(name))
     for i in range(0, COUNT, 2):
         pattern = int(random.integers(narrow.infinity >> narrow.padding)) << narrow.padding
@@ -184,7 +184,7 @@ def test_integer_to_integer(source, target):
     mask = (1 << width) - 1
     check(
         f"cvt.{target}.{source}",
-        integer_inputs([max(16, int(source[1:]))], f"{source} to {target}"),
+        integer_inputs([max(16, int(source[1:]))]),
         width,
         lambda bits: value(value(bits, source) & mask, target) & mask,
     )
@@ -208,7 +208,7 @@ def test_saturated_integer_to_integer(target, source):
     width = register_width(target)
     check(
         f"cvt.sat.{target}.{source}",
-        integer_inputs([int(source[1:])], f"saturated {source} to {target}"),
+        integer_inputs([int(source[1:])]),
         width,
         lambda bits: min(max(value(bits, source), low), high) & ((1 << width) - 1),
     )
@@ -261,7 +261,7 @@ FLUSHING: list[tuple[str, Callable[[int], int]]] = [
 @pytest.mark.parametrize(("instruction", "expected"), FLUSHING, ids=[i for i, _ in FLUSHING])
 def test_flushing_subnormals(instruction, expected):
     target, source = instruction.split(".")[-2:]
-    inputs = float_inputs(FORMATS[source], 1, instruction)
+    inputs = float_inputs(FORMATS[source], 1)
     result = FORMATS.get(target)
     check(instruction, inputs, result.bits if result else 32, expected, nan_of=result)
 

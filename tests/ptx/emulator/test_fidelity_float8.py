@@ -52,7 +52,7 @@ def nearest(number: exact.Exact, name: str, relu: bool) -> int:
 
 def inputs(format: Format, name: str) -> np.ndarray:
     """Of all magnitudes, and every number of the 8-bit format with its neighbours and middles."""
-    (bits,) = float_inputs(format, 1, name)
+    (bits,) = float_inputs(format, 1)
     ends = [*VALUES[name], *((a + b) / 2 for a, b in pairwise(VALUES[name]))]
     for i, number in enumerate(ends):
         exponent = -40

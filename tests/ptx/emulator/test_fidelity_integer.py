@@ -76,7 +76,7 @@ UNIFORM: dict[str, tuple[Sequence[str], Callable[..., int]]] = {
 def test_operands_and_result_of_one_type(instruction, dtype):
     """Divisors of zero are left out: their result is unspecified."""
     compute, width = UNIFORM[instruction][1], width_of(dtype)
-    inputs = integer_inputs([width] * compute.__code__.co_argcount, f"{instruction} {dtype}")
+    inputs = integer_inputs([width] * compute.__code__.co_argcount)
     if instruction in ("div", "rem"):
         inputs[1][inputs[1] == 0] = 3
     check(f"{instruction}.{dtype}", inputs, width, numbers(dtype, dtype, compute))
@@ -85,7 +85,7 @@ def test_operands_and_result_of_one_type(instruction, dtype):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_high_half_of_a_product(dtype):
     width = width_of(dtype)
-    inputs = integer_inputs([width] * 3, f"mul.hi {dtype}")
+    inputs = integer_inputs([width] * 3)
     check(f"mul.hi.{dtype}", inputs[:2], width, numbers(dtype, dtype, lambda a, b: a * b >> width))
     expected = numbers(dtype, dtype, lambda a, b, c: (a * b >> width) + c)
     check(f"mad.hi.{dtype}", inputs, width, expected)
@@ -95,7 +95,7 @@ def test_high_half_of_a_product(dtype):
 def test_wide_product(dtype):
     width = width_of(dtype)
     double = f"{dtype[0]}{2 * width}"
-    inputs = integer_inputs([width, width, 2 * width], f"mul.wide {dtype}")
+    inputs = integer_inputs([width, width, 2 * width])
     product = numbers(dtype, double, lambda a, b: a * b)
     check(f"mul.wide.{dtype}", inputs[:2], 2 * width, product)
     check(
@@ -109,7 +109,7 @@ def test_wide_product(dtype):
 @pytest.mark.parametrize("dtype", [*TYPES, *BITS])
 def test_shift_counts_beyond_the_width_are_clamped(dtype):
     width = width_of(dtype)
-    inputs = integer_inputs([width, 32], f"shift {dtype}")
+    inputs = integer_inputs([width, 32])
     right = numbers(dtype, dtype, lambda a: a)
     check(
         f"shr.{dtype}",
@@ -128,7 +128,7 @@ def test_shift_counts_beyond_the_width_are_clamped(dtype):
 
 @pytest.mark.parametrize("width", [32, 64])
 def test_counting_and_reversing_bits(width):
-    inputs = integer_inputs([width], f"bits {width}")
+    inputs = integer_inputs([width])
     check(f"popc.b{width}", inputs, 32, lambda a: a.bit_count())
     check(f"clz.b{width}", inputs, 32, lambda a: width - a.bit_length())
     check(f"brev.b{width}", inputs, width, lambda a: int(f"{a:0{width}b}"[::-1], 2))
@@ -137,7 +137,7 @@ def test_counting_and_reversing_bits(width):
 @pytest.mark.parametrize("dtype", ["u32", "s32", "u64", "s64"])
 def test_finding_the_first_bit_that_is_no_sign(dtype):
     width = width_of(dtype)
-    inputs = integer_inputs([width], f"bfind {dtype}")
+    inputs = integer_inputs([width])
     none = 0xFFFFFFFF
 
     def expected(a: int) -> int:
@@ -167,7 +167,7 @@ def bit_field(a: int, b: int, c: int, dtype: str) -> int:
 @pytest.mark.parametrize("dtype", ["u32", "s32", "u64", "s64"])
 def test_bit_field_extract(dtype):
     width = width_of(dtype)
-    inputs = integer_inputs([width, 32, 32], f"bfe {dtype}")
+    inputs = integer_inputs([width, 32, 32])
     inputs[1] &= 0x7F
     inputs[2] &= 0x7F
     check(f"bfe.{dtype}", inputs, width, lambda a, b, c: bit_field(a, b, c, dtype))
@@ -175,7 +175,7 @@ def test_bit_field_extract(dtype):
 
 @pytest.mark.parametrize("width", [32, 64])
 def test_bit_field_insert(width):
-    a, b, start, length = integer_inputs([width, width, 32, 32], f"bfi {width}")
+    a, b, start, length = integer_inputs([width, width, 32, 32])
     start &= 0x7F
     length &= 0x7F
 
@@ -191,7 +191,7 @@ def test_bit_field_insert(width):
 @pytest.mark.parametrize("table", [0xE8, 0x96, 0xCA, 0xF8, 0x78, 0x01, 0x80, 0x3C, 0xD8, 0xB1])
 def test_three_input_logic(table):
     """Bit i of the table is the result of a = i >> 2, b = i >> 1 & 1, c = i & 1."""
-    inputs = integer_inputs([32, 32, 32], "lop3")
+    inputs = integer_inputs([32, 32, 32])
 
     def expected(a: int, b: int, c: int) -> int:
         return sum(
@@ -215,7 +215,7 @@ PERMUTATIONS = {
 
 @pytest.mark.parametrize("mode", ["", *PERMUTATIONS])
 def test_permutation_of_bytes(mode):
-    inputs = integer_inputs([32, 32, 32], f"prmt {mode}")
+    inputs = integer_inputs([32, 32, 32])
 
     def expected(a: int, b: int, selector: int) -> int:
         source = (b << 32 | a).to_bytes(8, "little")
@@ -237,7 +237,7 @@ def test_permutation_of_bytes(mode):
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
 @pytest.mark.parametrize("direction", ["l", "r"])
 def test_funnel_shift(direction, mode):
-    inputs = integer_inputs([32, 32, 32], f"shf {direction}")
+    inputs = integer_inputs([32, 32, 32])
 
     def expected(a: int, b: int, c: int) -> int:
         count = min(c, 32) if mode == "clamp" else c & 31
@@ -264,7 +264,7 @@ def test_setp(dtype):
     operators = list(ORDERINGS) if dtype[0] != "b" else ["eq", "ne"]
     if dtype[0] == "u":
         operators += UNSIGNED
-    a, b = integer_inputs([width_of(dtype)] * 2, f"setp {dtype}")
+    a, b = integer_inputs([width_of(dtype)] * 2)
     same = np.arange(len(a)) % 5 == 0
     b[same] = a[same]
     lines = ["mov.b32 %w5, 0;"]
@@ -284,13 +284,13 @@ def test_setp(dtype):
 
 @pytest.mark.parametrize("width", [16, 32, 64])
 def test_selp(width):
-    a, b, c = integer_inputs([width, width, 32], f"selp {width}")
+    a, b, c = integer_inputs([width, width, 32])
     condition = f"setp.gt.s32 p, {{2}}, 0;\nselp.b{width} {{d}}, {{0}}, {{1}}, p;"
     check(condition, [a, b, c], width, lambda x, y, z: x if value(z, "s32") > 0 else y)
 
 
 def test_logic_of_predicates():
-    inputs = integer_inputs([32, 32], "predicates")
+    inputs = integer_inputs([32, 32])
 
     def expected(a: int, b: int) -> int:
         p, q = a & 1, b & 1
@@ -311,16 +311,16 @@ def test_logic_of_predicates():
 
 
 def test_vectors_of_registers_are_packed_low_element_first():
-    a, b = integer_inputs([16, 16], "pack")
+    a, b = integer_inputs([16, 16])
     check(
         "mov.b32 {d}, {{{0}, {1}}};",
         [a, b],
         32,
         lambda x, y: x | y << 16,
     )
-    a, b = integer_inputs([32, 32], "pack")
+    a, b = integer_inputs([32, 32])
     check("mov.b64 {d}, {{{0}, {1}}};", [a, b], 64, lambda x, y: x | y << 32)
-    (a,) = integer_inputs([64], "unpack")
+    (a,) = integer_inputs([64])
     check(
         "mov.b64 {{%w5, %w6}}, {0};\nxor.b32 %w5, %w5, 1;\nmov.b64 {d}, {{%w6, %w5}};",
         [a],

@@ -80,7 +80,7 @@ def check_numbers(
     """
     dtype = instruction.split(".")[-1]
     format = FORMATS[dtype.removesuffix("x2")]
-    inputs = float_inputs(format, operands, instruction)
+    inputs = float_inputs(format, operands)
     if dtype.endswith("x2"):
         inputs, expected, result = packed(inputs), by_halves(expected), 32
     check(instruction, inputs, result or format.bits, expected, format if any_nan else None)
@@ -187,7 +187,7 @@ OPERATORS = [*ORDERINGS, *(f"{operator}u" for operator in ORDERINGS), "num", "na
 def test_setp_of_floats(operator, dtype):
     format = FORMATS[dtype.split(".")[-1]]
     flush = format.flush if dtype == "ftz.f32" else lambda bits: bits
-    inputs = float_inputs(format, 2, f"setp {operator}")
+    inputs = float_inputs(format, 2)
     check(
         f"setp.{operator}.{dtype} p, {{0}}, {{1}};\nselp.b32 {{d}}, 1, 0, p;",
         inputs,
@@ -197,7 +197,7 @@ def test_setp_of_floats(operator, dtype):
 
 
 def test_setp_gives_the_complement_too_and_combines_with_a_predicate():
-    inputs = float_inputs(F32, 2, "setp combined")
+    inputs = float_inputs(F32, 2)
 
     def expected(a: int, b: int) -> int:
         x, y = F32.decode(a), F32.decode(b)
@@ -226,7 +226,7 @@ def test_setp_gives_the_complement_too_and_combines_with_a_predicate():
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_selp_and_mov_keep_every_bit(dtype):
     format = FORMATS[dtype]
-    a, b = float_inputs(format, 2, "selp")
+    a, b = float_inputs(format, 2)
     condition = np.arange(len(a), dtype=np.uint32) % 3
     check(
         f"""setp.ne.b32 p, {{2}}, 0;
@@ -261,7 +261,7 @@ def test_testp(dtype):
         lines += [f"testp.{name}.{dtype} p, {{0}};", f"@p or.b32 %w5, %w5, {1 << i};"]
     check(
         "\n".join([*lines, "mov.b32 {d}, %w5;"]),
-        float_inputs(format, 1, "testp"),
+        float_inputs(format, 1),
         32,
         lambda a: sum(test(a) << i for i, test in enumerate(tests.values())),
     )
@@ -284,7 +284,7 @@ def test_fma_with_relu(dtype):
 @pytest.mark.parametrize("operator", ["eq", "lt", "geu", "neu", "nan"])
 def test_packed_comparison_gives_a_predicate_for_each_half(operator, dtype):
     format = FORMATS[dtype]
-    inputs = packed(float_inputs(format, 2, f"setp x2 {operator}"))
+    inputs = packed(float_inputs(format, 2))
 
     def half(a: int, b: int) -> int:
         return int(compared(operator, format.decode(a), format.decode(b)))
@@ -395,7 +395,7 @@ NUMPY = {
 @pytest.mark.parametrize("operation", ["add", "sub", "mul", "div", "sqrt"])
 def test_the_oracle_agrees_with_numpy(operation, name):
     format, dtype = NUMPY[name]
-    inputs = float_inputs(format, OPERATIONS[operation][0], f"oracle {operation}")
+    inputs = float_inputs(format, OPERATIONS[operation][0])
     longer = {"sub": "subtract", "mul": "multiply", "div": "divide"}
     function = getattr(np, longer.get(operation) or operation)
     with np.errstate(all="ignore"):
@@ -416,10 +416,10 @@ def test_the_oracle_narrows_as_numpy_does(source, target):
     dtype = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}[target]
     with np.errstate(all="ignore"):
         if source == "f64" and target == "bf16":  # ml_dtypes rounds to float32 on the way
-            bits = float_inputs(F32, 1, "oracle")[0].view(np.float32).astype(np.float64)
+            bits = float_inputs(F32, 1)[0].view(np.float32).astype(np.float64)
             bits = bits.view(np.uint64)
         else:
-            bits = float_inputs(wide, 1, "oracle")[0]
+            bits = float_inputs(wide, 1)[0]
         theirs = bits.view(wide_dtype).astype(dtype)
     theirs = theirs.view(np.uint32 if target == "f32" else np.uint16)
     for right, pattern in zip(theirs.tolist(), bits.tolist(), strict=True):
@@ -432,7 +432,7 @@ def test_the_inputs_contain_what_they_should():
     for format in (F16, BF16, F32, F64):
         for operation in ("add", "mul", "fma"):
             operands, compute = OPERATIONS[operation]
-            columns = float_inputs(format, operands, operation)
+            columns = float_inputs(format, operands)
             values = columns[0].tolist()
             kinds = {format.decode(v).kind for v in values}
             assert kinds == {"finite", "inf", "nan"}

@@ -42,7 +42,7 @@ def shuffled(mode: str, lane: int, b: int, c: int) -> tuple[int, bool]:
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
 def test_shuffle(mode, width):
     """Every thread with a distance of its own, in segments of `width` lanes as CUDA makes them."""
-    values, distances = integer_inputs([32, 32], f"shfl {mode}")
+    values, distances = integer_inputs([32, 32])
     control = (WARP - width) << 8 | (0 if mode == "up" else 0x1F)
     got = apply(
         f"shfl.sync.{mode}.b32 %w5|p, {{0}}, {{1}}, {control:#x}, -1;\n"
@@ -69,9 +69,9 @@ def check_warps(
         assert results == expected(*inputs)
 
 
-def few(name: str) -> np.ndarray:
+def few() -> np.ndarray:
     """Small numbers, in some warps all the same."""
-    (values,) = integer_inputs([32], name)
+    (values,) = integer_inputs([32])
     values %= 3
     values[: COUNT // 4] = np.repeat(values[: COUNT // 4 : WARP], WARP)
     return values
@@ -83,7 +83,7 @@ def ballot(inputs: list[int]) -> int:
 
 def test_ballot():
     text = "setp.ne.u32 p, {0}, 0;\nvote.sync.ballot.b32 {d}, p, -1;"
-    check_warps(text, [few("ballot")], lambda x: [ballot(x)] * WARP)
+    check_warps(text, [few()], lambda x: [ballot(x)] * WARP)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_votes(mode, holds):
     text = f"""setp.ne.u32 p, {{0}}, 0;
     vote.sync.{mode}.pred q, p, -1;
     selp.u32 {{d}}, 1, 0, q;"""
-    check_warps(text, [few(mode)], lambda x: [int(holds(ballot(x)))] * WARP)
+    check_warps(text, [few()], lambda x: [int(holds(ballot(x)))] * WARP)
 
 
 def test_ballot_of_the_lanes_that_are_there():
@@ -111,7 +111,7 @@ def test_ballot_of_the_lanes_that_are_there():
     mov.b32 {d}, %w6;"""
     check_warps(
         text,
-        [few("odd lanes")],
+        [few()],
         lambda x: [ballot(x) & 0xAAAAAAAA if lane % 2 else 7 for lane in range(WARP)],
     )
 
@@ -120,25 +120,25 @@ def test_match_any():
     text = "match.any.sync.b32 {d}, {0}, -1;"
     check_warps(
         text,
-        [few("match")],
+        [few()],
         lambda x: [sum((other == value) << i for i, other in enumerate(x)) for value in x],
     )
 
 
 def test_match_all():
     text = "match.all.sync.b32 %w5|p, {0}, -1;\n@!p add.u32 %w5, %w5, 7;\nmov.b32 {d}, %w5;"
-    check_warps(text, [few("match all")], lambda x: [FULL if len(set(x)) == 1 else 7] * WARP)
+    check_warps(text, [few()], lambda x: [FULL if len(set(x)) == 1 else 7] * WARP)
 
 
 def test_elect():
     text = "elect.sync %w5|p, -1;\nselp.b32 %w6, 16, 0, p;\nadd.u32 {d}, %w5, %w6;"
-    check_warps(text, [few("elect")], lambda x: [16] + [0] * (WARP - 1))
+    check_warps(text, [few()], lambda x: [16] + [0] * (WARP - 1))
 
 
 @pytest.mark.parametrize("dtype", ["u32", "s32"])
 @pytest.mark.parametrize(("name", "reduce"), [("add", sum), ("min", min), ("max", max)])
 def test_redux_of_integers(name, reduce, dtype):
-    (values,) = integer_inputs([32], f"redux {name}")
+    (values,) = integer_inputs([32])
 
     def expected(inputs: list[int]) -> list[int]:
         signed = [x - (x >> 31 << 32) if dtype == "s32" else x for x in inputs]
@@ -152,7 +152,7 @@ def test_redux_of_integers(name, reduce, dtype):
     [("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)],
 )
 def test_redux_of_bits(name, reduce):
-    (values,) = integer_inputs([32], f"redux {name}")
+    (values,) = integer_inputs([32])
     check_warps(
         f"redux.sync.{name}.b32 {{d}}, {{0}}, -1;",
         [values],
@@ -161,7 +161,7 @@ def test_redux_of_bits(name, reduce):
 
 
 def test_special_registers_of_a_lane():
-    (x,) = integer_inputs([32], "lanes")
+    (x,) = integer_inputs([32])
     for name, value in {
         "laneid": lambda lane: lane,
         "lanemask_eq": lambda lane: 1 << lane,

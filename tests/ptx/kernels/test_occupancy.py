@@ -32,13 +32,13 @@ NAMED = [
 def launches(family: str, layer: str, target: str) -> list[tuple[KernelDefinition, Launch, int]]:
     """Each kernel of a layer, its launch, and the blocks that its plan promises."""
     model, found = FAMILIES[family], []
-    config, images = model.layers[layer]
+    config, extent = model.layers[layer].config, model.layers[layer].extent
     if family == "sampling":  # locations of the same type
         config = dataclasses.replace(config, location_type=None)
     for dtype in (bf16, f16, f32):
         of_type = dataclasses.replace(config, float_type=dtype)
         for kernel in model.kernels.values():
-            shapes = list(model.shapes(kernel, of_type, images).values())
+            shapes = list(model.shapes(kernel, of_type, extent).values())
             promised = kernel.instance(of_type, target, shapes).plan.min_blocks or 1
             found.append((kernel, kernel.launch(of_type, TARGETS[target], shapes), promised))
     return found
