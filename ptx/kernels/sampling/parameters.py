@@ -10,7 +10,7 @@ from ptx.definition import Instance, Size
 from ptx.isa.dtypes import DType
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.config import SamplingConfig
-from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Grid, Window
+from ptx.kernels.sampling.geometry import WIDTH, Grid, Window
 
 __all__ = [
     "BATCH_SIZE",
@@ -53,14 +53,6 @@ def _level_sizes(name: str, axis: int) -> Size:
     )
 
 
-def _out_size(name: str, axis: int) -> Size:
-    return Size(
-        name,
-        lambda instance: instance.config.geometry.out_size[axis],
-        lambda config, plan: isinstance(config.geometry, Window),
-    )
-
-
 BATCH_SIZE = Size("batch_size", lambda instance: instance.sizes["n"])
 IMAGE_SIZES = (
     Size("image_pixels", lambda instance: instance.config.pixels),
@@ -69,7 +61,11 @@ IMAGE_SIZES = (
 )
 SIZES = (
     *(BATCH_SIZE, Size("queries", lambda instance: instance.sizes["q"]), *IMAGE_SIZES),
-    *(_out_size("out_height", HEIGHT), _out_size("out_width", WIDTH)),
+    Size(
+        "out_width",
+        lambda instance: instance.config.geometry.out_size[WIDTH],
+        lambda config, plan: isinstance(config.geometry, Window),
+    ),
 )
 
 

@@ -69,9 +69,11 @@ class SamplingPlan:
 
 def read_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:
     """The plan of a kernel that reads images: a lane has vectors of 16 bytes, if they fit."""
-    min_blocks = 4 if config.sum_type is f32 else 3
     width = vector_width(config.float_type, config.channels)
-    return _plan(config.channels // width, width, min_blocks)
+    plan = _plan(config.channels // width, width, min_blocks=3)
+    if config.sum_type is f32:
+        plan = dataclasses.replace(plan, min_blocks=_blocks(plan, config, sizes, 4))
+    return plan
 
 
 def add_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> SamplingPlan:
@@ -116,10 +118,10 @@ def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> 
     where points are many, a block has few units, and a unit has more lanes than its channels need.
     """
     plan = read_plan(config, target, sizes)
-    blocks = 3 if config.sum_type is f32 and target.supports("sm_80") else 2
-    # A fourth block leaves fewer registers, and helps only where there are blocks that would wait.
-    if blocks == 3 and not (sizes and _leaves_room(plan, sizes["n"] * sizes["q"] * config.heads)):
-        blocks = 4
+    blocks = 2
+    if config.sum_type is f32 and target.supports("sm_80"):
+        narrow = config.float_type is config.coordinate_type is f32  # in vectors of four
+        blocks = _blocks(plan, config, sizes, 4 if narrow else 3)
     plan = dataclasses.replace(plan, min_blocks=blocks)
     if not config.normalize:
         return plan
@@ -130,9 +132,15 @@ def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> 
     return plan
 
 
-def _leaves_room(plan: SamplingPlan, units: int) -> bool:
-    """Whether a launch of so many units has three blocks for each SM of a large GPU at most."""
-    return units <= plan.units * enough_blocks(3)
+def _blocks(plan: SamplingPlan, config: SamplingConfig, sizes: Sizes | None, few: int) -> int:
+    """The blocks of an SM: `few`, or one more for a launch so large that it always saves a wave.
+
+    One more leaves fewer registers.
+    """
+    if sizes is None:
+        return few + 1
+    blocks = -(-sizes["n"] * sizes["q"] * config.heads // plan.units)
+    return few + (blocks >= enough_blocks(few * (few + 1)))
 
 
 def chunks(config: SamplingConfig, plan: SamplingPlan) -> int:

@@ -75,7 +75,7 @@ class Unit:
             self.lane = k.tid() % plan.lanes
             self.row = self.index // config.heads
             self.head = self.index % config.heads
-            self.image, self.query = self.row // queries, self.row % queries
+            self.image, self.query = _divmod(self.row, queries)
         else:
             self.image, self.query, self.head, self.exists = place
             self.lane = k.tid() % plan.lanes
@@ -84,8 +84,7 @@ class Unit:
         k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
         self.out_pixel: tuple[Val, Val] | None = None
         if isinstance(config.geometry, Window) and not of_pixels:
-            row = self.query // p.out_width % p.out_height
-            self.out_pixel = row, self.query % p.out_width
+            self.out_pixel = _divmod(self.query, p.out_width)
         self.levels = _levels(k, config, p)
 
     def pixels(self, images: Pointer, channel: Val | int) -> Pointer:
@@ -101,6 +100,12 @@ class Unit:
         return array + self.k.mad_wide(
             self.index, self.config.channels, self.k.convert(channel, u64)
         )
+
+
+def _divmod(number: Val, divisor: Val) -> tuple[Val, Val]:
+    """The quotient and the remainder of u32, by one division."""
+    quotient = number // divisor
+    return quotient, number - quotient * divisor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
