@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ptx.kernels.sampling.geometry import WIDTH, Across, Geometry, Grid, Window
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Across, Geometry, Grid, Window
 
 __all__ = ["Position", "position", "reflected"]
 
@@ -61,7 +61,7 @@ def _(
     middle = geometry.middle(axis)
     taps = [tap[axis] * geometry.dilation[axis] - middle for tap in geometry.taps]
     out_width = geometry.out_size[WIDTH]
-    pixel = query % out_width if axis == WIDTH else query // out_width
+    pixel = query % out_width if axis == WIDTH else query // out_width % geometry.out_size[HEIGHT]
     start = pixel * geometry.strides[axis] + (middle - geometry.padding[axis])
     scale = np.asarray(geometry.offset_scale, coordinate.dtype)
     real = (coordinate + np.asarray(taps, coordinate.dtype)[:, None, None]) * scale

@@ -80,6 +80,7 @@ def test_losses_do_not_depend_on_the_division(run: Run, expected: np.ndarray, ar
     np.testing.assert_allclose(losses, expected, rtol=RTOL)
 
 
+@pytest.mark.slow
 def test_bfloat16(run: Run, expected: np.ndarray):
     losses, _ = run(DEVICES, "--dtype", "bfloat16", "--devices", "1")
     assert losses[-1] < losses[0] / 50

@@ -78,10 +78,10 @@ LAYERS: dict[str, Layer] = {
         ((8, 30, 2, 8), (8, 5, 2, 2, 3, 2), (8, 5, 2, 2, 3)),
         (0, 0, 0),
     ),
-    "gemm": Layer(_gemm, ((2048, 16), (16, 8)), (0, None), (None, 1)),
+    "gemm": Layer(_gemm, ((512, 16), (16, 8)), (0, None), (None, 1)),
     "gemm-transposed": Layer(
         functools.partial(_gemm, transpose_a=True, transpose_b=True),
-        ((16, 2048), (8, 16)),
+        ((16, 512), (8, 16)),
         (1, None),
         (None, 0),
     ),
@@ -90,7 +90,7 @@ LAYERS: dict[str, Layer] = {
         functools.partial(_gemm, transpose_a=True), ((16, 512), (16, 8)), (1, None), (None, 1)
     ),
     "gemm-columns": Layer(
-        functools.partial(_gemm, transpose_b=True), ((2048, 16), (8, 16)), (0, None), (None, 0)
+        functools.partial(_gemm, transpose_b=True), ((512, 16), (8, 16)), (0, None), (None, 0)
     ),
 }
 PATHS: dict[str, Callable[[], AbstractContextManager[None]]] = {

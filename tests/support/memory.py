@@ -20,8 +20,8 @@ C_LIBRARY = ctypes.CDLL(None)
 
 # Resident bytes of a test process: with one for each core a laptop has to hold them all.
 MEMORY_LIMIT = 1.5 * 2**30
-FORGET_ABOVE = 0.8 * 2**30  # what is compiled is forgotten then, in the middle of a file too
-FORGET_AFTER_FILE = 0.6 * 2**30  # below it another file's programs do not hurt
+FORGET_ABOVE = 1.0 * 2**30  # what is compiled is forgotten then, in the middle of a file too
+FORGET_AFTER_FILE = 0.8 * 2**30  # below it another file's programs do not hurt
 WORTH_FORGETTING = 0.1 * 2**30  # what came since the last time: to forget takes a while
 
 # Of glibc's malloc.h. An array that is larger gets pages of its own, which go back when it is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from ptx.definition import Instance, Size
 from ptx.isa.dtypes import DType
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.config import SamplingConfig
-from ptx.kernels.sampling.geometry import WIDTH, Grid, Window
+from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Grid, Window
 
 __all__ = [
     "BATCH_SIZE",
@@ -53,6 +54,14 @@ def _level_sizes(name: str, axis: int) -> Size:
     )
 
 
+def _out_size(name: str, axis: int) -> Size:
+    return Size(
+        name,
+        lambda instance: instance.config.geometry.out_size[axis],
+        lambda config, plan: isinstance(config.geometry, Window),
+    )
+
+
 BATCH_SIZE = Size("batch_size", lambda instance: instance.sizes["n"])
 IMAGE_SIZES = (
     Size("image_pixels", lambda instance: instance.config.pixels),
@@ -61,22 +70,21 @@ IMAGE_SIZES = (
 )
 SIZES = (
     *(BATCH_SIZE, Size("queries", lambda instance: instance.sizes["q"]), *IMAGE_SIZES),
-    Size(
-        "out_width",
-        lambda instance: instance.config.geometry.out_size[WIDTH],
-        lambda config, plan: isinstance(config.geometry, Window),
-    ),
+    *(_out_size("out_height", HEIGHT), _out_size("out_width", WIDTH)),
 )
 
 
 def check(instance: Instance) -> None:
-    """Raises ValueError, which names the limit, for sizes that a kernel cannot count."""
+    """Raises ValueError for sizes that a kernel cannot count, and outputs that are not whole."""
     config, n, q = instance.config, instance.sizes["n"], instance.sizes["q"]
     for what, count in (
         (f"pixels of {n} images of levels {config.levels}", n * config.pixels),
         (f"heads of {n} x {q} queries", n * q * config.heads),
     ):
         check_count(what, count, PIXELS)
+    if isinstance(config.geometry, Window) and q % math.prod(config.geometry.out_size):
+        size = config.geometry.out_size
+        raise ValueError(f"queries must be those of whole outputs of {size}, got {q}")
 
 
 def grid(instance: Instance) -> tuple[int, int, int]:

@@ -84,7 +84,8 @@ class Unit:
         k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
         self.out_pixel: tuple[Val, Val] | None = None
         if isinstance(config.geometry, Window) and not of_pixels:
-            self.out_pixel = _divmod(self.query, p.out_width)
+            line, column = _divmod(self.row, p.out_width)  # an image has whole outputs
+            self.out_pixel = line % p.out_height, column
         self.levels = _levels(k, config, p)
 
     def pixels(self, images: Pointer, channel: Val | int) -> Pointer:

@@ -124,7 +124,7 @@ def test_kernels_split_batches(strategy):
 
 def test_kernels_split_the_rows_of_gradients():
     """Where rows are what is summed over, each device sums its own, and sums are added up."""
-    operands, mesh = rows(2048), mesh_of(4)
+    operands, mesh = rows(512), mesh_of(4)
 
     def loss(a, b, c, alpha, beta):
         y = oxijax.gemm(a, b, c, alpha=alpha, beta=beta, precision="highest")

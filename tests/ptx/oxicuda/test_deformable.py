@@ -215,7 +215,7 @@ def test_targets(kernel):
         assert f".target {target}\n" in GENERATORS[kernel](CONFIG, target)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [*GENERATORS, "backward_input_gather"])
 def test_every_configuration_is_written(kernel):
     """For a target with all paths; that each assembles is what `python -m oxijax check` says."""
