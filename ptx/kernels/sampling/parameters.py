@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from ptx.isa.dtypes import DType
 from ptx.kernels.limits import PIXELS, check_count
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.geometry import HEIGHT, WIDTH, Grid, Window
+from ptx.tile.division import inverse
 
 __all__ = [
     "BATCH_SIZE",
@@ -54,12 +54,26 @@ def _level_sizes(name: str, axis: int) -> Size:
     )
 
 
-def _out_size(name: str, axis: int) -> Size:
-    return Size(
-        name,
-        lambda instance: instance.config.geometry.out_size[axis],
-        lambda config, plan: isinstance(config.geometry, Window),
-    )
+def _out_sizes(name: str, axis: int) -> tuple[Size, Size]:
+    """The size of a window's output along an axis, and its inverse."""
+
+    def size(instance: Instance) -> int:
+        return instance.config.geometry.out_size[axis]
+
+    return Size(name, size, _has_window), _inverse(f"{name}_inverse", size, _has_window)
+
+
+def _inverse(
+    name: str,
+    divisor: Callable[[Instance], int],
+    present: Callable[[Any, Any], bool] = lambda config, plan: True,
+) -> Size:
+    """What numbers are divided with by a size."""
+    return Size(name, lambda instance: inverse(divisor(instance)), present, count=lambda config: 2)
+
+
+def _has_window(config: SamplingConfig, plan: Any) -> bool:
+    return isinstance(config.geometry, Window)
 
 
 BATCH_SIZE = Size("batch_size", lambda instance: instance.sizes["n"])
@@ -69,22 +83,20 @@ IMAGE_SIZES = (
     *(_level_sizes("level_heights", -2), _level_sizes("level_widths", -1)),
 )
 SIZES = (
-    *(BATCH_SIZE, Size("queries", lambda instance: instance.sizes["q"]), *IMAGE_SIZES),
-    *(_out_size("out_height", HEIGHT), _out_size("out_width", WIDTH)),
+    *(BATCH_SIZE, Size("queries", lambda instance: instance.sizes["q"])),
+    _inverse("queries_inverse", lambda instance: instance.sizes["q"]),
+    *(*IMAGE_SIZES, *_out_sizes("out_height", HEIGHT), *_out_sizes("out_width", WIDTH)),
 )
 
 
 def check(instance: Instance) -> None:
-    """Raises ValueError for sizes that a kernel cannot count, and outputs that are not whole."""
+    """Raises ValueError, which names the limit, for sizes that a kernel cannot count."""
     config, n, q = instance.config, instance.sizes["n"], instance.sizes["q"]
     for what, count in (
         (f"pixels of {n} images of levels {config.levels}", n * config.pixels),
         (f"heads of {n} x {q} queries", n * q * config.heads),
     ):
         check_count(what, count, PIXELS)
-    if isinstance(config.geometry, Window) and q % math.prod(config.geometry.out_size):
-        size = config.geometry.out_size
-        raise ValueError(f"queries must be those of whole outputs of {size}, got {q}")
 
 
 def grid(instance: Instance) -> tuple[int, int, int]:

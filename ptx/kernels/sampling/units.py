@@ -13,6 +13,7 @@ from ptx.isa.dtypes import u64
 from ptx.kernels.sampling.config import SamplingConfig
 from ptx.kernels.sampling.geometry import Extent, Window
 from ptx.kernels.sampling.plan import SamplingPlan
+from ptx.tile.division import divided
 
 __all__ = [
     "Level",
@@ -75,7 +76,10 @@ class Unit:
             self.lane = k.tid() % plan.lanes
             self.row = self.index // config.heads
             self.head = self.index % config.heads
-            self.image, self.query = _divmod(self.row, queries)
+            if of_pixels:
+                self.image, self.query = self.row // queries, self.row % queries
+            else:
+                self.image, self.query = divided(self.row, queries, p.queries_inverse)
         else:
             self.image, self.query, self.head, self.exists = place
             self.lane = k.tid() % plan.lanes
@@ -84,8 +88,9 @@ class Unit:
         k.name(unit=self.index, head=self.head, image=self.image, query=self.query)
         self.out_pixel: tuple[Val, Val] | None = None
         if isinstance(config.geometry, Window) and not of_pixels:
-            line, column = _divmod(self.row, p.out_width)  # an image has whole outputs
-            self.out_pixel = line % p.out_height, column
+            line, column = divided(self.query, p.out_width, p.out_width_inverse)
+            _, row = divided(line, p.out_height, p.out_height_inverse)  # of one of several outputs
+            self.out_pixel = row, column
         self.levels = _levels(k, config, p)
 
     def pixels(self, images: Pointer, channel: Val | int) -> Pointer:
@@ -101,12 +106,6 @@ class Unit:
         return array + self.k.mad_wide(
             self.index, self.config.channels, self.k.convert(channel, u64)
         )
-
-
-def _divmod(number: Val, divisor: Val) -> tuple[Val, Val]:
-    """The quotient and the remainder of u32, by one division."""
-    quotient = number // divisor
-    return quotient, number - quotient * divisor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -68,16 +68,6 @@ def test_rows_of_another_width(kernel):
         call.definition.launch(config, "sm_80", [*{**shapes, "packed": (2, 3, 45)}.values()])
 
 
-@pytest.mark.parametrize("kernel", ["forward", "backward_value", "backward_points"])
-def test_queries_of_a_window_are_whole_outputs(kernel):
-    """One, or several, as where offsets have a batch dimension that images lack."""
-    config = SamplingConfig(4, 8, ((5, 6),), (9,), Window((5, 6)))
-    launched(kernel, config, 2, 30)
-    launched(kernel, config, 2, 60)
-    with pytest.raises(ValueError, match=r"queries must be .* outputs of \(5, 6\), got 45"):
-        launched(kernel, config, 2, 45)
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_operands_that_a_call_passes(packed):
     """Either locations, and perhaps weights, or what has both."""
