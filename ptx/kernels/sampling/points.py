@@ -157,12 +157,10 @@ def each_chunk(
 
 def point_of(unit: Unit, arrays: PointArrays, softmax: Softmax | None, span: Span) -> Point:
     """The lane's own point of a span."""
-    k, config = unit.k, unit.config
+    k = unit.k
     index = arrays.index(span)
     coordinates = _coordinates(unit, arrays, index, span.exists)
-    # One NaN coordinate makes the whole sample NaN. Its pixels are outside.
-    invalid = functools.reduce(operator.or_, [k.isnan(v) for v in coordinates])
-    poison = k.select(invalid, float("nan"), 0.0, config.sum_type)
+    poison = _poison(unit, coordinates)
     axes = _axes(unit, span, coordinates)
     level, in_image = span.level, axes[0].first
     for size, axis in zip(level.size[1:], axes[1:], strict=True):
@@ -204,6 +202,12 @@ def _coordinates(unit: Unit, arrays: PointArrays, index: Val, where: Val | None)
     return [unit.k.convert(v, unit.config.coordinate_type) for v in place]
 
 
+def _poison(unit: Unit, coordinates: Sequence[Val]) -> Val:
+    """NaN if a coordinate is, which makes the whole sample NaN; its pixels are outside. Else 0."""
+    invalid = functools.reduce(operator.or_, [unit.k.isnan(v) for v in coordinates])
+    return unit.k.select(invalid, float("nan"), 0.0, unit.config.sum_type)
+
+
 class _Along(NamedTuple):
     """A point along an axis: its first pixel, its fraction, which pixels are inside; the slope."""
 
@@ -226,7 +230,7 @@ def _along(unit: Unit, span: Span, axis: int, coordinate: Val) -> _Along:
     first = k.convert(near, s32, "rz")
     if not isinstance(position.whole, int):
         first = first + position.whole
-    fraction = k.select(abs(real) <= _FAR, real - floor, 0.0)
+    fraction = k.max(real - floor, 0.0)  # 0 of infinities and NaN
     further = range(1 if config.geometry.nearest else 2)
     inside = [k.bitcast(first + i, u32) < extent.size for i in further]
     slope = position.slope

@@ -79,7 +79,9 @@ OF_WINDOWS: dict[str, tuple[Probe, ...]] = {
     for name, config in SMALL_WINDOWS.items()
 }
 
-POINTS = "ptx.kernels.sampling.points"
+POINTS, UNITS = "ptx.kernels.sampling.points", "ptx.kernels.sampling.units"
+FORWARD = "ptx.kernels.sampling.forward._body"
+SOFTMAX = "ptx.kernels.sampling.softmax.Softmax.__init__"
 ALONG = f"{POINTS}._along"
 POINT = f"{POINTS}.point_of"
 WINDOW = "ptx.kernels.sampling.geometry.Window.along"
@@ -92,32 +94,33 @@ TILES = "ptx.kernels.sampling.backward_value_tiles"
 
 EQUIVALENT = [
     Reason(
-        "what is far reads nothing, whatever finite number its fraction is",
-        ALONG,
-        "selp",
-        "constant",
-        Result.OTHER,
-    ),
-    Reason(
-        "no point is as far as that, but for those at infinity", ALONG, "setp", "constant operator"
-    ),
-    Reason(
-        "no point is as far as that, but for those at infinity",
-        ALONG,
-        "abs",
-        "source operator",
-        Result.OTHER,
-    ),
-    Reason(
         "the pixel beyond an edge has no weight in a mirror, so that nothing is added to it",
         ALONG,
         "add",
         "constant",
         Result.OTHER,
     ),
+    Reason(
+        "what is far reads nothing, whatever finite number its fraction is",
+        ALONG,
+        "sub",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
+        "at an edge both choices are the edge",
+        "ptx.kernels.sampling.geometry._clipped",
+        "setp",
+        "operator",
+        Result.OTHER,
+    ),
     Reason("floors are whole", ALONG, "cvt", "rounding"),
     Reason(
-        "what is far is outside, also where its number wraps", ALONG, "cvt", "source", Result.OTHER
+        "what is far is outside, also where its number wraps",
+        ALONG,
+        "cvt min",
+        "source constant",
+        Result.OTHER,
     ),
     Reason("small integers are exact", WINDOW, "cvt", "rounding"),
     Reason(
@@ -141,9 +144,75 @@ EQUIVALENT = [
         Result.OTHER,
     ),
     Reason(
+        "a point that does not exist has pixels outside, and is not written",
+        f"{UNITS}.each_turn > {POINT} > ptx.tile.vectors.load_words",
+        "mov ld",
+        "source guard",
+        Result.OTHER,
+    ),
+    Reason(
+        "points that a span lacks are calculated, and no sample is one of them",
+        f"{FORWARD} > {UNITS}._span",
+        "setp",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
+        "the last span of a unit is one point, whose tap in the window is the same",
+        WINDOW,
+        "rem",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason(
+        "the last span of a unit is one point, whose tap in the window is the same",
+        WINDOW,
+        "div setp",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
+        "sums of the probes are exact, and factors",
+        (
+            f"{POINTS}.Chunk._factors",
+            "ptx.kernels.sampling.forward._body.<locals>.turn.<locals>.add",
+        ),
+        "fma mul",
+        "rounding",
+    ),
+    Reason(
+        "a query that does not exist adds nothing",
+        f"{TILES}._Tile.add_level > {POINT}",
+        "and",
+        "source",
+        Result.OTHER,
+    ),
+    Reason(
+        "weights of a softmax are neither 1 nor -1",
+        f"{UNITS}.each_turn > {ADD}",
+        "setp",
+        "constant",
+        Result.OTHER,
+    ),
+    Reason("operands of the probes have few bits", "ptx.tile.vectors.widen", "and", "constant"),
+    Reason(
+        "padding is zero, whichever head's lanes write it",
+        "ptx.kernels.sampling.point_arrays.PointArrays.store_padding",
+        "setp",
+        "constant operator",
+        Result.OTHER,
+    ),
+    Reason(
+        "a softmax is the same, whatever is subtracted from all weights",
+        (f"{SOFTMAX} > {UNITS}.across_chunk", f"{SOFTMAX} > ptx.builder.control.Control.loop"),
+        "max add",
+        "operator constant",
+        Result.OTHER,
+    ),
+    Reason(
         "one NaN among the coordinates is enough, and its pixels are outside",
-        POINT,
-        "setp or",
+        f"{POINTS}._poison",
+        "setp or selp",
         "source operator",
         Result.OTHER,
     ),
@@ -161,10 +230,10 @@ EQUIVALENT = [
         "source",
     ),
     Reason(
-        "the lanes of a chunk are summed in another order, each of them once",
+        "the lanes of a chunk are summed in another order, those that write each of them once",
         "ptx.kernels.sampling.backward_points._halved",
         "shfl",
-        "constant",
+        "constant operator",
         Result.OTHER,
     ),
     Reason(
