@@ -68,7 +68,7 @@ def _inverse(
     divisor: Callable[[Instance], int],
     present: Callable[[Any, Any], bool] = lambda config, plan: True,
 ) -> Size:
-    """What numbers are divided with by a size."""
+    """The factor and the shift by which numbers are divided by a size."""
     return Size(name, lambda instance: inverse(divisor(instance)), present, count=lambda config: 2)
 
 

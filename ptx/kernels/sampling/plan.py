@@ -120,7 +120,7 @@ def points_plan(config: SamplingConfig, target: Target, sizes: Sizes | None) -> 
     plan = read_plan(config, target, sizes)
     blocks = 2
     if config.sum_type is f32 and target.supports("sm_80"):
-        # In vectors of four, and of four pixels.
+        # A lane has four channels at a time, of four pixels: of fewer numbers than otherwise.
         few_registers = config.float_type is config.coordinate_type is f32 and config.dims < 3
         blocks = _blocks(plan, config, sizes, 4 if few_registers else 3)
     plan = dataclasses.replace(plan, min_blocks=blocks)

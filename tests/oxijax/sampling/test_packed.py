@@ -66,10 +66,16 @@ def test_kernels(dtype, groups, options, target):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("n", "size", "groups", "softmax"), [(4, (7, 7), 8, True), (2, (5, 9), 4, False)]
+    ("n", "size", "groups", "softmax"),
+    [
+        (4, (7, 7), 8, True),
+        (2, (5, 9), 4, False),
+        pytest.param(64, (7, 7), 32, True, marks=pytest.mark.proof),
+        pytest.param(2, (25, 42), 4, False, marks=pytest.mark.proof),
+    ],
 )
 def test_kernels_whose_blocks_go_across_images(n, size, groups, softmax):
-    """Where DCNv4's own kernels read another image."""
+    """Blocks have units of two images; with the larger sizes DCNv4's own kernels read another one."""
     check(drawn(groups, n, size, softmax=softmax), "float32", emulated("sm_90"))
 
 

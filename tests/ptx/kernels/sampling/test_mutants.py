@@ -158,14 +158,14 @@ EQUIVALENT = [
         Result.OTHER,
     ),
     Reason(
-        "the last span of a unit is one point, whose tap in the window is the same",
+        "the few taps of a span are in the same row or column of the window",
         WINDOW,
         "rem",
         "constant",
         Result.OTHER,
     ),
     Reason(
-        "the last span of a unit is one point, whose tap in the window is the same",
+        "the few taps of a span are in the same row or column of the window",
         WINDOW,
         "div setp",
         "source",
@@ -175,7 +175,7 @@ EQUIVALENT = [
         "sums of the probes are exact, and factors",
         (
             f"{POINTS}.Chunk._factors",
-            "ptx.kernels.sampling.forward._body.<locals>.turn.<locals>.add",
+            f"{FORWARD}.<locals>.turn.<locals>.add",
         ),
         "fma mul",
         "rounding",
