@@ -75,7 +75,7 @@ def test_kernels(dtype, groups, options, target):
     ],
 )
 def test_kernels_whose_blocks_go_across_images(n, size, groups, softmax):
-    """Blocks have units of two images; with the larger sizes DCNv4's own kernels read another one."""
+    """Blocks have units of two images, where DCNv4's own kernels read another one."""
     check(drawn(groups, n, size, softmax=softmax), "float32", emulated("sm_90"))
 
 
